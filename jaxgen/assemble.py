@@ -27,7 +27,7 @@ from jaxgen.engine.engine import Engine
 from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.model_choice import find_model, token_budget, weight_bytes
+from jaxgen.model_choice import find_model, longrope_note, token_budget, weight_bytes
 from jaxgen.model_texts import read_texts
 from jaxgen.opening import free_memory, is_open, judge_kernels, limit_threads, served_shapes, share_memory
 from jaxgen.resolved_model import ResolvedModel
@@ -38,6 +38,7 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.load import DEMO
+from jaxgen.weights.pooling import texts_differ
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +168,16 @@ def load_engine(
         hub=hub,
     )
     config = parts.resolve(options)
+    if note := longrope_note(parts.model, config.scheduler.max_model_len):
+        logger.info("%s", note)
+    if not parts.model.generates:
+        logger.info(
+            "%s has no head (lm_head.weight): it is served for embeddings alone, pooled by: %s",
+            parts.directory,
+            texts.pooling,
+        )
+    for said in texts_differ(parts.directory, config.scheduler.max_model_len):
+        logger.warning("%s", said)
 
     def build() -> Engine:
         with persistent_compilation(parts.caches.compiled if compilation_cache else None):
@@ -181,5 +192,6 @@ def load_engine(
         embedding=EmbeddingFormat(parts.model.output_size, texts.pooling),
         defaults=texts.defaults,
         embedded=model is None,
+        generates=parts.model.generates,
     )
     return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, texts.eos_token_ids))

@@ -10,6 +10,7 @@ from typing import Literal
 
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, LoadFormat, ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization
@@ -63,6 +64,24 @@ def find_model(
         )
         config = replace(config, dtype=chosen)
     return directory, replace(config, kv_dtype=kv_dtype)
+
+
+def longrope_note(model: ModelConfig, max_model_len: int) -> str:
+    """Return which list of longrope factors holds for the contexts that are served; empty: the model has not two."""
+    ropes = model.positions.ropes if isinstance(model, DecoderConfig) else ()
+    two = [rope for rope in ropes if rope.kind == "longrope" and rope.factors != rope.short_factors]
+    if not two:
+        return ""
+    original = two[0].original_max_position
+    if max_model_len > original:
+        return (
+            f"longrope: all texts get the long factors, since up to {max_model_len} tokens are served; transformers "
+            f"gives the short ones to texts of up to {original}: --max-model-len {original} gives them to all"
+        )
+    return (
+        f"longrope: all texts get the short factors, as by transformers, since at most {max_model_len} tokens are "
+        f"served; a --max-model-len above {original} gives the long ones to all"
+    )
 
 
 def _check_formats_known(directory: Path) -> None:

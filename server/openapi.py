@@ -239,6 +239,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
     return {
         "model": model.name,
         "embedded": model.embedded,
+        "generates": model.generates,
         "conversations": model.chat is not None,
         "tool_call_parser": form.tools,
         "reasoning_parser": form.reasoning,

@@ -1,11 +1,12 @@
 """Save and restore a converted directory: an Orbax checkpoint, configuration and tokenizer files, and a manifest.
 
 jaxgen.json             see jaxgen.weights.manifest
-config.json, ...        as they were in the Hugging Face directory
+config.json, ...        as they were in the Hugging Face directory, but for the name of a model without a head
 params/                 Orbax checkpoint: the flat dict from dotted path to array; a weight of few bits has an array for
                         each part, with the part's name behind the path: layers.attn.out.weight.codes
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,8 @@ from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
+from jaxgen.weights.families import ARCHITECTURES, without_head
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, member, read_json
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import manifest_of, verify, write_manifest
 from jaxgen.weights.names import Array, Parameter, Place, Value, family_name, parameters
@@ -42,9 +44,18 @@ def save(
         if member(source, name).exists():
             (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, directory / name)
+    if not config.generates:
+        _name_headless(directory)
     with _orbax():
         ocp.save((directory / PARAMS).resolve(), dict(_arrays(params)))
     write_manifest(directory, family_name(config), config.dtype, dict(config.weight_formats), progress=progress)
+
+
+def _name_headless(directory: Path) -> None:
+    """Write the architecture without a head into config.json, where files without one told it."""
+    data = read_json(directory, CONFIG)
+    names = [without_head(name) if name in ARCHITECTURES else name for name in data["architectures"]]
+    (directory / CONFIG).write_text(json.dumps(data | {"architectures": names}, indent=2) + "\n", encoding="utf-8")
 
 
 def _arrays(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

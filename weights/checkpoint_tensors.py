@@ -16,17 +16,15 @@ from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
 from jaxgen.weights.files import CONFIG
-from jaxgen.weights.names import Array, Parameter, Source, Value
+from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Source, Value, bare_name
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.safetensors_files import SafetensorsFiles
 
-HEAD = "lm_head.weight"
 _HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
 _NOT_TEXT = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
 )
 _BIAS = ".bias"
-_EMBEDDING = "embed.weight"
 _ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".activation_scale")
 _PIECE = 1024
 """Rows that are compared at a time."""
@@ -85,7 +83,7 @@ class CheckpointTensors:
         head = self._tied_head(table)
         if head is None:
             return
-        embedding = self.find(next(source for one in table if one.path == _EMBEDDING for source, _ in one.pieces()))
+        embedding = self.find(next(source for one in table if one.path == EMBEDDING for source, _ in one.pieces()))
         if embedding.encoding is None and self._are_equal(head, embedding.name):
             return
         raise ConfigError(
@@ -117,14 +115,19 @@ class CheckpointTensors:
         Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
         """
         name = source.name
-        bare = name.partition(".")[2]
-        for spelling in (name, f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare):
+        others = (f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare_name(name))
+        for spelling in (name, *others):
             if (found := self._encoded(spelling)) is not None:
                 return found
             if spelling in self._files:
                 return Found(spelling, None, {"weight": spelling})
-        hint = f" (or tie_word_embeddings in {CONFIG} should be true)" if name == HEAD else ""
-        raise ConfigError(f"{self._directory}: the tensor {name} is missing from the safetensors files{hint}")
+        hint = (
+            f" (or tie_word_embeddings in {CONFIG} should be true, or architectures name a model without a head, such "
+            "as Qwen3Model, which gives embeddings alone)"
+        )
+        raise ConfigError(
+            f"{self._directory}: the tensor {name} is missing from the safetensors files{hint if name == HEAD else ''}"
+        )
 
     def _encoded(self, name: str) -> Found | None:
         for encoding in self._encodings:

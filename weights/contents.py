@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.cache_dirs import write_file
 from jaxgen.core.identity import digest_of
+from jaxgen.core.kept_files import find, keep
 from jaxgen.weights.files import member
 from jaxgen.weights.headers import weight_files
 from jaxgen.weights.manifest import checksums_of, is_converted, read_manifest
@@ -58,16 +58,14 @@ def _file(path: Path, kept: Path) -> Path:
 
 def _kept(path: Path, kept: Path | None) -> str | None:
     """Return the kept checksum of a file that has not changed since; None: there is none."""
-    if kept is None or not (file := _file(path, kept)).is_file():
+    text = None if kept is None else find(_file(path, kept), "the checksum of the weights is computed again")
+    if text is None:
         return None
-    try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-        return str(found["sha256"]) if found["state"] == _state(path) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is made again
+    found: dict[str, Any] = json.loads(text)
+    return str(found["sha256"]) if found["state"] == _state(path) else None
 
 
 def _keep(path: Path, before: dict[str, int], checksum: str, kept: Path | None) -> None:
     """Keep the checksum of a large file, unless it changed while it was read."""
     if kept is not None and before["size"] >= LEAST_KEPT and _state(path) == before:
-        write_file(_file(path, kept), json.dumps({"state": before, "sha256": checksum}) + "\n")
+        keep(_file(path, kept), json.dumps({"state": before, "sha256": checksum}))

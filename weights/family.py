@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.core.config import DType, ModelConfig
-from jaxgen.core.decoder_config import Activation
+from jaxgen.core.config import DType
+from jaxgen.core.decoder_config import Activation, DecoderConfig
 from jaxgen.weights.config_fields import REQUIRED, Fields
 from jaxgen.weights.tensors import Parameter
 
 MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 """Fields of models with experts that only their training reads."""
+BOTH_WAYS = "attention in both directions is not computed: take a model with causal attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -24,7 +25,7 @@ class Family:
     """
 
     name: str
-    read: dict[str, Callable[[Fields, DType], ModelConfig]]
+    read: dict[str, Callable[[Fields, DType], DecoderConfig]]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     wrappers: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()

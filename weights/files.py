@@ -24,9 +24,11 @@ TOKENIZER_FILES = (
     "additional_chat_templates/tool_use.jinja",
 )
 MODULES = "modules.json"
-POOLING_FILES = (MODULES, "1_Pooling/config.json")
-"""Files in which sentence-transformers writes a model's pooling."""
-CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *POOLING_FILES)
+POOLING = "1_Pooling/config.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG, "config_sentence_transformers.json")
+"""Files in which sentence-transformers writes how a model's embeddings are made."""
+CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *SENTENCE_FILES)
 """Files of a model beside its weights; a directory may lack some of them."""
 
 

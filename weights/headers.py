@@ -1,11 +1,12 @@
 """Say what safetensors files hold from their headers alone. Host only, no jax."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import member
 from jaxgen.weights.safetensors_files import INDEX, SINGLE, no_safetensors, read_header, weight_map
 
@@ -37,6 +38,16 @@ def stored_weights(directory: Path) -> Stored:
             numbers[_NAMES.get(tensor.dtype, tensor.dtype)] += prod(tensor.shape)
     size = sum(member(directory, name).stat().st_size for name in names)
     return Stored(len(names), size, dict(numbers.most_common()))
+
+
+def tensor_names(directory: Path) -> Collection[str]:
+    """Return the names of a Hugging Face directory's tensors; none where it has no weights or they cannot be read."""
+    try:
+        if not member(directory, SINGLE).exists():
+            return weight_map(directory).keys()
+        return read_header(member(directory, SINGLE)).keys()
+    except ConfigError:  # what loads the weights, if anything does, says what is wrong
+        return ()
 
 
 def weight_files(directory: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Read ``config.json`` of a Hugging Face checkpoint into a ModelConfig. Host only, no jax.
+"""Read ``config.json`` of a Hugging Face checkpoint into a DecoderConfig. Host only, no jax.
 
 Optional fields that are absent take the defaults of transformers 5. The sizes of the model have no default: a file
 without them is refused. So is one with a field that nobody knows: it may mean another computation.
@@ -10,20 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
-from jaxgen.weights.family import Family
+from jaxgen.weights.families import ARCHITECTURES, HEADLESS, WRAPPERS
+from jaxgen.weights.family import BOTH_WAYS, Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
 from jaxgen.weights.not_served import what_is_near
 
 logger = logging.getLogger(__name__)
 
 _TEXT = "text_config"
-_OUTER = ("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id")
+_OUTER = (
+    *("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id"),
+    *("is_causal", "auto_map"),
+)
 """Fields that hold for the text too, where the file is that of a model of more than text."""
 _IGNORED = (
     # what the file is
@@ -50,7 +53,11 @@ _IGNORED = (
 """Fields that change nothing in what is computed here."""
 
 
-def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
+_CODE_OF_MODELS = "AutoModel"
+"""How the names of entries of ``auto_map`` begin that are classes of models; others are of tokenizers and so on."""
+
+
+def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> DecoderConfig:
     """Return the configuration of the checkpoint in ``directory``.
 
     ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
@@ -69,6 +76,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
             inner = _inner(WRAPPERS[name], text)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
+        if isinstance(name, str) and name in HEADLESS:
+            return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
     near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
     raise fields.error(
@@ -76,16 +85,20 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     )
 
 
-def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
+def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> DecoderConfig:
     try:
         config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
     except ConfigError as error:
         if str(error).startswith(fields.source):
             raise
         raise ConfigError(f"{fields.source}: {error}") from error  # of numbers that do not fit each other
+    # transformers reads it for every decoder, and no class has it as a field
+    fields.must_be("is_causal", True, BOTH_WAYS)
+    _warn_of_code(fields, architecture)
     known = fields.used.union(_IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
-        # what is off or empty asks for nothing; what begins with _ is a note of the library that wrote it
+        # what is off or empty asks for nothing: a test finds that each field of transformers' classes is known here
+        # whose default is another; what begins with _ is a note of the library that wrote it
         if name not in known and not name.startswith(("_", "unsloth")) and value not in (None, False, 0, "", [], {}):
             raise fields.error(
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
@@ -93,13 +106,31 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
     return _extended(config)
 
 
-def _extended(config: ModelConfig) -> ModelConfig:
+def _warn_of_code(fields: Fields, architecture: str) -> None:
+    """Log a warning if the file names a class of its own for the model: most compute what transformers' class does.
+
+    Files of Phi-3 and Falcon name one for versions of transformers from before theirs, so they are not refused.
+    """
+    listed = fields.data.get("auto_map")
+    entries = listed.items() if isinstance(listed, Mapping) else ()
+    classes = sorted({str(value) for name, value in entries if name.startswith(_CODE_OF_MODELS)})
+    if classes:
+        logger.warning(
+            "%s: auto_map names code of the model's own (%s), which is never run: what is computed is transformers' "
+            "own %s, without what that code changes, such as attention in both directions",
+            fields.source,
+            ", ".join(classes),
+            architecture,
+        )
+
+
+def _extended(config: DecoderConfig) -> DecoderConfig:
     """Return the description with the context that yarn gives, if it is longer than what the file says.
 
     Model cards of Qwen tell users to add yarn and to leave ``max_position_embeddings`` as it was.
     """
-    ropes = config.positions.ropes if isinstance(config, DecoderConfig) else ()
-    reached = (int(rope.original_max_position * rope.factor) for rope in ropes if rope.kind == "yarn")
+    ropes = (rope for rope in config.positions.ropes if rope.kind == "yarn")
+    reached = (int(rope.original_max_position * rope.factor) for rope in ropes)
     return replace(config, max_position=max(config.max_position, *reached, 0))
 
 

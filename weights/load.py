@@ -22,9 +22,10 @@ from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, convert_first, is_gguf, member
+from jaxgen.weights.headers import tensor_names
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.names import Place, Value
+from jaxgen.weights.names import Place, Value, lacks_head
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats
 
@@ -144,6 +145,8 @@ def load_model_config(
     """
     if not is_converted(directory):
         config = read_model_config(directory, dtype)
+        if lacks_head(config, tensor_names(directory)):
+            config = config.headless()
         formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
         return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
     manifest = read_manifest(directory)

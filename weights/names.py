@@ -1,7 +1,7 @@
 """The parameters of a model, each with the tensors of a checkpoint that it is made of. Host only, no jax."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
@@ -9,12 +9,18 @@ from jaxgen.weights import tensors
 from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.tensors import Array, Parameter, Place, Source, Value
 
+EMBEDDING, HEAD = "embed.weight", "lm_head.weight"
+"""Paths of the two matrices of a vocabulary; in most families files name the head so too."""
+
 __all__ = [
+    "EMBEDDING",
+    "HEAD",
     "Array",
     "Parameter",
     "Place",
     "Source",
     "Value",
+    "bare_name",
     "family_name",
     "parameters",
     "to_checkpoint",
@@ -26,6 +32,25 @@ def parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """Return the table of the model: all parameters of the tree."""
     assert isinstance(config, DecoderConfig)
     return FAMILIES[config.family].parameters(config)
+
+
+def bare_name(name: str) -> str:
+    """Return what a tensor is called in files saved from the bare decoder: without ``model.`` and the like."""
+    return name.partition(".")[2]
+
+
+def lacks_head(config: ModelConfig, names: Collection[str]) -> bool:
+    """Whether tensors of these names are a bare decoder's, without the head that ``config`` means."""
+    modules = {
+        one.path: source.name.removesuffix("weight")
+        for one in parameters(config)
+        if one.path in (EMBEDDING, HEAD)
+        for source in one.sources
+    }
+    if HEAD not in modules:
+        return False
+    bare = bare_name(modules[EMBEDDING])
+    return any(name.startswith(bare) for name in names) and not any(name.startswith(modules[HEAD]) for name in names)
 
 
 def unread_tensors(config: ModelConfig) -> re.Pattern[str] | None:

@@ -1,5 +1,6 @@
 """Read the rotary embedding of config.json, in the spellings of transformers 4 and 5. Host only, no jax."""
 
+import logging
 from collections.abc import Callable
 from math import log, sqrt
 from typing import Any, cast
@@ -7,9 +8,20 @@ from typing import Any, cast
 from jaxgen.core.decoder_config import RopeConfig, RopeKind
 from jaxgen.weights.config_fields import Fields
 
+logger = logging.getLogger(__name__)
+
 _ORIGINAL = "original_max_position_embeddings"
 _SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
 _ALIASES = {"su": "longrope"}
+_TYPES = ("rope_type", "type")
+"""Names of the field of the type; transformers takes the first that there is."""
+_OF_ANY = ("factor", "low_freq_factor", "high_freq_factor")
+"""Numbers that files have beside a type that takes none."""
+_OF_TYPES = (
+    *(*_OF_ANY, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    *("short_factor", "long_factor"),
+)
+"""Fields that mean something only with a type."""
 
 
 def rope_fields(fields: Fields, part: str | None = None) -> Fields:
@@ -53,11 +65,8 @@ def read_rope(
     outer = {"rope_theta": fields.get(theta_name), "partial_rotary_factor": fields.get(partial_name)}
     merged = {key: value for key, value in (outer | dict(given.data)).items() if value is not None}
     rope = Fields(merged, given.source)
-    kind_name = "rope_type" if "rope_type" in merged else "type"
     rope.ignore(*others)
-    rope.ignore("rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", _ORIGINAL)  # beside any type
-    merged[kind_name] = _ALIASES.get(str(merged.get(kind_name)), merged.get(kind_name, "default"))
-    kind = cast(RopeKind, rope.choice(kind_name, "default", _SUPPORTED))
+    kind = _kind(rope, merged)
     share = rope.positive("partial_rotary_factor", 1.0 if partial is None else partial)
     if partial is None and share != 1.0:
         raise rope.error("partial_rotary_factor", "other than 1 is not supported")
@@ -66,6 +75,8 @@ def read_rope(
         raise rope.error("partial_rotary_factor", f"{share} of head_dim {head_dim} must be even and 2 or more")
     base = rope.positive("rope_theta", theta)
     about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    _warn_of_unused(rope, kind)
+    rope.ignore(*_TYPES, *_OF_ANY, _ORIGINAL)
     if unknown := sorted(set(merged) - rope.used):
         raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
     return RopeConfig(
@@ -74,6 +85,38 @@ def read_rope(
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
         **about,
     )
+
+
+def _kind(rope: Fields, data: dict[str, Any]) -> RopeKind:
+    """Return the type; one that is missing beside what only a type explains is an error, and not the default."""
+    names = [name for name in _TYPES if name in data]
+    if not names:
+        given = {name: data[name] for name in _OF_TYPES if name in data}
+        if any(value != 1 for value in given.values()):
+            kinds = ", ".join(kind for kind in _SUPPORTED if kind != "default")
+            fields = " and ".join(given)
+            raise rope.error(
+                "rope_type", f"is missing, without which {fields} cannot be read; it must be one of {kinds}"
+            )
+        return "default"
+    for name in names:
+        data[name] = _ALIASES.get(str(data[name]), data[name])
+    if data[names[0]] != data[names[-1]]:
+        logger.warning(
+            "%s: rope_type is %r and type %r: the first holds, as by transformers",
+            rope.source,
+            data[names[0]],
+            data[names[-1]],
+        )
+    return cast(RopeKind, rope.choice(names[0], "default", _SUPPORTED))
+
+
+def _warn_of_unused(rope: Fields, kind: RopeKind) -> None:
+    unused = [name for name in _OF_ANY if name not in rope.used and rope.data.get(name) not in (None, 1)]
+    if unused:
+        logger.warning(
+            "%s: %s changes nothing with rope type %r, as by transformers", rope.source, " and ".join(unused), kind
+        )
 
 
 def _original(rope: Fields, fields: Fields, max_position: int) -> int:
@@ -128,8 +171,9 @@ def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> d
 def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     """Which of the two lists holds is decided once, by the longest context that is served.
 
-    transformers takes the long one for a prompt that is longer than the original context, so that the first tokens of a
-    text change when it grows.
+    transformers takes the long one for a text that is longer than the original context, and computes all keys again
+    when an answer grows past it. Here bits must not depend on how a text is cut into chunks, and keys of its beginning
+    are shared with other texts by the prefix cache: one list holds for all.
     """
     original = _original(rope, fields, max_position)
     short, long = (rope.numbers(name, rotary_dim // 2) for name in ("short_factor", "long_factor"))

@@ -26,7 +26,7 @@ from jaxgen.weights.weight_formats import quantization_of, with_formats
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What a model is; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its weights.
-    ``windows``: those of the layers, as in ModelConfig.
+    ``windows``: those of the layers, as in ModelConfig. ``generates``: as there, whether it continues texts.
 
     ``problem``: why it cannot be loaded, in one line; empty: it is supported.
     """
@@ -36,6 +36,7 @@ class Survey:
     dtype: str | None = None
     context: int | None = None
     windows: tuple[int | None, ...] | None = None
+    generates: bool | None = None
     problem: str = ""
 
     def __str__(self) -> str:
@@ -74,7 +75,7 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
         dtype = f"{stored} as {config.dtype}" if stored else config.dtype
     else:
         dtype = stored if kept in stored.lower() else kept
-    return Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows)
+    return Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows, config.generates)
 
 
 def _encodings(directory: Path) -> str:

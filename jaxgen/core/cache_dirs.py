@@ -1,15 +1,23 @@
 """The user's cache directory: files that jaxgen keeps between starts and can make again. Host only, no jax."""
 
 import logging
-import os
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxgen.core.errors import check_path
 
 logger = logging.getLogger(__name__)
+
+_FOLDERS = {
+    "compiled": "v1",
+    "tokenizers": "v2",
+    "tuning": "v2",
+    "kernels": "v1",
+    "proofs": "v2",
+    "checksums": "v2",
+}
+"""The folders of CacheDirs, in its order, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
         logger.warning("nothing is kept for a faster next start: this user has no home directory; name a --cache-dir")
         return CacheDirs()
     check_path("--cache-dir", root)
-    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs", "checksums")]
+    folders = [root / name / version for name, version in _FOLDERS.items()]
     try:
         for folder in folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,18 +71,3 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
         logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
         return CacheDirs()
     return CacheDirs(*folders)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file of the cache atomically, so that no reader sees a part of it. If that fails, log a warning."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else a file of zeros may have the name after a power cut
-        partial.replace(path)
-    except OSError as error:
-        logger.warning("%s cannot be written: %s", path, error)
-        with suppress(OSError):
-            partial.unlink()

@@ -70,6 +70,11 @@ class ModelConfig:
         """Elements of a token's final hidden state."""
         return self.hidden_size
 
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues texts; one that does not is for embeddings alone."""
+        return True
+
     def within(self, max_model_len: int) -> Self:
         """Return the configuration for contexts of at most so many tokens, all of which it treats alike."""
         del max_model_len

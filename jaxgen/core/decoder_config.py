@@ -135,10 +135,12 @@ class MLPConfig:
 class HeadConfig:
     """From final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c * tanh(x / c).
 
-    ``tied``: the embedding's weight is the head's.
+    ``tied``: the embedding's weight is the head's. ``absent``: the model has no head and is for embeddings alone; it is
+    ``tied`` then, since the one program has a head.
     """
 
     tied: bool = False
+    absent: bool = False
     bias: bool = False
     scale: float = 1.0
     soft_cap: float | None = None
@@ -188,6 +190,15 @@ class DecoderConfig(ModelConfig):
     def output_size(self) -> int:
         """Elements of a token's final hidden state: the logits are computed at the width of the embedding."""
         return self.embedding_width
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues texts: with a head."""
+        return not self.head.absent
+
+    def headless(self) -> Self:
+        """Return the description of the model without its head."""
+        return replace(self, head=HeadConfig(tied=True, absent=True))
 
     @property
     def score_scale(self) -> float:

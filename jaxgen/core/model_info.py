@@ -51,7 +51,7 @@ class ModelInfo:
 
     ``chat`` None: the model was not made for conversations, or does not name their format. ``embedding`` None: the
     model gives no embeddings. ``defaults``: of what a request leaves out. ``embedded``: whether it is the toy that is
-    served where no model is named.
+    served where no model is named. ``generates``: whether it continues texts; one without a head is for embeddings.
     """
 
     name: str
@@ -62,3 +62,4 @@ class ModelInfo:
     embedding: EmbeddingFormat | None = None
     defaults: SamplingDefaults = NEUTRAL
     embedded: bool = False
+    generates: bool = True

@@ -210,6 +210,7 @@ class AsyncEngine:
 
     async def quote(self, request: Request) -> Quote:
         """See EngineClient. Answered between two steps."""
+        self._check(request)
         answer: concurrent.futures.Future[Quote] = concurrent.futures.Future()
         self._send(_Ask(request, answer))
         return await asyncio.wrap_future(answer)
@@ -217,6 +218,7 @@ class AsyncEngine:
     @asynccontextmanager
     async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
         """Send the request to the engine, and abort it if it has not ended when the context is left."""
+        self._check(request)
         constraint = await self._start_constraint(request)
         stream = _Stream(asyncio.get_running_loop(), put)
         self._send(_Submit(request, stream, constraint))
@@ -225,6 +227,16 @@ class AsyncEngine:
         finally:
             if not stream.over:
                 self._send(_Abort(request.request_id, stream))
+
+    def _check(self, request: Request) -> None:
+        """Raise RequestRefusedError for one that asks a model without a head for tokens or their probabilities."""
+        wants_head = request.pooling is None or request.params.prompt_logprobs is not None
+        if wants_head and not self._model.generates:
+            raise RequestRefusedError(
+                f"the model {self._model.name} has no head (lm_head.weight), so it gives embeddings alone: ask "
+                "/v1/embeddings, or LLM.embed",
+                "model",
+            )
 
     async def _start_constraint(self, request: Request) -> Constraint | None:
         """Compile a request's constraint, if it has one. Neither the event loop nor the engine waits meanwhile."""

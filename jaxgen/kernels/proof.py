@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.cache_dirs import write_file
+from jaxgen.core.kept_files import find, keep
 from jaxgen.hardware.nvidia import Gpu, ptxas, versions
 from jaxgen.kernels.verdict import Outcome, ServedShapes, Verdict
 
@@ -56,19 +56,16 @@ class Verdicts:
 
     def find(self, key: dict[str, Any]) -> Verdict | None:
         path = self._path(key)
-        if path is None or not path.is_file():
+        text = None if path is None else find(path, "the kernels are proven again")
+        if text is None:
             return None
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            return Verdict(kept["outcome"], kept["reason"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            logger.warning("%s cannot be read, so the kernels are proven again: %s", path, error)
-            return None
+        kept = json.loads(text)
+        return Verdict(kept["outcome"], kept["reason"])
 
     def keep(self, key: dict[str, Any], verdict: Verdict) -> None:
         path = self._path(key)
         if path is not None and verdict.is_final:
-            write_file(path, json.dumps({**asdict(verdict), "key": key}, indent=1) + "\n")
+            keep(path, json.dumps({**asdict(verdict), "key": key}, indent=1))
 
     def _path(self, key: dict[str, Any]) -> Path | None:
         if self._folder is None:

@@ -16,17 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import compilation_cache as jax_internals  # nothing public says how entries are compressed
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+from jaxgen.runner.autotuned_files import checked
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2 * 2**30
+_AUTOTUNED = "xla_gpu_per_fusion_autotune_cache_dir"
+"""An option of XLA; JAX gives it the folder of this name."""
 _SETTINGS: dict[str, Any] = {
     "jax_compilation_cache_max_size": MAX_BYTES,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
     # What XLA measured of a GPU's kernels stays in a folder beside the programs, for those that are compiled later.
-    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    "jax_persistent_cache_enable_xla_caches": _AUTOTUNED,
 }
 _TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")
 _lock = threading.Lock()
@@ -44,13 +49,30 @@ def persistent_compilation(directory: Path | None) -> Iterator[None]:
         yield
         return
     settings = {"jax_compilation_cache_dir": str(directory), **_SETTINGS}
-    with _lock, _troubles(directory):
+    with _lock, _troubles(directory), _by_zlib(), checked(directory / _AUTOTUNED):
         before = {name: getattr(jax.config, name) for name in settings}
         try:
             _configure(settings)
             yield
         finally:
             _configure(before)
+
+
+@contextmanager
+def _by_zlib() -> Iterator[None]:
+    """Have JAX compress entries by zlib, whose checksum finds any damage.
+
+    If zstandard is installed, or Python has zstd, JAX takes that, without a checksum: a program with another bit would
+    run. No setting of JAX chooses.
+    """
+    before = {name: getattr(jax_internals, name, None) for name in ("zstd", "zstandard")}
+    try:
+        for name in before:
+            setattr(jax_internals, name, None)
+        yield
+    finally:
+        for name, module in before.items():
+            setattr(jax_internals, name, module)
 
 
 def _configure(settings: dict[str, Any]) -> None:

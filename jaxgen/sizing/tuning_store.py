@@ -6,7 +6,6 @@ hash in its name.
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,12 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.cache_dirs import write_file
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.kept_files import find, keep
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget
-
-logger = logging.getLogger(__name__)
 
 _GENERATION = 2
 """Increased when kernels or the rule change so that old measurements would choose another budget than new ones."""
@@ -45,7 +42,7 @@ def record_path(folder: Path, model: ModelConfig, device: DeviceInfo) -> Path:
 def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Mapping[str, Any]) -> Path:
     """Write a measurement, in place of an earlier one; ``result`` has at least ``token_budget``."""
     path = record_path(folder, model, device)
-    write_file(path, json.dumps({**subject(model, device), **result}, indent=1) + "\n")
+    keep(path, json.dumps({**subject(model, device), **result}, indent=1))
     return path
 
 
@@ -54,17 +51,11 @@ def choose_budget(
 ) -> TokenBudget:
     """Return the measured token budget, if ``folder`` has one, else that of the rule for the device.
 
-    A file that cannot be read is ignored, and a warning names it.
+    A damaged file is removed, and a warning names it.
     """
     rule = default_budget(device, skips_padding=skips_padding, active_share=model.active_share)
     path = None if folder is None else record_path(folder, model, device)
-    if path is None or not path.is_file():
+    text = None if path is None else find(path, "the token budget is that of the rule until jaxgen tune has run again")
+    if text is None:
         return rule
-    try:
-        tokens = json.loads(path.read_text(encoding="utf-8"))["token_budget"]
-        if not isinstance(tokens, int) or tokens < 1:
-            raise ValueError(f"token_budget is {tokens!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s is no measurement of jaxgen tune and is left aside: %r", path, error)
-        return rule
-    return TokenBudget(tokens, f"measured by jaxgen tune ({path})")
+    return TokenBudget(json.loads(text)["token_budget"], f"measured by jaxgen tune ({path})")

@@ -5,11 +5,12 @@ import logging
 from importlib.metadata import version
 from pathlib import Path
 
-from jaxgen.core.cache_dirs import write_file
+from jaxgen.core.kept_files import find, keep
 from jaxgen.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_AGAIN = "the tokenizer is made again from the model's files"
 _SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
 
@@ -21,15 +22,15 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
     if cache is None:
         return Tokenizer.from_directory(directory)
     kept = cache / f"{text_files_digest(directory)}.json"
-    if kept.is_file():
+    if (text := find(kept, _AGAIN)) is not None:
         try:
-            return Tokenizer.from_json(kept.read_text(encoding="utf-8"))
+            return Tokenizer.from_json(text)
         except Exception as error:  # the tokenizers library raises a bare Exception
-            logger.warning("the kept tokenizer %s is damaged and made anew: %s", kept, error)
+            logger.warning("%s is no tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
     text = tokenizer.to_json()
     if text is not None:
-        write_file(kept, text)
+        keep(kept, text)
     return tokenizer
 
 

@@ -3,11 +3,13 @@
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
@@ -17,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 PROOF_SECONDS = 300
 SEAL_BYTES = hashlib.sha256().digest_size
+_BUILDING = ".building-"
+_ABANDONED_SECONDS = 24 * 3600.0
+"""Age after which a library that is being made has no process any more that makes it."""
 _PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
 
 Watch = Callable[[int], AbstractContextManager[Callable[[int], object]]]
@@ -69,13 +74,22 @@ def _seal(path: Path) -> None:
 
 def _make(recipe: Recipe, path: Path, advance: Callable[[int], object], threads: int) -> None:
     """Two processes may do this at once: each works on files of its own, and the renaming is atomic."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as work:
+    _remove_abandoned(path.parent)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=_BUILDING) as work:
         built = Path(work, path.name)
         recipe.compile(built, lambda: advance(1), threads=threads)
         _seal(built)
         run([sys.executable, "-c", _PROVE, str(built), *sys.path], seconds=PROOF_SECONDS)
         advance(1)
         built.replace(path)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove what processes left that were killed while they made a library."""
+    for work in directory.glob(f"{_BUILDING}*"):
+        with suppress(OSError):
+            if time.time() - work.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(work)
 
 
 def _refuse_shared(directory: Path) -> None:

@@ -63,7 +63,7 @@ def as_json(facts: Survey) -> dict[str, Any]:
 def _line(facts: Survey) -> str:
     known = str(facts)
     if not facts.problem:
-        return f"{known}: supported"
+        return f"{known}: supported{', for embeddings alone' if facts.generates is False else ''}"
     return f"{known}: not supported: {facts.problem}" if known else f"not supported: {facts.problem}"
 
 

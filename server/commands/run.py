@@ -217,11 +217,16 @@ def _reached(listener: socket.socket, scheme: str) -> tuple[str, str, str]:
 
 
 def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
-    body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
+    route, fields = (
+        ("completions", {"prompt": "def main():", "max_tokens": 32})
+        if model.generates
+        else ("embeddings", {"input": "def main():"})
+    )
+    body = json.dumps({"model": model.name, **fields})
     what = f"{model.name} ({model.note})" if model.note else model.name
     return (
         f"jaxgen serves {what} at {before}{base}/v1. Try: "
-        f"curl {curl}{base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+        f"curl {curl}{base}/v1/{route} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )
 
 

@@ -6,7 +6,7 @@ import platformdirs
 import pytest
 
 from jaxgen.core import cache_dirs
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs, write_file
+from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 
 find_default = cache_dirs.default_cache_dir
 """The function itself, which the whole run replaces."""
@@ -26,11 +26,3 @@ def test_a_user_without_a_home_keeps_nothing(
     (said,) = [one.getMessage() for one in caplog.records]
     assert "no home directory; name a --cache-dir" in said
     assert open_cache_dirs(tmp_path / "cache").kernels is not None
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "verdict"
-    for text in ("long" * 1000, "short"):
-        write_file(path, text)
-        assert path.read_text() == text
-    assert list(tmp_path.iterdir()) == [path], "nothing is left beside it"

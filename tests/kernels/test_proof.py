@@ -21,6 +21,7 @@ from jaxgen.hardware.nvidia import Gpu, compiler_trouble, find_gpu
 from jaxgen.kernels import proof as kernel_proof
 from jaxgen.kernels.proof import judge, run_proof
 from jaxgen.kernels.verdict import ServedShapes, Verdict
+from tests.support.damaged_files import DAMAGES
 from tests.support.paths import ROOT
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
@@ -183,12 +184,14 @@ def test_nothing_is_kept_without_a_folder_and_a_damaged_file_is_made_anew(
     assert judge(SHAPES, H200, "code", None, may_run=True).is_right
     assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
     (kept,) = tmp_path.iterdir()
-    assert json.loads(kept.read_text())["key"]["driver"] == H200.driver
-    for damaged in ("{", "[]"):
-        kept.write_text(damaged)
+    whole = kept.read_bytes()
+    assert json.loads(whole.partition(b"\nSHA-256")[0])["key"]["driver"] == H200.driver
+    for damage in DAMAGES.values():
+        kept.write_bytes(damage(whole))
         caplog.clear()
         assert judge(SHAPES, H200, "code", tmp_path, may_run=True) == Verdict("right")
-        assert "cannot be read" in caplog.text
+        assert [one.getMessage() for one in caplog.records] == [f"{kept} is damaged: the kernels are proven again"]
+        assert kept.read_bytes() == whole
 
 
 class Driver:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import compilation_cache as jax_internals
 from jax._src.compiler import get_compile_options  # no public function shows them
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxlib.xla_client import AutotuneCacheMode
@@ -17,9 +19,10 @@ from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
 from jaxgen.identify import program_digest
-from jaxgen.runner import compilation_cache
+from jaxgen.runner import autotuned_files, compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
+from tests.support.damaged_files import DAMAGES
 from tests.support.engines import (
     EOS,
     LLAMA,
@@ -65,6 +68,50 @@ def test_what_xla_measures_on_a_gpu_is_kept_beside_the_programs(tmp_path: Path) 
     debug = options.executable_build_options.debug_options
     assert Path(debug.xla_gpu_per_fusion_autotune_cache_dir) == tmp_path / AUTOTUNED
     assert debug.xla_gpu_experimental_autotune_cache_mode == AutotuneCacheMode.UPDATE, "read and written"
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_xla_measured_is_checked_before_xla_reads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    """XLA ends a compilation for a file that it cannot parse. On a CPU it writes none, so a test does."""
+    folder = tmp_path / AUTOTUNED
+    with persistent_compilation(tmp_path):
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        for name in ("one", "other"):
+            (folder / f"{name}.textproto").write_text("run_time { nanos: 7 } triton { block_m: 64 }")
+    whole = (folder / "one.textproto").read_bytes()
+    (folder / "one.textproto").write_bytes(damage(whole))
+    for warnings in (1, 0):
+        caplog.clear()
+        with persistent_compilation(tmp_path):
+            names = [path.name for path in folder.iterdir() if path.is_file()]
+            assert names == (["other.textproto"] if warnings else names)
+            (folder / "one.textproto").write_bytes(b"other times " + whole)
+        assert len(caplog.records) == warnings
+    assert sorted(path.name for path in folder.iterdir()) == ["one.textproto", "other.textproto", "tmp"]
+
+
+def test_two_processes_may_measure_one_kernel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last one's times stay, and are not taken for damage."""
+    folder = tmp_path / AUTOTUNED
+    with autotuned_files.checked(folder):
+        with autotuned_files.checked(folder):
+            folder.mkdir()
+            (folder / "one").write_text("7")
+        (folder / "one").write_text("8")
+    with autotuned_files.checked(folder):
+        assert (folder / "one").read_text() == "8"
+    assert caplog.records == []
+
+
+def test_an_empty_file_of_xla_is_damaged_whoever_wrote_it(tmp_path: Path) -> None:
+    """As one that was not flushed to the disk."""
+    (tmp_path / AUTOTUNED).mkdir()
+    for name, text in (("empty", ""), ("copied", "run_time { nanos: 7 }")):
+        (tmp_path / AUTOTUNED / name).write_text(text)
+    with persistent_compilation(tmp_path):
+        assert [path.name for path in (tmp_path / AUTOTUNED).iterdir()] == ["copied"]
 
 
 def test_a_program_from_the_cache_has_the_digest_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
@@ -130,13 +177,28 @@ def test_the_count_of_compilations_has_cached_programs_too(tmp_path: Path) -> No
     assert counted() == counted() > 0
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data])
+@pytest.mark.parametrize("name", ["zstd", "zstandard"])
+def test_entries_have_a_checksum_whatever_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """zlib's is at its end; zstd as JAX uses it has none."""
+    compressor = object()
+    monkeypatch.setattr(jax_internals, name, compressor)
+    value = compute(tmp_path)
+    assert getattr(jax_internals, name) is compressor
+    assert entries(tmp_path)
+    for path in entries(tmp_path):
+        assert zlib.decompress(path.read_bytes())
+    assert compute(tmp_path) == value
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name != "longer"])  # zlib knows its end
 def test_damaged_entries_are_made_anew_and_told_in_one_line(
-    tmp_path: Path, events: Counter[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+    tmp_path: Path, events: Counter[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     value = compute(tmp_path)
     for path in entries(tmp_path):
-        path.write_bytes(damage(path.read_bytes()))
+        path.write_bytes(DAMAGES[name](path.read_bytes()))
     events.clear()
     assert compute(tmp_path) == value
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

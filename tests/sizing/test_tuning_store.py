@@ -1,5 +1,6 @@
 """A measurement is used for what it was made with, and for nothing else."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing import tuning_store
 from jaxgen.sizing.token_budget import default_budget
-from jaxgen.sizing.tuning_store import choose_budget, record_path, save_record
+from jaxgen.sizing.tuning_store import choose_budget, save_record
+from tests.support.damaged_files import DAMAGES
 from tests.support.engines import LLAMA
 
 CPU = DeviceInfo("cpu", "A Fast One 9", 2, ("avx2",))
@@ -55,10 +57,15 @@ def test_it_does_not_decide_under_another_rule(tmp_path: Path, monkeypatch: pyte
     assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"token_budget": "many"}', '{"token_budget": 0}', "\udcff"])
-def test_a_damaged_measurement_is_left_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    path = record_path(tmp_path, LLAMA, CPU)
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
-    assert len(caplog.records) == 1
-    assert str(path) in caplog.text
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_measurement_goes(
+    tmp_path: Path, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once, and not read as another number of tokens."""
+    path = save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
+    path.write_bytes(damage(path.read_bytes()))
+    assert choose_budget(tmp_path, LLAMA, CPU) == choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert said.startswith(f"{path} is damaged: ")
+    assert "jaxgen tune" in said
+    assert not path.exists()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import tokenizers
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from tests.support import tiny_tokenizers
+from tests.support.damaged_files import DAMAGES
 from tests.support.paths import ROOT
 
 KINDS = {
@@ -68,14 +70,18 @@ def test_other_files_are_another_tokenizer(tmp_path: Path, cache: Path) -> None:
     assert load_tokenizer(directory, cache).encode(TEXT) != first
 
 
-def test_a_damaged_copy_is_made_anew(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_copy_is_made_anew(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
     directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path / "model")
     tokens = load_tokenizer(directory, cache).encode(TEXT)
     (kept,) = cache.iterdir()
     whole = kept.read_bytes()
-    kept.write_bytes(whole[:1000])
+    kept.write_bytes(damage(whole))
     assert load_tokenizer(directory, cache).encode(TEXT) == tokens
-    assert str(kept) in caplog.text
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert said == f"{kept} is damaged: the tokenizer is made again from the model's files"
     assert kept.read_bytes() == whole
 
 

@@ -14,6 +14,7 @@ from jaxgen.weights.contents import weights_digest
 from jaxgen.weights.convert import convert
 from jaxgen.weights.manifest import MANIFEST, checksums_of
 from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.damaged_files import DAMAGES
 
 FILE = "model.safetensors"
 
@@ -85,12 +86,17 @@ def test_a_file_is_read_again_only_when_it_has_changed(
     assert read == [FILE, FILE, FILE]
 
 
-def test_small_files_and_damaged_notes_are_read_again(model: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_and_damaged_notes_are_read_again(
+    model: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     before = weights_digest(model, kept)
     (note,) = kept.iterdir()
-    for text in ("", "[]", '{"state": 1}'):
-        note.write_text(text)
+    whole = note.read_bytes()
+    for damage in DAMAGES.values():
+        note.write_bytes(damage(whole))
         assert weights_digest(model, kept) == before
+        assert note.read_bytes() == whole
+    assert len(caplog.records) == len(DAMAGES)
     note.unlink()
     monkeypatch.setattr(contents, "LEAST_KEPT", 2**40)
     assert weights_digest(model, kept) == before

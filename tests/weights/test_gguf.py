@@ -320,6 +320,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": {"block_count": None}}, "llama: block_count is missing"),
         ("llama", {"metadata": {"feed_forward_length": 95}}, r"blk.0.ffn_gate.weight has shape \[96, 64\], but"),
         ("llama", {"metadata": {"expert_count": 8}}, "expert_count 8 is not supported, only 0: models with experts"),
+        ("llama", {"metadata": {"attention.causal": False}}, "attention in both directions is not computed: take a"),
         ("llama", {"metadata": {"logit_scale": 0.5}}, "logit_scale is 0.5, which is not known here"),
         ("llama", {"metadata": {"rope.dimension_count": 8}}, "rope.dimension_count must be the size of a head, 16"),
         ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),

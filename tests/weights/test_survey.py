@@ -26,7 +26,7 @@ def test_goldens_are_supported(name: str) -> None:
     facts, config = survey(GOLDENS / name), load_model_config(GOLDENS / name)
     (architecture,) = json.loads((GOLDENS / name / "config.json").read_text())["architectures"]
     dtype = "MXFP4 as bfloat16" if "mxfp4" in name else config.dtype
-    assert facts == Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows)
+    assert facts == Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows, True)
 
 
 def test_parameters_are_the_numbers_in_the_files(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_parameters_are_the_numbers_in_the_files(tmp_path: Path) -> None:
     stored = load_file(tmp_path / "model.safetensors")
     count = sum(tensor.size for tensor in stored.values())
     facts = survey(tmp_path)
-    assert facts == Survey("LlamaForCausalLM", count, "float32", 2048, ())
+    assert facts == Survey("LlamaForCausalLM", count, "float32", 2048, (), True)
     assert str(facts) == f"LlamaForCausalLM, {count:,} parameters, float32, context 2,048, no window"
     assert check_weights(tmp_path, load_model_config(tmp_path)).numbers == {"float32": count}
 

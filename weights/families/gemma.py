@@ -17,7 +17,7 @@ from jaxgen.core.decoder_config import (
 )
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import FULL, SLIDING, Family, read_layer_types, read_sizes, windows_of
+from jaxgen.weights.family import BOTH_WAYS, FULL, SLIDING, Family, read_layer_types, read_sizes, windows_of
 from jaxgen.weights.rope_config import read_rope
 
 _ACTIVATIONS = ("gelu_pytorch_tanh", "gelu_tanh", "gelu_new", "gelu_fast", "gelu")
@@ -28,7 +28,7 @@ def _read(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...], **atten
     """Return the fields of the description that both have in common."""
     if fields.get("hidden_activation") is not None:
         fields.choice("hidden_activation", "gelu_pytorch_tanh", _ACTIVATIONS)
-    fields.must_be("use_bidirectional_attention", False)
+    fields.must_be("use_bidirectional_attention", False, BOTH_WAYS)
     bias, window = fields.boolean("attention_bias", False), fields.size_or_null("sliding_window", 4096)
     fields.must_be("sliding_window_size", window, "it must repeat sliding_window")
     return sizes | {

@@ -13,11 +13,12 @@ from typing import Any
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
-from jaxgen.weights.gguf.architectures import architecture_of, config_of
+from jaxgen.weights.gguf.architectures import architecture_of, config_of, own_fields, pooling_of
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.gguf.vocabulary import generation_config_of, write_tokenizer
 from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.pooling import pooling_files
 
 
 @contextmanager
@@ -34,6 +35,9 @@ def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
             _write(directory / CONFIG, config_of(file))
             _write(directory / GENERATION_CONFIG, generation_config_of(file))
             write_tokenizer(file, architecture_of(file), directory)
+            if (pooling := pooling_of(own_fields(file))) is not None:
+                for file_name, data in pooling_files(pooling).items():
+                    _write(directory / file_name, data)
             config = read_model_config(directory)
             assert isinstance(config, DecoderConfig)
             yield directory, GgufTensors(file, architecture_of(file), config)
@@ -41,5 +45,6 @@ def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
             raise type(error)(str(error).replace(name, str(path))) from error
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
+def _write(path: Path, data: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

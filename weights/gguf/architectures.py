@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import Pooling
 from jaxgen.weights.config_fields import REQUIRED, Fields
-from jaxgen.weights.family import FULL, SLIDING
+from jaxgen.weights.families import without_head
+from jaxgen.weights.family import BOTH_WAYS, FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import rope_parameters
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_POOLING = "pooling_type"
+_POOLINGS = {0: None, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+_RANK = 4
+"""Values of ``pooling_type``, by llama.cpp's numbers."""
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 _MODULES = {
     "input_layernorm": "attn_norm",
@@ -78,20 +84,37 @@ def architecture_of(file: GgufFile) -> Architecture:
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return config.json. Raises ConfigError for metadata that are missing, not supported or not known."""
-    architecture, name = architecture_of(file), file.fields.data["general.architecture"]
-    fields = {
-        key.removeprefix(f"{name}."): value for key, value in file.fields.data.items() if key.startswith(f"{name}.")
-    }
-    own = file.fields.below(name, fields)
+    architecture, own = architecture_of(file), own_fields(file)
     own.must_be("expert_count", 0, "models with experts are not converted")
-    own.must_be("attention.causal", True)
+    own.must_be("attention.causal", True, BOTH_WAYS)
     own.ignore("vocab_size", "expert_used_count")  # the size is that of the embedding
     config = _common(file, own, architecture)
     config |= architecture.describe(file, own, config)
+    if pooling_of(own) is not None and HEAD not in file.tensors:  # made for embeddings, with a tied head or with none
+        config["architectures"] = [without_head(name) for name in config["architectures"]]
     for key, value in sorted(own.data.items()):
         if key not in own.used and value not in (None, False, 0, "", []):
             raise own.error(key, f"is {value!r:.80}, which is not known here: it may mean another computation")
     return config
+
+
+def own_fields(file: GgufFile) -> Fields:
+    """Return the metadata of the file's architecture, without its name in front."""
+    name = file.fields.data["general.architecture"]
+    prefix = f"{name}."
+    fields = {key.removeprefix(prefix): value for key, value in file.fields.data.items() if key.startswith(prefix)}
+    return file.fields.below(name, fields)
+
+
+def pooling_of(own: Fields) -> Pooling | None:
+    """Return how a model of embeddings pools; None: the file does not say it. Raises ConfigError."""
+    value = own.count(_POOLING, 0)
+    if value == _RANK:
+        raise own.error(_POOLING, f"is {value} (rank): scores of a reranker are not computed")
+    if value not in _POOLINGS:
+        ways = ", ".join(f"{number} ({way or 'none'})" for number, way in _POOLINGS.items())
+        raise own.error(_POOLING, f"is {value}, which is not known here; known: {ways}")
+    return _POOLINGS[value]
 
 
 def _common(file: GgufFile, own: Fields, architecture: Architecture) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     found = document("/capabilities", ServerConfig(max_n=3), model=ModelInfo(MODEL, 128, 400, chat=chat))
     assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
     assert found["tool_call_parser"] == parser
-    assert found["embedded"] is False
+    assert (found["embedded"], found["generates"]) == (False, True)
     if chat is None:
         assert found["chat_template"] is None
     else:

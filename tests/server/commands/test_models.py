@@ -56,6 +56,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "dtype": "float32",
         "context": 128,
         "windows": [],
+        "generates": True,
         "problem": None,
         "supported": True,
     }

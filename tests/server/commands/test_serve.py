@@ -18,8 +18,7 @@ from openai import APIError, OpenAI
 
 from jaxgen.server.cli import main
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from pallas_kernels.cpu.build import Recipe
-from tests.support.native import directory, native
+from tests.support.native import directory, native, quick_compiler
 from tests.support.paths import ROOT
 from tests.support.server_process import ServerProcess, served, until
 
@@ -231,19 +230,6 @@ def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert str(weights) in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
-
-
-def quick_compiler(tmp_path: Path) -> dict[str, str]:
-    """An environment whose C++ compiler has the native kernels at once: they were made before."""
-    native()
-    (made,) = directory().glob("*.so")
-    compiler = Recipe.find().command[0]
-    quick = tmp_path / "bin" / Path(compiler).name
-    quick.parent.mkdir()
-    lines = (f'[ "$1" = --version ] && exec {compiler} --version', "for target; do :; done", f'cp {made} "$target"')
-    quick.write_text("\n".join(["#!/bin/sh", *lines]))
-    quick.chmod(0o700)
-    return {"PATH": f"{quick.parent}:{os.environ['PATH']}"}
 
 
 @pytest.mark.full

@@ -1,0 +1,79 @@
+"""Files of the cache directory that are checked before they are used, and made again if they are damaged. Host only.
+
+A file has its text and, as its last line, the SHA-256 of that text. So a file that was cut short, or has another bit
+anywhere, is found; what can still be parsed says nothing of that.
+"""
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_SEAL = "\nSHA-256 "
+_PART = ".part"
+_ABANDONED_SECONDS = 24 * 3600.0
+"""Age after which a file that is being written has no writer any more."""
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a file atomically, in place of an earlier one. If that fails, log a warning.
+
+    Several processes may do this at once, also in containers, where their ids are equal: each has a file of its own
+    until it is whole and on the disk.
+    """
+    partial = None
+    try:
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+        partial = Path(name)
+        with os.fdopen(number, "w", encoding="utf-8", newline="") as file:
+            file.write(f"{text}{_SEAL}{_digest(text)}\n")
+            file.flush()
+            os.fsync(file.fileno())  # else a file of zeros may have the name after a power cut
+        partial.replace(path)
+        _remove_abandoned(path.parent)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", path, error)
+        if partial is not None:
+            with suppress(OSError):
+                partial.unlink()
+
+
+def find(path: Path, then: str) -> str | None:
+    """Return the text of a file, or None if there is none that is whole.
+
+    A damaged one is removed, and one warning names it and ends with ``then``: what happens now.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("%s cannot be read (%s): %s", path, error, then)
+        return None
+    try:
+        text, seal, digest = data.decode().rpartition(_SEAL)
+        if seal and digest == f"{_digest(text)}\n":
+            return text
+    except UnicodeDecodeError:
+        pass
+    logger.warning("%s is damaged: %s", path, then)
+    with suppress(OSError):
+        path.unlink()
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what processes left that were killed while they wrote."""
+    for path in folder.glob(f".*{_PART}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
