@@ -50,6 +50,8 @@ LIMITS = {
 TIMES = {
     "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
     "write_timeout": "seconds after which a connection ends whose caller reads nothing",
+    "sse_ping_interval": "seconds without an event after which a stream gets a comment, so that no proxy gives it up; "
+    "0: never, and its head waits for the first event",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
     "response_lifetime": "seconds a response is kept to be continued, after its last use",
