@@ -162,6 +162,8 @@ class ServerConfig:
     """Addresses and networks of proxies, which say in X-Forwarded-For for whom they ask; ``*``: all."""
     header_timeout_s: float = 20.0
     """Seconds that the head of a request may take to arrive, from the connection's beginning or its own."""
+    timeout_keep_alive_s: float = 120.0
+    """Seconds that a connection may be idle after an answer: longer than clients and proxies keep theirs."""
     write_timeout_s: float = 60.0
     """Seconds after which a connection ends whose caller reads nothing of what there is for it."""
     sse_ping_interval_s: float = 15.0

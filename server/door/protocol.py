@@ -114,6 +114,23 @@ class DoorProtocol(HttpToolsProtocol):
         if self.num_unsent:
             self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._reader_is_late)
 
+    def _rest(self) -> None:
+        """Note that the connection waits for its next request, of which nothing has come."""
+        if self._ticket is not None and self.timeout_keep_alive_task is not None and not self._begun:
+            self._ticket.rest(self._close_idle)
+
+    def _unset_keepalive_if_required(self) -> None:
+        super()._unset_keepalive_if_required()
+        if self._ticket is not None:
+            self._ticket.wake()
+
+    def _close_idle(self) -> bool:
+        """Close the connection at once, unless its caller has not read its last answer yet."""
+        if self._stream is None or self.num_unsent:
+            return False
+        self._stream.abort()
+        return True
+
     def _closing(self) -> None:
         outlet: Any = self.transport
         outlet.shut()
@@ -221,6 +238,7 @@ class DoorProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+            self._rest()
 
     # What goes
 
@@ -239,6 +257,8 @@ class DoorProtocol(HttpToolsProtocol):
             assert self._stream is not None
             self._unset_keepalive_if_required()
             self._drain_timer = self.loop.call_later(LINGER_SECONDS, self._stream.abort)
+        else:
+            self._rest()
 
     def pause_writing(self) -> None:
         super().pause_writing()

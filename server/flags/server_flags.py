@@ -49,6 +49,7 @@ LIMITS = {
 
 TIMES = {
     "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
+    "timeout_keep_alive": "seconds a connection may be idle after an answer; more than clients and proxies keep theirs",
     "write_timeout": "seconds after which a connection ends whose caller reads nothing",
     "sse_ping_interval": "seconds without an event after which a stream gets a comment, so that no proxy gives it up; "
     "0: never, and its head waits for the first event",
