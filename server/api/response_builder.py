@@ -61,6 +61,7 @@ class ResponseBuilder(ABC):
         self._model = engine.model.name
         self._fingerprint = f"fp_{engine.digest}"
         self._vocab_size = engine.model.vocab_size
+        self._max_model_len = engine.model.max_model_len
         self._prompts = prompts
         self.params = params
         self._request_context = context
@@ -97,7 +98,7 @@ class ResponseBuilder(ABC):
 
         These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
         """
-        told = 0 if position.whole is None else min(position.whole.tokens, self.params.sampling.max_tokens)
+        told = 0 if position.whole is None else min(position.whole.tokens, choice.request.params.max_tokens)
         known = tokens[: max(0, told - 1)]
         return Told(position, known[: len(known) - choice.held(known)])
 
@@ -182,9 +183,9 @@ class ResponseBuilder(ABC):
         return [self._choice(index, None if told is None else told[index]) for index in indices]
 
     def _choice(self, index: int, told: Told | None) -> Choice:
-        params = self.params
-        i, j = divmod(index, params.best_of)
+        i, j = divmod(index, self.params.best_of)
         prompt, name = self._prompts[i], f"{self._id}-{i}-{j}"
+        params = self.params.within(self._max_model_len - len(prompt.tokens))
         # Without a seed of the caller's no two choices are alike, with one prompts are answered as if they were alone.
         seed = choice_seed(self._identity.seed, index if params.sampling.seed is None else j)
         # The request of which this one is the rest may still run here.

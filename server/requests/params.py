@@ -33,6 +33,8 @@ class CompletionParams:
     cache_salt: str | None
     prompt_logprobs: int | None = None
     """Alternatives to show for each token of the prompt; None: show no log-probabilities of the prompt."""
+    least_room: int = 1
+    """Tokens of the context that a prompt must leave: as many as the caller asks for, or 1 of a default."""
     keep: int | None = None
     """How many of a prompt's last tokens to keep; None: all."""
     return_token_ids: bool = False
@@ -50,8 +52,9 @@ class CompletionParams:
             raise bad_request(
                 f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
             )
-        most = min(self.sampling.max_tokens, room)
-        return replace(self, sampling=replace(self.sampling, max_tokens=most))
+        if self.sampling.max_tokens <= room:
+            return self
+        return replace(self, sampling=replace(self.sampling, max_tokens=room))
 
     def with_grammar(self, grammar: Grammar) -> "CompletionParams":
         """Return a copy under this ``grammar``. Raises ApiError 400 where another field excludes it."""
@@ -75,13 +78,15 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         body,
         model,
         config,
-        max_tokens=_or(body.max_tokens, _or(model.defaults.max_tokens, DEFAULT_MAX_TOKENS)),
+        max_tokens=_or(body.max_tokens, _default_max(body, model, DEFAULT_MAX_TOKENS)),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
     made = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
-    keep = kept_tokens(body.truncate_prompt_tokens, sampling.max_tokens, model)
-    return replace(made, echo=bool(body.echo), keep=keep)
+    # A default takes half of the context from the prompt at most.
+    reserved = _or(body.max_tokens, min(sampling.max_tokens, model.max_model_len // 2))
+    keep = kept_tokens(body.truncate_prompt_tokens, reserved, model)
+    return replace(made, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
 
 
 @refusals()
@@ -95,12 +100,19 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     check_logprobs("top_logprobs", body.top_logprobs)
     n = _n(body, config)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
-    most = _or(most_tokens(body), _or(model.defaults.max_tokens, model.max_model_len))
+    asked = most_tokens(body)
+    most = _or(asked, _default_max(body, model, model.max_model_len))
     sampling = _sampling(
         body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
     made = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
-    return replace(made, keep=kept_tokens(body.truncate_prompt_tokens, _or(most_tokens(body), 1), model))
+    room = _or(asked, 1)
+    return replace(made, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
+
+
+def _default_max(body: SamplingFields, model: ModelInfo, otherwise: int) -> int:
+    """Return the default of max_tokens: the model's or ``otherwise``, and no less than the caller's min_tokens."""
+    return max(_or(model.defaults.max_tokens, otherwise), _or(body.min_tokens, 0))
 
 
 def most_tokens(body: ChatRequest) -> int | None:

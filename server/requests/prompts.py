@@ -63,7 +63,7 @@ class PromptReader:
                 f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
                 "best_of" if params.best_of > params.n else "n",
             )
-        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo, keep=params.keep)
+        return await self._read(sources, "prompt", params.least_room, echo=params.echo, keep=params.keep)
 
     async def read_all(self, value: PromptField | None, field: str, keep: int | None = None) -> list[Prompt]:
         """Read prompts of a field for which no tokens are generated. Raises ApiError 400 as ``read`` does."""
