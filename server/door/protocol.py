@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from jaxgen.server.addresses import unmapped
 from jaxgen.server.door.bounds import UNIX, Bounds
 from jaxgen.server.door.farewell import LINGER_BYTES, LINGER_SECONDS, REFUSED_SECONDS, Farewell, answer
 from jaxgen.server.door.gate import Ticket
@@ -68,6 +69,8 @@ class DoorProtocol(HttpToolsProtocol):
             super().connection_made(transport)
             if self._bounds.unix:
                 self.client = (UNIX, 0)
+            elif self.client is not None:
+                self.client = (unmapped(self.client[0]), self.client[1])
             self._stream = transport
             self.transport = Outlet(transport, self._close)  # type: ignore[assignment]
             late = self._arrived + self._limits.header_timeout_s
