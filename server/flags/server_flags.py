@@ -71,7 +71,11 @@ def add_server_groups(parser: CommandLine) -> None:
 
 
 def _add_address(server: Any) -> None:
-    server.add_argument("--host", type=host, help=f"address to listen at; 0.0.0.0: all of IPv4, ::: all of IPv6 and IPv4 (default: {DEFAULT_HOST})")
+    server.add_argument(
+        "--host",
+        type=host,
+        help=f"address to listen at; 0.0.0.0: all of IPv4, ::: all of IPv6 and IPv4 (default: {DEFAULT_HOST})",
+    )
     server.add_argument("--port", type=port, help=f"0: a free one (default: {DEFAULT_PORT})")
     server.add_argument(
         "--uds",

@@ -16,6 +16,9 @@ from jaxgen.server.schema.chat import ChatRequest
 
 DEFAULT_MAX_TOKENS = 16
 
+RANDOM_SEED = -1
+"""The seed by which callers of OpenAI, vLLM and llama.cpp ask for a random one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionParams:
@@ -249,7 +252,7 @@ def _sampling(
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=_logit_bias(body, model),
-        seed=body.seed,
+        seed=None if body.seed == RANDOM_SEED else body.seed,
         stop=_stop(body, config),
         stop_token_ids=_stop_token_ids(body, model),
         ignore_eos=bool(body.ignore_eos),
