@@ -1,5 +1,6 @@
 """Resolve a request's fields to sampling parameters: apply defaults, check limits and conflicts between fields."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxgen.core.limits import check_token_ids
@@ -260,7 +261,7 @@ def _sampling(
         prompt_logprobs=prompt_logprobs,
         grammar=resolve_grammar(body, config),
         allowed_token_ids=_allowed_token_ids(body, model),
-        bad_words=_bad_words(body, config),
+        bad_words=_texts("bad_words", body.bad_words, config),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
     )
@@ -279,13 +280,24 @@ def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
 
 
 def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    longest = max(map(len, stop), default=0)
-    if longest > config.max_stop_length:
-        raise bad_request(
-            f"stop has a string of {longest} characters; this server takes {config.max_stop_length}.", "stop"
-        )
-    return stop
+    if isinstance(body.stop, str):
+        _check_text("stop", body.stop, config)
+        return (body.stop,)
+    return _texts("stop", body.stop, config)
+
+
+def _texts(field: str, texts: Sequence[str] | None, config: ServerConfig) -> tuple[str, ...]:
+    """Return a list of texts that an answer must not have. Raises ApiError 400 that says which is empty or too long."""
+    for i, text in enumerate(texts or ()):
+        _check_text(f"{field}.{i}", text, config)
+    return tuple(texts or ())
+
+
+def _check_text(name: str, text: str, config: ServerConfig) -> None:
+    if not text:
+        raise bad_request(f"{name} must not be an empty string.", name)
+    if len(text) > config.max_stop_length:
+        raise bad_request(f"{name} has {len(text)} characters; this server takes {config.max_stop_length}.", name)
 
 
 def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
@@ -300,16 +312,6 @@ def _allowed_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...
     ids = tuple(body.allowed_token_ids)
     check_token_ids("allowed_token_ids", ids, model.vocab_size)
     return ids
-
-
-def _bad_words(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
-    words = tuple(body.bad_words or ())
-    longest = max(map(len, words), default=0)
-    if longest > config.max_stop_length:
-        raise bad_request(
-            f"bad_words has a text of {longest} characters; this server takes {config.max_stop_length}.", "bad_words"
-        )
-    return words
 
 
 def _or[T](value: T | None, default: T) -> T:
