@@ -221,6 +221,12 @@ class LLM:
             most = max(self.engine.model.max_model_len - params.max_tokens, 1)
         return tuple(self.engine.tokenizer.last_tokens(tokens, most, special=isinstance(prompt, str)))
 
+    def _default_params(self, num_prompt: int) -> SamplingParams:
+        """Return the parameters of a prompt of this many tokens without any: the context bounds the default length."""
+        params = self.get_default_sampling_params()
+        room = max(1, self.engine.model.max_model_len - num_prompt)
+        return replace(params, max_tokens=min(params.max_tokens, room))
+
     async def _complete(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
         texts: list[str] = []
         tokens: list[int] = []
@@ -237,9 +243,9 @@ class LLM:
         self, prompt: Prompt, params: SamplingParams | None
     ) -> AsyncGenerator[tuple[str, TokenEvent], None]:
         """Yield each event with the text that became certain with it, up to a stop string."""
-        params = params or self.get_default_sampling_params()
         tokenizer = self.engine.tokenizer
-        ids = self._kept(prompt, params)
+        ids = self._kept(prompt, params or self.get_default_sampling_params())
+        params = params or self._default_params(len(ids))
         text = tokenizer.completion_text(
             prompt=ids,
             stop=params.stop,

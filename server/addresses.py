@@ -23,6 +23,20 @@ def proxies(text: str) -> tuple[Network, ...]:
     return tuple(map(_network, filter(None, (part.strip() for part in text.split(",")))))
 
 
+def is_any(host: str) -> bool:
+    """Whether ``host`` stands for all addresses of the machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def unmapped(text: str) -> str:
+    """Return the IPv4 address that an IPv6 socket shows as ``::ffff:1.2.3.4``; any other text as it is."""
+    prefix = "::ffff:"
+    return text.removeprefix(prefix) if text.startswith(prefix) and "." in text else text
+
+
 def _network(part: str) -> Network:
     try:
         return ip_network(part)

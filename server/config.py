@@ -17,7 +17,7 @@ MAY_BE_ZERO = (
     "max_stored_responses",
     "log_prompts",
     "check_origin",
-    "seed",
+    "sse_ping_interval_s",
     "ui",
     "public_metrics",
     "structured_additional_properties",
@@ -162,8 +162,12 @@ class ServerConfig:
     """Addresses and networks of proxies, which say in X-Forwarded-For for whom they ask; ``*``: all."""
     header_timeout_s: float = 20.0
     """Seconds that the head of a request may take to arrive, from the connection's beginning or its own."""
+    timeout_keep_alive_s: float = 120.0
+    """Seconds that a connection may be idle after an answer: longer than clients and proxies keep theirs."""
     write_timeout_s: float = 60.0
     """Seconds after which a connection ends whose caller reads nothing of what there is for it."""
+    sse_ping_interval_s: float = 15.0
+    """Seconds without an event after which a stream gets a comment; 0: never."""
     body_timeout_s: float = 30.0
     """Seconds that a body may take to arrive, beside those that its length allows."""
     request_timeout_s: float | None = None
@@ -182,8 +186,11 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
-                raise ConfigError(f"{item.name} must be more than 0, not {value}")
+            if not isinstance(value, int | float) or item.name == "seed":
+                continue
+            may_be_zero = item.name in MAY_BE_ZERO
+            if not (0 < value < inf or (may_be_zero and value == 0)):
+                raise ConfigError(f"{item.name} must be {'0 or more' if may_be_zero else 'more than 0'}, not {value}")
         proxies(self.forwarded_allow_ips)
         if not _PREFIX.fullmatch(self.root_path):
             raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")

@@ -34,7 +34,7 @@ HERE = "jaxgen.server.ray_serve"
 OF_THE_PROXY = frozenset(
     {
         *("host", "port", "uds", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "forwarded_allow_ips"),
-        *("header_timeout", "write_timeout", "max_connections_per_address"),
+        *("header_timeout", "write_timeout", "timeout_keep_alive", "max_connections_per_address"),
     }
 )
 """Flags about connections, of which Ray's proxy has all."""

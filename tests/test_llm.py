@@ -22,7 +22,7 @@ from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.identity import Identity
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
-from jaxgen.core.sampling_params import NEUTRAL
+from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt
@@ -232,6 +232,19 @@ def test_sampling_defaults_are_the_models(
     asked = SamplingParams(temperature=0.0, max_tokens=5)
     assert llm.get_default_sampling_params() == asked
     assert llm.generate(["def main():"]) == llm.generate(["def main():"], asked)
+
+
+def test_a_default_length_shrinks_to_what_fits(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = llm.engine.model.max_model_len
+    info = replace(llm.engine.model, defaults=SamplingDefaults(max_tokens=context, temperature=0.0))
+    monkeypatch.setattr(AsyncEngine, "model", property(lambda _: info))
+    prompt = [5] * (context - 3)
+    (answer,) = llm.generate([prompt])
+    assert answer == llm.generate([prompt], SamplingParams(max_tokens=3, temperature=0.0))[0]
+    with pytest.raises(RequestRefusedError, match=str(context)):
+        llm.generate([[5] * context])
+    with pytest.raises(RequestRefusedError, match="max_tokens"):
+        llm.generate([prompt], SamplingParams(max_tokens=4))
 
 
 def test_an_embedding_has_as_many_numbers_as_wanted(llm: LLM) -> None:

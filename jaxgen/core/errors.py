@@ -1,6 +1,7 @@
 """Errors that the engine raises to its callers, and the commands to their users. Host only, no jax."""
 
 import os
+import sys
 
 
 class RequestRefusedError(ValueError):
@@ -63,8 +64,19 @@ def one_line(text: str) -> str:
 
 
 def check_path(flag: str, path: str | os.PathLike[str]) -> None:
-    """Raise ConfigError for a path that is not UTF-8, which libraries in C++ and answers in JSON cannot express."""
+    """Raise ConfigError for a path that is not UTF-8, which libraries in C++ and answers in JSON cannot express.
+
+    Also for one that is, where the locale keeps Python from reading it so.
+    """
+    text, encoding = os.fspath(path), sys.getfilesystemencoding()
     try:
-        os.fspath(path).encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"{flag} {os.fspath(path)!a} is not valid UTF-8: use a path that is") from error
+        name = os.fsencode(text).decode()
+    except UnicodeError as error:
+        if encoding == "utf-8" or isinstance(error, UnicodeDecodeError):
+            raise ConfigError(f"{flag} {text!a} is not valid UTF-8: use a path that is") from error
+        name = ""
+    if name != text:
+        raise ConfigError(
+            f"{flag} {text!a} is UTF-8, and Python takes names of files as {encoding} here: unset PYTHONUTF8, or set "
+            "LC_ALL=C.UTF-8"
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import configargparse
+import yaml
 
 from jaxgen.core.errors import one_line
 
@@ -31,10 +32,31 @@ class _Help(argparse.HelpFormatter):
         return _METAVARS.get(kind) or action.dest.rpartition("_")[2].upper()
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Reads an empty document as no keys, and refuses a key that is there twice, of which others take the last."""
+
+    def get_single_data(self) -> Any:
+        found = super().get_single_data()
+        return {} if found is None else found
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{name} is there twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 class _Yaml(configargparse.YAMLConfigFileParser):  # type: ignore[misc]  # configargparse has no types
     """The file of ``--config``. Keys may be written with underscores."""
 
     parser: "CommandLine"
+
+    def _load_yaml(self) -> tuple[Any, Any, Any]:
+        module, _, dumper = super()._load_yaml()
+        return module, _Loader, dumper
 
     def parse(self, stream: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}

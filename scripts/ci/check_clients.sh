@@ -10,7 +10,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP=True LITELLM_LOCAL_BLOG_POSTS=True OPENAI_AG
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 folder=scripts/ci/clients
 [ "$2" = more ] && folder=$folder/more && { make_node_environment || exit 1; }
-[ "$2" = more ] || { make_kubectl && make_redis; } || exit 1
+[ "$2" = more ] || { make_kubectl && make_redis && make_nginx; } || exit 1
 status=0
 for pins in "$folder"/*.txt; do
     name=$(basename "$pins" .txt)

@@ -6,7 +6,8 @@
 # PYTHON it has that one's packages as well, after its own.
 # make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
 # make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
-# make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/, and make_redis a redis-server for KV tiers.
+# make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/, make_redis a redis-server for KV tiers, and
+# make_nginx a proxy.
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -117,6 +118,10 @@ make_browser() {
 
 make_kubectl() {
     command -v kubectl >/dev/null 2>&1 || install_by_apt kubectl kubernetes-client
+}
+
+make_nginx() {
+    PATH=$PATH:/usr/sbin command -v nginx >/dev/null 2>&1 || install_by_apt nginx nginx-light
 }
 
 make_redis() {

@@ -31,8 +31,9 @@ class Bodies:
     async def read_json_object(self, scope: Scope, receive: Receive) -> dict[str, Any]:
         """Return the body as a dict.
 
-        Raises ApiError: 415 for a content type other than JSON, 413 for a body that is too long, 503 while too much of
-        other bodies is arriving, 400 for a body that is no JSON object; ClientDisconnect when the caller disconnects.
+        Raises ApiError: 415 for a content type other than JSON or a compressed body, 413 for a body that is too long,
+        503 while too much of other bodies is arriving, 400 for a body that is no JSON object; ClientDisconnect when the
+        caller disconnects.
 
         A missing Content-Type is taken as JSON. Other types are refused, even where the body is JSON: a browser sends
         text/plain and forms to any address without a preflight request. (It also sends a body without a type, but with
@@ -40,6 +41,7 @@ class Bodies:
         """
         headers = Headers(scope=scope)
         kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        check_encoding(headers)
         if kind != "application/json":
             raise ApiError(415, f"Content-Type must be application/json, not {kind!r}.")
         announced = headers.get("content-length", "")
@@ -74,6 +76,17 @@ class Bodies:
 def _too_many() -> ApiError:
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return ApiError(503, "Too many long bodies are arriving.", code="too_many_bodies", headers=headers)
+
+
+def check_encoding(headers: Headers) -> None:
+    """Raise ApiError 415 for a body that is compressed: bytes that come must bound what they may cost."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise ApiError(
+            415,
+            f"Content-Encoding is {coding[:100]!r}: this server reads no compressed bodies; send it as it is.",
+            headers={"Accept-Encoding": "identity"},
+        )
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
-from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
+from jaxgen.server.requests.params import CompletionParams, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice, only_allowed
 from jaxgen.server.resume.ticket import Identity
@@ -42,12 +42,11 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Completio
     closed = closes_objects(body, services.config)
     tools = services.answers.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed)
     shown = () if tools is None else tools.for_template()
-    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown, params.keep)
+    prompt = await services.conversations.read(body, params.least_room, shown, params.keep)
     reading = services.answers.reading(body, prompt, tools)
     if (grammar := reading.grammar(answer)) is not None:
         params = params.with_grammar(grammar)
-    room = services.engine.model.max_model_len - len(prompt.tokens)
-    return params.within(room), reading
+    return params, reading
 
 
 class ChatCompletion(ChoicesBuilder):

@@ -69,7 +69,7 @@ class ChoicesBuilder(ResponseBuilder):
             "system_fingerprint": self._fingerprint,
         }
 
-    def _update_events(self, choice: Choice) -> Iterable[bytes]:
+    def _update_events(self, choice: Choice) -> list[bytes]:
         piece = choice.take()
         mark = Mark(piece.num_tokens, piece.checksum)
         text = piece.only_text

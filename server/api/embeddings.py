@@ -29,6 +29,7 @@ from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import ComputingFields, parse_body
 from jaxgen.server.schema.base import Prompt as PromptField
+from jaxgen.server.schema.integers import Integer
 
 
 class EmbeddingRequest(ComputingFields):
@@ -36,9 +37,9 @@ class EmbeddingRequest(ComputingFields):
     ``truncate_prompt_tokens``."""
 
     input: PromptField | None = None
-    dimensions: int | None = None
+    dimensions: Integer | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Integer | None = None
 
 
 class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):

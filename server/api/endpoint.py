@@ -127,7 +127,8 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
             self._engine, made.choices, services.queue, services.metrics, context, deadline
         ) as generation:
             if body.stream:
-                await made.stream(generation, send, context.send_more or send)
+                send_more, pause = context.send_more or send, services.config.sse_ping_interval_s
+                await made.stream(generation, send, send_more, ping_seconds=pause)
                 return
             await generation.finish()
         await JSONResponse(made.whole())(scope, receive, send)

@@ -1,5 +1,6 @@
 """Build the response to a request from its choices: one JSON object, or server-sent events."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -24,6 +25,9 @@ from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.event_ids import EventIds, LastEvent, Position, Told
 from jaxgen.server.resume.resumption import Binding, digest_of
 from jaxgen.server.resume.ticket import Identity, malformed
+
+HEAD_SECONDS = 5.0
+"""Time in which a stream may still get an error with a status of its own; then its head is sent, before any event."""
 
 
 class ResponseBuilder(ABC):
@@ -57,6 +61,7 @@ class ResponseBuilder(ABC):
         self._model = engine.model.name
         self._fingerprint = f"fp_{engine.digest}"
         self._vocab_size = engine.model.vocab_size
+        self._max_model_len = engine.model.max_model_len
         self._prompts = prompts
         self.params = params
         self._request_context = context
@@ -93,7 +98,7 @@ class ResponseBuilder(ABC):
 
         These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
         """
-        told = 0 if position.whole is None else min(position.whole.tokens, self.params.sampling.max_tokens)
+        told = 0 if position.whole is None else min(position.whole.tokens, choice.request.params.max_tokens)
         known = tokens[: max(0, told - 1)]
         return Told(position, known[: len(known) - choice.held(known)])
 
@@ -102,7 +107,7 @@ class ResponseBuilder(ABC):
         """Return the response as one object, when all choices have ended."""
 
     @abstractmethod
-    def _update_events(self, choice: Choice) -> Iterable[bytes]:
+    def _update_events(self, choice: Choice) -> list[bytes]:
         """Return events with the choice's new output."""
 
     @abstractmethod
@@ -113,29 +118,31 @@ class ResponseBuilder(ABC):
     def _ended(self) -> list[bytes]:
         """Return the last events of a stream that succeeds."""
 
-    async def stream(self, generation: Generation[Choice], send: Send, send_more: Send) -> None:
+    async def stream(
+        self, generation: Generation[Choice], send: Send, send_more: Send, *, ping_seconds: float = 0.0
+    ) -> None:
         """Stream the response as server-sent events.
 
         Events that are ready together go out in one write; no output is taken while a write waits. ``send`` takes the
-        first message, ``send_more`` the others. Raises ApiError before anything is sent.
+        first message, ``send_more`` the others. ``ping_seconds``: after so long without an event a comment is sent; 0:
+        never, and the first message waits for the first event. Raises ApiError before anything is sent.
         """
-        # Until the first token the response can still be an error with its own status.
-        updates: Sequence[Choice] = ()
-        events: list[bytes] = []
-        while not events and (updates := await generation.next_updates()):
-            events = self._events(updates)  # none, where all of it was told before
+        # Until its head is sent the response can still be an error with its own status.
+        first = await self._first_events(generation, min(HEAD_SECONDS, ping_seconds))
         await send(start_of_events())
-        writer = EventWriter(send_more)
+        ping = self._ids.comment
+        writer = EventWriter(send_more, ping=ping, ping_seconds=ping_seconds)
         # Output of several choices goes out together; only a single choice is written without waking this task.
         drain = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
+        goes_on, events = (True, [ping]) if first is None else (bool(first), first)
         try:
-            while updates:
+            while goes_on:
                 if events:
                     await writer.write(events)
                 try:
                     updates = await generation.next_updates(drain)
                     await writer.until_free()  # take the output only then
-                    events = self._events(updates)
+                    goes_on, events = bool(updates), self._events(updates)
                 except Exception as error:
                     told = as_api_error(error)
                     self._error = told.code or told.kind
@@ -145,12 +152,26 @@ class ResponseBuilder(ABC):
         finally:
             writer.close()
 
+    async def _first_events(self, generation: Generation[Choice], seconds: float) -> list[bytes] | None:
+        """Return the first events that were not told before, none where all were; None: none has come in ``seconds``
+        (0: wait for ever)."""
+        try:
+            async with asyncio.timeout(seconds or None) as timeout:
+                while updates := await generation.next_updates():
+                    if events := self._events(updates):
+                        return events
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            return None
+        return []
+
     def _write_at_once(self, choice: Choice, writer: EventWriter) -> bool:
         """Write the choice's new output. Return False where the caller must: at its end, or while a write waits."""
         if choice.finish_reason is not None or choice.has_pieces or not writer.is_free:
             return False
-        if choice.has_updates:
-            writer.write_at_once(self._update_events(choice))
+        if choice.has_updates and (events := self._update_events(choice)):  # none, where all of it was told before
+            writer.write_at_once(events)
         return True
 
     def _events(self, updates: Iterable[Choice]) -> list[bytes]:
@@ -162,9 +183,9 @@ class ResponseBuilder(ABC):
         return [self._choice(index, None if told is None else told[index]) for index in indices]
 
     def _choice(self, index: int, told: Told | None) -> Choice:
-        params = self.params
-        i, j = divmod(index, params.best_of)
+        i, j = divmod(index, self.params.best_of)
         prompt, name = self._prompts[i], f"{self._id}-{i}-{j}"
+        params = self.params.within(self._max_model_len - len(prompt.tokens))
         # Without a seed of the caller's no two choices are alike, with one prompts are answered as if they were alone.
         seed = choice_seed(self._identity.seed, index if params.sampling.seed is None else j)
         # The request of which this one is the rest may still run here.

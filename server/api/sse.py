@@ -26,7 +26,11 @@ def sse_event(data: Any, *, name: str = "") -> bytes:
 
 def start_of_events() -> Message:
     """Return the first ASGI message of a stream of events."""
-    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    headers = [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # nginx passes each event on at once
+    ]
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
@@ -36,11 +40,24 @@ def more_events(events: Iterable[bytes], *, last: bool = False) -> Message:
 
 
 class EventWriter:
-    """Sends the events of one response, in order, after its first message."""
+    """Sends the events of one response, in order, after its first message.
 
-    def __init__(self, send: Send) -> None:
+    After ``ping_seconds`` without an event it writes ``ping``, so that no proxy takes the response for dead; 0: never.
+    """
+
+    def __init__(self, send: Send, *, ping: bytes = b"", ping_seconds: float = 0.0) -> None:
         self._send = send
         self._under_way: asyncio.Task[None] | None = None
+        self._waits = False
+        """Whether ``write`` is in progress."""
+        self._ping = ping
+        self._ping_seconds = ping_seconds
+        self._loop = asyncio.get_running_loop()
+        self._written = self._loop.time()
+        """When the last events were written."""
+        self._timer: asyncio.TimerHandle | None = None
+        if ping_seconds:
+            self._set_timer()
 
     @property
     def is_free(self) -> bool:
@@ -50,13 +67,17 @@ class EventWriter:
     def write_at_once(self, events: Iterable[bytes]) -> None:
         """Write the events together, without waiting. Only while ``is_free``, which it stays unless the connection is
         full."""
-        # Runs to its end here unless it must wait. Still a task, because code in ``send`` may ask for the current task.
-        loop = asyncio.get_running_loop()
-        sending = asyncio.Task(_sent(self._send, more_events(events)), loop=loop, eager_start=True)
+        sending = self._begin(events)
         if sending.done():
             sending.result()
         else:
             self._under_way = sending
+
+    def _begin(self, events: Iterable[bytes]) -> asyncio.Task[None]:
+        """Begin to write. The task is done, unless the connection is full."""
+        # Runs to its end here unless it must wait. Still a task, because code in ``send`` may ask for the current task.
+        self._written = self._loop.time()
+        return asyncio.Task(_sent(self._send, more_events(events)), loop=self._loop, eager_start=True)
 
     async def until_free(self) -> None:
         if self._under_way is not None:
@@ -65,13 +86,32 @@ class EventWriter:
 
     async def write(self, events: Iterable[bytes], *, last: bool = False) -> None:
         """Write the events together, after the write in progress; wait while the caller's connection is full."""
+        self._waits = True
         await self.until_free()
         await self._send(more_events(events, last=last))
+        self._written = self._loop.time()
+        self._waits = False
 
     def close(self) -> None:
-        """Cancel the write in progress."""
+        """Cancel the write in progress, and write nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._under_way is not None:
             self._under_way.cancel()
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_at(self._written + self._ping_seconds, self._end_silence)
+
+    def _end_silence(self) -> None:
+        """Write a ping if nothing else was written for so long. A full connection needs none."""
+        now = self._loop.time()
+        if self._waits or not self.is_free:
+            self._written = now
+        elif now >= self._written + self._ping_seconds:
+            sending = self._begin((self._ping,))
+            if not sending.done() or sending.exception() is not None:
+                self._under_way = sending  # the next write raises its error
+        self._set_timer()
 
 
 async def _sent(send: Send, message: Message) -> None:

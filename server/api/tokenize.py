@@ -11,6 +11,7 @@ from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import for_template
 from jaxgen.server.schema.base import Body, ListOf, parse_body
 from jaxgen.server.schema.chat import Conversation
+from jaxgen.server.schema.integers import Integer
 
 
 class TokenizeRequest(Conversation):
@@ -26,7 +27,7 @@ class DetokenizeRequest(Body):
     """Token ids, whose text is asked for."""
 
     model: str | None = None
-    tokens: ListOf[int] | None = None
+    tokens: ListOf[Integer] | None = None
 
 
 class TokensEndpoint:

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
+from jaxgen.server.api.body import check_encoding
 from jaxgen.server.api.query import Query, caller
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
@@ -51,6 +52,7 @@ class FilesEndpoint:
 
         What the request's headers say is too much is refused before the body is read.
         """
+        check_encoding(request.headers)
         owner, most = caller(request), self._config.max_file_bytes
         announced = request.headers.get("content-length", "")
         least = int(announced) - ENVELOPE if announced.isdecimal() else 0

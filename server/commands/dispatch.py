@@ -6,6 +6,8 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from importlib.metadata import version
+from pathlib import Path
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.commands.interrupt import INTERRUPTED, Interrupt, noting_interrupts
@@ -34,12 +36,16 @@ def dispatch(arguments: Sequence[str]) -> int:
 
     Returns its exit code: 2 where it cannot run, after one line that says why.
     """
+    _leave_deleted_directory()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        print("usage: jaxgen COMMAND [options]    (jaxgen COMMAND --help tells the options)\n")
+        print("usage: jaxgen COMMAND [options]    (jaxgen COMMAND --help tells the options; jaxgen --version)\n")
         for known, (_, what) in COMMANDS.items():
             print(f"  {known:16} {what}")
         return 0 if arguments else 2
+    if name in ("-V", "--version"):
+        print(f"jaxgen {version('jaxgen')}")
+        return 0
     if name not in COMMANDS:
         print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
@@ -57,6 +63,15 @@ def dispatch(arguments: Sequence[str]) -> int:
             # Libraries say what they have to say before it.
             print(f"jaxgen {name}: {one_line(_reason(error))}", file=sys.stderr)
             return 2
+
+
+def _leave_deleted_directory() -> None:
+    """Work in / where the working directory was deleted: libraries ask for it at their import, or later, and fail."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print("jaxgen: the working directory was deleted; working in / instead", file=sys.stderr)
+        os.chdir("/")
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.server.addresses import is_any
 
 _BACKLOG = 128
 _PROBE_SECONDS = 1.0
@@ -27,9 +28,11 @@ def listening(host: str | None, port: int | None, uds: Path | None) -> Iterator[
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Raises ConfigError."""
+    """Open a listening socket; ``::`` is all addresses of the machine, those of IPv4 too. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and is_any(host) and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"cannot listen at --host {host} --port {port}: {error.strerror or error}") from error
 

@@ -37,6 +37,7 @@ class DoorConfig(uvicorn.Config):
             forwarded_allow_ips=[*map(str, networks), *([UNIX] if unix else [])],
             callback_notify=self._watch,
             timeout_notify=WATCH_SECONDS,
+            timeout_keep_alive=limits.timeout_keep_alive_s,  # type: ignore[arg-type]  # fractions of a second too
             **options,
         )
         log = MinuteLog(logger)

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from jaxgen.server.addresses import unmapped
 from jaxgen.server.door.bounds import UNIX, Bounds
 from jaxgen.server.door.farewell import LINGER_BYTES, LINGER_SECONDS, REFUSED_SECONDS, Farewell, answer
 from jaxgen.server.door.gate import Ticket
@@ -68,6 +69,8 @@ class DoorProtocol(HttpToolsProtocol):
             super().connection_made(transport)
             if self._bounds.unix:
                 self.client = (UNIX, 0)
+            elif self.client is not None:
+                self.client = (unmapped(self.client[0]), self.client[1])
             self._stream = transport
             self.transport = Outlet(transport, self._close)  # type: ignore[assignment]
             late = self._arrived + self._limits.header_timeout_s
@@ -113,6 +116,23 @@ class DoorProtocol(HttpToolsProtocol):
         self._stream.close()
         if self.num_unsent:
             self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._reader_is_late)
+
+    def _rest(self) -> None:
+        """Note that the connection waits for its next request, of which nothing has come."""
+        if self._ticket is not None and self.timeout_keep_alive_task is not None and not self._begun:
+            self._ticket.rest(self._close_idle)
+
+    def _unset_keepalive_if_required(self) -> None:
+        super()._unset_keepalive_if_required()
+        if self._ticket is not None:
+            self._ticket.wake()
+
+    def _close_idle(self) -> bool:
+        """Close the connection at once, unless its caller has not read its last answer yet."""
+        if self._stream is None or self.num_unsent:
+            return False
+        self._stream.abort()
+        return True
 
     def _closing(self) -> None:
         outlet: Any = self.transport
@@ -221,6 +241,7 @@ class DoorProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+            self._rest()
 
     # What goes
 
@@ -239,6 +260,8 @@ class DoorProtocol(HttpToolsProtocol):
             assert self._stream is not None
             self._unset_keepalive_if_required()
             self._drain_timer = self.loop.call_later(LINGER_SECONDS, self._stream.abort)
+        else:
+            self._rest()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -49,7 +49,10 @@ LIMITS = {
 
 TIMES = {
     "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
+    "timeout_keep_alive": "seconds a connection may be idle after an answer; more than clients and proxies keep theirs",
     "write_timeout": "seconds after which a connection ends whose caller reads nothing",
+    "sse_ping_interval": "seconds without an event after which a stream gets a comment, so that no proxy gives it up; "
+    "0: never, and its head waits for the first event",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
     "response_lifetime": "seconds a response is kept to be continued, after its last use",
@@ -68,7 +71,11 @@ def add_server_groups(parser: CommandLine) -> None:
 
 
 def _add_address(server: Any) -> None:
-    server.add_argument("--host", type=host, help=f"address to listen at (default: {DEFAULT_HOST})")
+    server.add_argument(
+        "--host",
+        type=host,
+        help=f"address to listen at; 0.0.0.0: all of IPv4, ::: all of IPv6 and IPv4 (default: {DEFAULT_HOST})",
+    )
     server.add_argument("--port", type=port, help=f"0: a free one (default: {DEFAULT_PORT})")
     server.add_argument(
         "--uds",

@@ -7,13 +7,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError, as_api_error
 from jaxgen.server.middleware.context import context_of
+from jaxgen.server.middleware.nearest_route import nearest_route
 
 
-async def http_exception(_: Request, error: Exception) -> Response:
+async def http_exception(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: unknown route, wrong method."""
     assert isinstance(error, HTTPException)
-    messages = {404: "There is no such route.", 405: "This route does not take that method."}
-    return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
+    message = error.detail
+    if error.status_code == 404:
+        near = nearest_route(request.scope, request.app.routes)
+        message = "There is no such route" + ("." if near is None else f"; the nearest is {near}.")
+    elif error.status_code == 405:
+        message = "This route does not take that method."
+    return ApiError(error.status_code, message, headers=error.headers).response()
 
 
 async def api_error(request: Request, error: Exception) -> Response:

@@ -1,6 +1,6 @@
 """POST /v1/completions/render and /v1/chat/completions/render: what a request would be to the engine (as vLLM)."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from jaxgen.core.sampling_params import SamplingParams
@@ -41,7 +41,7 @@ class RenderEndpoint(PreviewEndpoint):
             "token_ids": tokens,
             "text": await self._services.prompts.work(lambda: decode(tokens), len(tokens)),
             "features": None,
-            "sampling_params": {"n": params.n, **_sampling(params.sampling)},
+            "sampling_params": {"n": params.n, **_sampling(replace(request.params, seed=params.sampling.seed))},
             "model": self._engine.model.name,
             "stream": params.stream,
             "stream_options": usage if any(usage.values()) else None,

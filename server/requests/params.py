@@ -1,5 +1,6 @@
 """Resolve a request's fields to sampling parameters: apply defaults, check limits and conflicts between fields."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxgen.core.limits import check_token_ids
@@ -15,6 +16,9 @@ from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamO
 from jaxgen.server.schema.chat import ChatRequest
 
 DEFAULT_MAX_TOKENS = 16
+
+RANDOM_SEED = -1
+"""The seed by which callers of OpenAI, vLLM and llama.cpp ask for a random one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class CompletionParams:
     cache_salt: str | None
     prompt_logprobs: int | None = None
     """Alternatives to show for each token of the prompt; None: show no log-probabilities of the prompt."""
+    least_room: int = 1
+    """Tokens of the context that a prompt must leave: as many as the caller asks for, or 1 of a default."""
     keep: int | None = None
     """How many of a prompt's last tokens to keep; None: all."""
     return_token_ids: bool = False
@@ -50,8 +56,9 @@ class CompletionParams:
             raise bad_request(
                 f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
             )
-        most = min(self.sampling.max_tokens, room)
-        return replace(self, sampling=replace(self.sampling, max_tokens=most))
+        if self.sampling.max_tokens <= room:
+            return self
+        return replace(self, sampling=replace(self.sampling, max_tokens=room))
 
     def with_grammar(self, grammar: Grammar) -> "CompletionParams":
         """Return a copy under this ``grammar``. Raises ApiError 400 where another field excludes it."""
@@ -75,13 +82,15 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         body,
         model,
         config,
-        max_tokens=_or(body.max_tokens, _or(model.defaults.max_tokens, DEFAULT_MAX_TOKENS)),
+        max_tokens=_or(body.max_tokens, _default_max(body, model, DEFAULT_MAX_TOKENS)),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
     made = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
-    keep = kept_tokens(body.truncate_prompt_tokens, sampling.max_tokens, model)
-    return replace(made, echo=bool(body.echo), keep=keep)
+    # A default takes half of the context from the prompt at most.
+    reserved = _or(body.max_tokens, min(sampling.max_tokens, model.max_model_len // 2))
+    keep = kept_tokens(body.truncate_prompt_tokens, reserved, model)
+    return replace(made, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
 
 
 @refusals()
@@ -95,12 +104,19 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     check_logprobs("top_logprobs", body.top_logprobs)
     n = _n(body, config)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
-    most = _or(most_tokens(body), _or(model.defaults.max_tokens, model.max_model_len))
+    asked = most_tokens(body)
+    most = _or(asked, _default_max(body, model, model.max_model_len))
     sampling = _sampling(
         body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
     made = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
-    return replace(made, keep=kept_tokens(body.truncate_prompt_tokens, _or(most_tokens(body), 1), model))
+    room = _or(asked, 1)
+    return replace(made, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
+
+
+def _default_max(body: SamplingFields, model: ModelInfo, otherwise: int) -> int:
+    """Return the default of max_tokens: the model's or ``otherwise``, and no less than the caller's min_tokens."""
+    return max(_or(model.defaults.max_tokens, otherwise), _or(body.min_tokens, 0))
 
 
 def most_tokens(body: ChatRequest) -> int | None:
@@ -237,7 +253,7 @@ def _sampling(
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=_logit_bias(body, model),
-        seed=body.seed,
+        seed=None if body.seed == RANDOM_SEED else body.seed,
         stop=_stop(body, config),
         stop_token_ids=_stop_token_ids(body, model),
         ignore_eos=bool(body.ignore_eos),
@@ -245,7 +261,7 @@ def _sampling(
         prompt_logprobs=prompt_logprobs,
         grammar=resolve_grammar(body, config),
         allowed_token_ids=_allowed_token_ids(body, model),
-        bad_words=_bad_words(body, config),
+        bad_words=_texts("bad_words", body.bad_words, config),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
     )
@@ -264,13 +280,24 @@ def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
 
 
 def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    longest = max(map(len, stop), default=0)
-    if longest > config.max_stop_length:
-        raise bad_request(
-            f"stop has a string of {longest} characters; this server takes {config.max_stop_length}.", "stop"
-        )
-    return stop
+    if isinstance(body.stop, str):
+        _check_text("stop", body.stop, config)
+        return (body.stop,)
+    return _texts("stop", body.stop, config)
+
+
+def _texts(field: str, texts: Sequence[str] | None, config: ServerConfig) -> tuple[str, ...]:
+    """Return a list of texts that an answer must not have. Raises ApiError 400 that says which is empty or too long."""
+    for i, text in enumerate(texts or ()):
+        _check_text(f"{field}.{i}", text, config)
+    return tuple(texts or ())
+
+
+def _check_text(name: str, text: str, config: ServerConfig) -> None:
+    if not text:
+        raise bad_request(f"{name} must not be an empty string.", name)
+    if len(text) > config.max_stop_length:
+        raise bad_request(f"{name} has {len(text)} characters; this server takes {config.max_stop_length}.", name)
 
 
 def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
@@ -285,16 +312,6 @@ def _allowed_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...
     ids = tuple(body.allowed_token_ids)
     check_token_ids("allowed_token_ids", ids, model.vocab_size)
     return ids
-
-
-def _bad_words(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
-    words = tuple(body.bad_words or ())
-    longest = max(map(len, words), default=0)
-    if longest > config.max_stop_length:
-        raise bad_request(
-            f"bad_words has a text of {longest} characters; this server takes {config.max_stop_length}.", "bad_words"
-        )
-    return words
 
 
 def _or[T](value: T | None, default: T) -> T:

@@ -63,7 +63,7 @@ class PromptReader:
                 f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
                 "best_of" if params.best_of > params.n else "n",
             )
-        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo, keep=params.keep)
+        return await self._read(sources, "prompt", params.least_room, echo=params.echo, keep=params.keep)
 
     async def read_all(self, value: PromptField | None, field: str, keep: int | None = None) -> list[Prompt]:
         """Read prompts of a field for which no tokens are generated. Raises ApiError 400 as ``read`` does."""
@@ -116,18 +116,18 @@ class PromptReader:
         self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool, keep: int | None
     ) -> list[Prompt]:
         tokenizer, model = self._engine.tokenizer, self._engine.model
-        read = partial(
-            _read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo, keep=keep
-        )
-        for source in sources:
+        read = partial(_read_prompt, tokenizer=tokenizer, model=model, max_tokens=max_tokens, echo=echo, keep=keep)
+        # Errors say which of several it is.
+        named = [(source, field if len(sources) == 1 else f"{field}.{i}") for i, source in enumerate(sources)]
+        for source, name in named:
             if isinstance(source, str) and keep is None:
-                _check_length(source, tokenizer, model, field)
+                _check_length(source, tokenizer, model, name)
         length = sum(map(len, sources))
         if length <= self._config.inline_encode_chars:
-            return [read(source) for source in sources]
+            return [read(source, field=name) for source, name in named]
         with self._queue.place(length):
             # One after another: a request holds one thread at a time, and none after its caller disconnects.
-            return [await self._queue.run(partial(read, source), len(source)) for source in sources]
+            return [await self._queue.run(partial(read, source, field=name), len(source)) for source, name in named]
 
     def run_aside(self, work: Callable[[], None]) -> None:
         """Start ``work`` in one of the threads, without waiting for it."""

@@ -81,8 +81,10 @@ class ItemsBuilder(ResponseBuilder):
 
     def _failed(self, error: ApiError) -> list[bytes]:
         """Return the error as the last event, without an id: that of the event before it stays valid."""
+        first = self._first() if self._next_number == 0 else ()  # clients need them before any other event
         response = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
-        return [self._numbered({"type": "response.failed", "response": response}) + b"\n\n"]
+        events = [*first, {"type": "response.failed", "response": response}]
+        return [self._numbered(event) + b"\n\n" for event in events]
 
     def _first(self) -> Iterator[Event]:
         """Yield the events before all output, once."""

@@ -95,6 +95,15 @@ class EventIds:
         self._told = [b"" for _ in positions]
         self._due = [_dropped(position) for position in positions]
 
+    @property
+    def comment(self) -> bytes:
+        """A comment, which says nothing and changes no id.
+
+        Clients take an empty line for the end of an event; after an id some, as OpenAI's, then report an event without
+        data. Where there are ids, the comment's empty line is left to the next event.
+        """
+        return b":\n\n" if self._head is None else b":\n"
+
     def numbered(self, index: int, mark: Mark, events: Sequence[bytes]) -> list[bytes]:
         """Return the events of choice ``index``'s output up to ``mark``, which were not told, with their ids.
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.schema.integers import Integer, is_whole
 from jaxgen.server.schema.ranges import (
     Alternatives,
     FrequencyPenalty,
@@ -56,14 +57,15 @@ def _prompt_kind(value: Any) -> str | None:
     if isinstance(value, str):
         return ":text"
     first = value[0] if isinstance(value, list) and value else None
-    return {str: ":texts", int: ":tokens", list: ":token_lists"}.get(type(first))
+    kind = int if is_whole(first) else type(first)
+    return {str: ":texts", int: ":tokens", list: ":token_lists"}.get(kind)
 
 
 Prompt = Annotated[
     Annotated[str, Tag(":text")]
     | Annotated[ListOf[str], Tag(":texts")]
-    | Annotated[ListOf[int], Tag(":tokens")]
-    | Annotated[ListOf[ListOf[int]], Tag(":token_lists")],
+    | Annotated[ListOf[Integer], Tag(":tokens")]
+    | Annotated[ListOf[ListOf[Integer]], Tag(":token_lists")],
     Discriminator(_prompt_kind),
 ]
 
@@ -191,7 +193,7 @@ class Resume(Body):
 class ResumeFromTokens(Resume):
     """``token_ids``: the tokens that came, a list for each choice; they are then not computed one by one again."""
 
-    token_ids: ListOf[ListOf[int]] | None = None
+    token_ids: ListOf[ListOf[Integer]] | None = None
 
 
 class CallerFields(ComputingFields):
@@ -208,7 +210,7 @@ class SamplingFields(CallerFields):
     frequency_penalty: FrequencyPenalty = None
     logit_bias: dict[str, float] | None = None
     max_tokens: MaxTokens = None
-    n: int | None = None
+    n: Integer | None = None
     presence_penalty: PresencePenalty = None
     seed: Seed = None
     stop: Stop | None = None
@@ -216,14 +218,14 @@ class SamplingFields(CallerFields):
     temperature: Temperature = None
     top_p: TopP = None
 
-    allowed_token_ids: ListOf[int] | None = None
+    allowed_token_ids: ListOf[Integer] | None = None
     bad_words: ListOf[str] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     min_p: MinP = None
     min_tokens: MinTokens = None
     priority: Priority = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Integer | None = None
     repetition_penalty: RepetitionPenalty = None
     response_format: ResponseFormat | None = None
     resume: ResumeFromTokens | None = None
@@ -232,17 +234,17 @@ class SamplingFields(CallerFields):
     service_tier: str | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    stop_token_ids: ListOf[int] | None = None
+    stop_token_ids: ListOf[Integer] | None = None
     structured_outputs: StructuredOutputs | None = None
     top_k: TopK = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Integer | None = None
 
 
 class CompletionRequest(SamplingFields):
     """The body of /v1/completions."""
 
     prompt: Prompt | None = None
-    best_of: int | None = None
+    best_of: Integer | None = None
     echo: bool | None = None
     logprobs: Alternatives = None
     suffix: str | None = None
@@ -259,21 +261,10 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
     data = {name: value for name, value in data.items() if name in kind.model_fields}
     # Sizes first: a value over a limit need not be validated entry by entry.
     _check_sizes(kind, data, config)
-    data |= {name: int(data[name]) for name in _integers_of(kind) & data.keys() if _is_whole(data[name])}
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise _first_fault(kind, error) from error
-
-
-@cache
-def _integers_of(kind: type[Body]) -> frozenset[str]:
-    """Return the names of the fields of integers, which languages with one type of numbers write as 16.0."""
-    return frozenset(name for name, field in kind.model_fields.items() if field.annotation in (int, int | None))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
 
 
 @cache

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from jaxgen.core.request import MAX_PRIORITY
 from jaxgen.core.sampling_params import MAX_LOGPROBS, MAX_SEED
+from jaxgen.server.schema.integers import Integer
 
 
 def _shown(description: str, **bounds: float) -> FieldInfo:
@@ -27,7 +28,9 @@ TopP = Annotated[
         "Draw from the most probable tokens that make up this share; 0: the most probable one.", minimum=0, maximum=1
     ),
 ]
-TopK = Annotated[int | None, _shown("Draw from this number of most probable tokens; 0 or -1: from all.", minimum=-1)]
+TopK = Annotated[
+    Integer | None, _shown("Draw from this number of most probable tokens; 0 or -1: from all.", minimum=-1)
+]
 MinP = Annotated[
     float | None,
     _shown("Leave out tokens below this share of the most probable one's probability.", minimum=0, maximum=1),
@@ -43,13 +46,17 @@ RepetitionPenalty = Annotated[
     _shown("Divides the logits of tokens that prompt or answer have; 1: off.", exclusiveMinimum=0, maximum=10),
 ]
 Seed = Annotated[
-    int | None,
-    _shown("The same request with the same seed: the same bits.", minimum=-MAX_SEED - 1, maximum=MAX_SEED),
+    Integer | None,
+    _shown(
+        "The same request with the same seed: the same bits. -1: a random seed.",
+        minimum=-MAX_SEED - 1,
+        maximum=MAX_SEED,
+    ),
 ]
-Priority = Annotated[int | None, _shown("Lower is served first.", minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)]
-MaxTokens = Annotated[int | None, _shown("Most tokens of the answer.", minimum=0)]
-MaxChatTokens = Annotated[int | None, _shown("Most tokens of the answer.", minimum=1)]
-MinTokens = Annotated[int | None, _shown("Tokens before which the answer does not end by itself.", minimum=0)]
+Priority = Annotated[Integer | None, _shown("Lower is served first.", minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)]
+MaxTokens = Annotated[Integer | None, _shown("Most tokens of the answer.", minimum=0)]
+MaxChatTokens = Annotated[Integer | None, _shown("Most tokens of the answer.", minimum=1)]
+MinTokens = Annotated[Integer | None, _shown("Tokens before which the answer does not end by itself.", minimum=0)]
 Alternatives = Annotated[
-    int | None, _shown("Alternatives of each token, with their log-probabilities.", minimum=0, maximum=MAX_LOGPROBS)
+    Integer | None, _shown("Alternatives of each token, with their log-probabilities.", minimum=0, maximum=MAX_LOGPROBS)
 ]

@@ -16,6 +16,7 @@ from jaxgen.server.schema.base import (
     StructuredOutputs,
     fields_of,
 )
+from jaxgen.server.schema.integers import Integer
 from jaxgen.server.schema.items import Input
 from jaxgen.server.schema.ranges import (
     Alternatives,
@@ -220,8 +221,8 @@ class ResponsesRequest(CallerFields, ConversationFields):
     context_management: Any = None
     image: Any = None
     include: ListOf[Includable] | None = None
-    max_output_tokens: int | None = None
-    max_tool_calls: int | None = None
+    max_output_tokens: Integer | None = None
+    max_tool_calls: Integer | None = None
     metadata: dict[str, str] | None = None
     moderation: Any = None
     prompt: Any = None
@@ -246,7 +247,7 @@ class ResponsesRequest(CallerFields, ConversationFields):
     repetition_penalty: RepetitionPenalty = None
     seed: Seed = None
     stop: Stop | None = None
-    stop_token_ids: ListOf[int] | None = None
+    stop_token_ids: ListOf[Integer] | None = None
     structured_outputs: StructuredOutputs | None = None
     top_k: TopK = None
 

@@ -64,6 +64,13 @@ def scripted(request: pytest.FixtureRequest) -> Iterator[str]:
         yield found
 
 
+@pytest.fixture(scope="session")
+def silent(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a scripted server that is silent for 5 s before each answer, but for a comment in each second of a stream."""
+    with _started(request.config.getoption("--server-python"), "tests.support.scripted_server", "5", "1") as found:
+        yield found
+
+
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Starts servers with other flags, which end with the test."""

@@ -1,10 +1,13 @@
 """``python -m tests.support.scripted_server``: a server whose model says what the conversation tells it to.
 
+With the arguments SILENCE and PING its streams have nothing but comments for so many seconds before their first token.
+
 It prints its URL, and ends by SIGTERM. Behind the last ``SCRIPT:`` of a prompt is a JSON list of texts. The first is
 said when no message of the assistant comes after it, the second after one, and so on: a client that loses a turn is
 given the same text again. ``$RESULT`` in a text is the last result of a tool in the prompt.
 """
 
+import asyncio
 import json
 import re
 import signal
@@ -14,7 +17,8 @@ from dataclasses import replace
 
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
-from tests.support.fakes import FakeEngine
+from jaxgen.server.config import DEFAULT_CONFIG
+from tests.support.fakes import FakeEngine, StepTimeModel
 from tests.support.live_server import serve
 from tests.support.tool_engines import tokens_of, tool_engine
 
@@ -47,10 +51,20 @@ def scripted_engine() -> FakeEngine:
     return engine
 
 
+def silent(seconds: float) -> StepTimeModel:
+    async def pace(request: Request, index: int) -> None:
+        await asyncio.sleep(0 if index else seconds)
+
+    return pace
+
+
 def main() -> None:
+    silence, ping = map(float, sys.argv[1:] or (0, DEFAULT_CONFIG.sse_ping_interval_s))
+    engine, config = scripted_engine(), replace(DEFAULT_CONFIG, sse_ping_interval_s=ping)
+    engine.pace = silent(silence)
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    with serve(create_app(scripted_engine())) as url:
+    with serve(create_app(engine, config)) as url:
         sys.stdout.write(f"{url}/v1\n")
         sys.stdout.flush()
         signal.sigwait(ends)

@@ -125,6 +125,19 @@ def test_content_types(client: TestClient, content_type: str | None, status: int
         assert "application/json" in error_of(answer.json())["message"]
 
 
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "GZIP, identity"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+def test_compressed_bodies_are_refused_by_name(client: TestClient, path: str, coding: str) -> None:
+    answer = client.post(path, content=b"\x1f\x8b", headers={"content-encoding": coding})
+    assert answer.status_code == 415
+    assert answer.headers["accept-encoding"] == "identity"
+    assert repr(coding.lower()) in error_of(answer.json())["message"]
+
+
+def test_a_body_that_is_said_to_be_as_it_is_is_read(client: TestClient) -> None:
+    assert client.post("/v1/completions", json=body(), headers={"content-encoding": "Identity"}).status_code == 200
+
+
 def lists_in(schema: Any) -> Iterator[dict[str, Any]]:
     """The lists in pydantic's own form of a model."""
     if isinstance(schema, dict):

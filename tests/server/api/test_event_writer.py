@@ -84,3 +84,39 @@ def test_what_is_given_up_does_not_go_out() -> None:
         EventWriter(connection.send).close()
 
     asyncio.run(run())
+
+
+def test_a_silent_writer_pings_unless_the_connection_is_full() -> None:
+    async def run() -> None:
+        connection = Connection()
+        writer = EventWriter(connection.send, ping=b":", ping_seconds=0.02)
+        await asyncio.sleep(0.1)
+        assert set(connection.sent) == {b":"}
+        assert len(connection.sent) >= 2
+        connection.open.clear()
+        connection.sent.clear()
+        writer.write_at_once([b"a"])
+        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(writer.write([b"b"]))
+        await asyncio.sleep(0.1)
+        connection.open.set()
+        await waiting
+        writer.close()
+        assert connection.sent == [b"a", b"b"]
+        await asyncio.sleep(0.1)
+        assert connection.sent == [b"a", b"b"], "nothing after the end"
+
+    asyncio.run(run())
+
+
+def test_a_ping_that_fails_is_told_with_the_next_write() -> None:
+    async def send(message: Message) -> None:
+        raise OSError("gone")
+
+    async def run() -> None:
+        writer = EventWriter(send, ping=b":", ping_seconds=0.01)
+        await asyncio.sleep(0.1)
+        await writer.write([b"a"])
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(run())

@@ -136,6 +136,44 @@ def test_unknown_routes(path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("//v1/chat/completions", "/v1/chat/completions"),
+        ("/v1//completions", "/v1/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/completions", "/v1/completions"),
+        ("/responses/", "/v1/responses"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/embedding", "/v1/embeddings"),
+        ("/v1", "/v1/completions"),
+        ("/v1/chat", "/v1/chat/completions"),
+        ("/batches/batch_1/cancel", "/v1/batches/batch_1/cancel"),
+        ("/api/generate", None),
+        ("/" + "v1/" * 1000, None),
+        ("/", None),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/ai"])
+def test_a_path_that_is_none_is_told_the_nearest(path: str, near: str | None, prefix: str) -> None:
+    with client_of(fake_engine(), ServerConfig(root_path=prefix, ui=False)) as client:
+        answer = client.post(f"http://testserver{prefix}{path}")
+    if path == "/":
+        assert answer.status_code == 405
+        return
+    assert answer.status_code == 404
+    says = "There is no such route" + ("." if near is None else f"; the nearest is {prefix}{near}.")
+    assert error_of(answer.json())["message"] == says
+
+
+def test_the_nearest_route_takes_the_method() -> None:
+    with client_of(fake_engine()) as client:
+        assert "nearest is /v1/models/x" in client.get("/models/x").text
+        assert "nearest is /health." in client.get("/healthz").text
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
         ("GET", "/v1/completions", {"POST"}),

@@ -4,7 +4,10 @@ import errno
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from time import sleep
 from types import SimpleNamespace
@@ -14,9 +17,10 @@ import pytest
 
 from jaxgen.server.cli import main
 from jaxgen.server.commands import show_config, tune
-from jaxgen.server.commands.dispatch import COMMANDS
+from jaxgen.server.commands.dispatch import COMMANDS, dispatch
 from jaxgen.server.commands.interrupt import INTERRUPTED
 from jaxgen.server.flags.serve_options import make_parser
+from tests.support.paths import ROOT
 
 NOT_UTF8 = os.fsdecode(b"/tmp/n\xff")
 
@@ -37,6 +41,47 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     (line,) = captured.err.splitlines()
     assert line.startswith(f"jaxgen {arguments[0]}: ")
     return line
+
+
+@pytest.mark.parametrize("content", ["", "# port: 1\n", "---\n# nothing\n", "{}"])
+def test_a_file_without_keys_sets_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text(content)
+    found, without = (vars(make_parser().parse_args(given)) for given in (["--config", str(file)], []))
+    assert found == {**without, "config": str(file)}
+
+
+def test_a_merged_key_may_be_set_again(tmp_path: Path) -> None:
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text("<<: {max-n: 3, port: 5}\nmax-n: 4\n")
+    args = make_parser().parse_args(["--config", str(file)])
+    assert (args.max_n, args.port) == (4, 5)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxgen {version('jaxgen')}\n"
+
+
+def test_a_command_works_where_its_directory_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    command = [sys.executable, "-m", "jaxgen.server.cli", "plan", str(ROOT / "weights" / "demo")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "jaxgen: the working directory was deleted; working in / instead"
+
+
+@pytest.mark.parametrize(("name", "says"), [(b"\xc3\xa9", "set LC_ALL=C.UTF-8"), (b"\xff", "is not valid UTF-8")])
+def test_a_good_path_under_another_encoding_names_the_locale(name: bytes, says: str) -> None:
+    command: list[Any] = [sys.executable, "-m", "jaxgen.server.cli", "plan", b"/tmp/" + name]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
+    assert "--model" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -226,6 +271,8 @@ def test_underscores_are_taken_for_dashes(tmp_path: Path) -> None:
         ("xyzzy: 1", "xyzzy is no flag"),
         ("5: 1", "5 is no flag"),
         ("max_n: 3\nmax-n: 4", "max-n is there twice"),
+        ("max-n: 3\nport: 1\nmax-n: 3", "max-n is there twice"),
+        ("{max-n: 3, max-n: 3}", "max-n is there twice"),
         ("port: [", "flow node"),
         ("- port", "mapping"),
     ],

@@ -6,6 +6,8 @@ import socket
 import stat
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -14,9 +16,10 @@ import uvicorn
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
-from jaxgen.server.commands.listener import listening
+from jaxgen.server.commands.listener import listen, listening
 from jaxgen.server.commands.run import _reached
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.flags.access import warn_if_open
 from tests.support.fakes import says
 from tests.support.live_server import configured
@@ -30,6 +33,23 @@ def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as refused, listening(None, None, path):
         pass
     return str(refused.value)
+
+
+@contextmanager
+def run_at(listener: socket.socket, config: DoorConfig) -> Iterator[None]:
+    """A server in a thread."""
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not server.started:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_SECONDS)
 
 
 def test_a_socket_is_there_while_it_is_open(tmp_path: Path) -> None:
@@ -85,29 +105,37 @@ def test_a_server_is_asked_through_its_socket(tmp_path: Path, caplog: pytest.Log
     caplog.set_level(logging.DEBUG, "jaxgen")
     limits = ServerConfig(max_connections_per_address=1)
     config = configured(create_app(fake_engine(reply=says(byte_by_byte("Hello")))), limits, unix=True)
-    server = uvicorn.Server(config)
     path = tmp_path / "s"
     with listening(None, None, path) as listener:
         warn_if_open(listener, limits, certificates=False)
         assert _reached(listener, "http") == ("http://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} ")
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not server.started:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
-            first, second = (httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) for _ in range(2))
-            with first, second:
-                answer = first.post("http://localhost/v1/completions", json=body())
-                assert answer.json()["choices"][0]["text"] == "Hello"
-                assert second.get("http://a/health", headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 200
-        finally:
-            server.should_exit = True
-            thread.join(WAIT_SECONDS)
+        first, second = (httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) for _ in range(2))
+        with run_at(listener, config), first, second:
+            answer = first.post("http://localhost/v1/completions", json=body())
+            assert answer.json()["choices"][0]["text"] == "Hello"
+            assert second.get("http://a/health", headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 200
     clients = [record.fields["client"] for record in caplog.records if hasattr(record, "fields")]
     assert clients == ["unix", "203.0.113.9"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("host", ["::", "0::0"])
+def test_all_addresses_are_those_of_ipv4_too(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A caller by IPv4 has the address that it has where only IPv4 is served: it may be a proxy's, or in the log."""
+    caplog.set_level(logging.DEBUG, "jaxgen")
+    with closing(listen(host, 0)) as listener, run_at(listener, configured(create_app(fake_engine()))):
+        port = listener.getsockname()[1]
+        for address in ("127.0.0.1", "[::1]"):
+            url = f"http://{address}:{port}/health"
+            assert httpx2.get(url).status_code == 200
+            assert httpx2.get(url, headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 200
+    clients = [record.fields["client"] for record in caplog.records if hasattr(record, "fields")]
+    assert clients == ["127.0.0.1", "203.0.113.9", "::1", "203.0.113.9"]
+
+
+def test_one_address_of_ipv6_is_one() -> None:
+    with closing(listen("::1", 0)) as listener, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]))
 
 
 @pytest.mark.full

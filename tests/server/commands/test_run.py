@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
@@ -93,13 +93,13 @@ def until(condition: Callable[[], bool]) -> None:
 @contextmanager
 def running(engine: StoppableEngine, config: ServerConfig | None = None, *, timeout: float = LONG) -> Iterator[Running]:
     """A server in a thread; ``timeout``: the shutdown timeout."""
-    app, listener = create_app(engine, config or ServerConfig()), listen("127.0.0.1", 0)
+    config = config or ServerConfig()
+    app, listener = create_app(engine, config), listen("127.0.0.1", 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)  # so that connections are full soon
     loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Queue[int]]] = Future()
     ended: Future[Ending] = Future()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    quiet["timeout_keep_alive"] = LONG
-    uvicorns = DoorConfig(app, **quiet)
+    uvicorns = DoorConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
     server = Server(uvicorns)
 
     async def main() -> Ending:

@@ -29,10 +29,10 @@ def longest_token() -> str:
     ("path", "fields", "param"),
     [
         ("/v1/completions", {"prompt": "{}"}, "prompt"),
-        ("/v1/completions", {"prompt": ["a", "{}"]}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", "{}"]}, "prompt.1"),
         ("/v1/chat/completions", {"messages": [user("{}")]}, "messages"),
         ("/v1/responses", {"input": "{}"}, "input"),
-        ("/v1/embeddings", {"input": ["a", "{}"]}, "input"),
+        ("/v1/embeddings", {"input": ["a", "{}"]}, "input.1"),
         ("/tokenize", {"prompt": "{}"}, "prompt"),
         ("/tokenize", {"messages": [user("{}")]}, "messages"),
     ],
@@ -76,3 +76,21 @@ def test_a_tokenizer_without_a_bound_counts_its_tokens() -> None:
     with client_of(engine_of(words), ServerConfig()) as client:
         answer = client.post("/v1/completions", json={"model": MODEL, "prompt": "x" * 10**6, "max_tokens": 1})
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("inputs", "param", "says"),
+    [
+        (["a", "", "b"], "input.1", "input.1 must not be empty"),
+        (["a", "b", "é " * CONTEXT], "input.2", "your input.2 resulted in"),
+        ([[5], [5, 9999]], "input.1", "input.1: 9999 is no token id"),
+        (["é " * CONTEXT], "input", "your input resulted in"),
+    ],
+)
+@pytest.mark.parametrize("inline", [0, 10**6])
+def test_an_error_about_one_of_several_inputs_says_which(inputs: list[Any], param: str, says: str, inline: int) -> None:
+    with client_of(engine_of(), ServerConfig(inline_encode_chars=inline)) as client:
+        answer = client.post("/v1/embeddings", json={"model": MODEL, "input": inputs})
+    error = error_of(answer.json())
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert says in error["message"]

@@ -1,0 +1,207 @@
+"""A stream that has nothing to say for long: its head goes out, then comments, and errors are events."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from starlette.types import Message
+
+from jaxgen.core.errors import EngineDeadError
+from jaxgen.core.request import Request
+from jaxgen.server.api import response_builder
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from tests.server.api.test_chat import chat_engine, user
+from tests.server.responses.test_responses import events_of
+from tests.support.fakes import MODEL, FakeEngine, says
+from tests.support.live_server import serve
+from tests.support.resumed import events_of as events_with_ids
+from tests.support.resumed import one_by_one
+from tests.support.server_app import body, byte_by_byte, call, error_of, fake_engine, stream_chunks
+
+PING = 0.02
+CONFIG = ServerConfig(sse_ping_interval_s=PING)
+SILENCE = 0.2
+TEXT = "one END"
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [user("Hi")], "stream": True}
+RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Hi", "stream": True}
+ROUTES = {"/v1/completions": body(stream=True), "/v1/chat/completions": CHAT, "/v1/responses": RESPONSE}
+COMMENTS = (":\n\n", ":\n")
+SPECIAL = 0
+"""A token without text."""
+
+
+async def slowly(request: Request, index: int) -> None:
+    """Silence before the first token, and before the third. Each token is an event of its own."""
+    await one_by_one(request, index)
+    if index in (0, 2):
+        await asyncio.sleep(SILENCE)
+
+
+def slow_engine(**fields: Any) -> FakeEngine:
+    engine = chat_engine()
+    engine.pace, engine.reply = slowly, says(byte_by_byte(TEXT))
+    for name, value in fields.items():
+        setattr(engine, name, value)
+    return engine
+
+
+class Caller:
+    """Keeps the messages of one response. ``told``: set when the head has come."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.messages: list[Message] = []
+
+    async def send(self, message: Message) -> None:
+        self.messages.append(message)
+        self.told.set()
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message["body"].decode() for message in self.messages[1:]]
+
+    @property
+    def text(self) -> str:
+        """The stream without its comments, each of which is a message of its own."""
+        return "".join(one for one in self.bodies if one not in COMMENTS)
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.messages[0]["headers"])
+
+
+def asked(engine: FakeEngine, path: str, fields: dict[str, Any], config: ServerConfig = CONFIG) -> Caller:
+    """The whole response."""
+
+    async def run() -> Caller:
+        caller = Caller()
+        await call(create_app(engine, config), fields, caller.send, path=path)
+        return caller
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("ids", [False, True])
+def test_comments_end_silence_and_change_no_event(path: str, *, ids: bool) -> None:
+    fields = {**ROUTES[path], "return_event_ids": ids}
+    caller = asked(slow_engine(), path, fields)
+    comment = ":\n" if ids else ":\n\n"
+    assert caller.messages[0]["status"] == 200
+    assert caller.headers[b"x-accel-buffering"] == b"no"
+    bodies = caller.bodies
+    first = next(i for i, one in enumerate(bodies) if one != comment)
+    assert first >= 2, "with the head, and again"
+    assert comment in bodies[first:], "between tokens too"
+    assert bodies[-1] != comment
+    read = caller.text
+    if ids:
+        numbers = [event.last_id.split(".", 1)[1] for event in events_with_ids(read, done=path != "/v1/responses")]
+        assert len(set(numbers)) == len(numbers)
+    elif path == "/v1/responses":
+        assert events_of(read)[-1]["type"] == "response.completed"
+    else:
+        assert stream_chunks(read)[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_ids_are_those_of_a_stream_without_comments() -> None:
+    def numbers(config: ServerConfig) -> list[str]:
+        text = asked(slow_engine(), "/v1/completions", body(stream=True, return_event_ids=True), config).text
+        return [event.last_id.split(".", 1)[1] for event in events_with_ids(text)]
+
+    assert numbers(CONFIG) == numbers(ServerConfig(sse_ping_interval_s=0))
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_openais_client_reads_past_comments(*, ids: bool) -> None:
+    """After an id it takes an empty line for an event, so that a comment with one would be an event without data."""
+    config = ServerConfig(sse_ping_interval_s=PING, stream_event_ids=ids)
+    with serve(create_app(slow_engine(), config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x") as client:
+        completion = client.completions.create(model=MODEL, prompt="Say", max_tokens=20, stream=True)
+        assert "".join(chunk.choices[0].text for chunk in completion) == TEXT
+        messages: Any = CHAT["messages"]
+        chat = client.chat.completions.create(model=MODEL, messages=messages, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chat) == TEXT
+        with client.responses.stream(model=MODEL, input="Hi") as stream:
+            assert stream.get_final_response().output_text == TEXT
+
+
+def test_the_head_waits_a_few_seconds_for_an_errors_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_builder, "HEAD_SECONDS", 60.0)
+
+    async def fail(request: Request, index: int) -> None:
+        await asyncio.sleep(SILENCE)
+        raise EngineDeadError("the device was lost")
+
+    config = ServerConfig(sse_ping_interval_s=30.0)
+    assert asked(fake_engine(pace=fail), "/v1/completions", body(stream=True), config).messages[0]["status"] == 503
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_an_error_after_the_head_is_an_event(path: str) -> None:
+    async def fail(request: Request, index: int) -> None:
+        await asyncio.sleep(SILENCE)
+        raise EngineDeadError("the device was lost")
+
+    caller = asked(slow_engine(pace=fail), path, ROUTES[path])
+    assert caller.messages[0]["status"] == 200
+    read = caller.text
+    if path == "/v1/responses":
+        events = events_of(read)
+        assert [event["type"] for event in events] == [
+            *("response.created", "response.in_progress", "response.failed"),
+        ]
+        assert events[-1]["response"]["error"]["message"] == "The engine is not running."
+    else:
+        (chunk,) = stream_chunks(read)
+        assert error_of(chunk)["message"] == "The engine is not running."
+    assert caller.messages[-1]["more_body"] is False
+
+
+def test_a_stream_of_tokens_without_text_stays_alive() -> None:
+    async def steadily(request: Request, index: int) -> None:
+        await asyncio.sleep(PING / 4)
+
+    engine = slow_engine(pace=steadily, reply=lambda request: [SPECIAL] * 60)
+    assert engine.tokenizer.decode([SPECIAL]) == ""
+    caller = asked(engine, "/v1/completions", body(stream=True, max_tokens=60, ignore_eos=True))
+    assert caller.bodies.count(":\n\n") >= 3
+    (chunk,) = stream_chunks(caller.text)
+    assert chunk["choices"][0]["finish_reason"] == "length"
+
+
+def test_without_an_interval_the_head_waits_for_the_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_builder, "HEAD_SECONDS", PING)
+
+    async def run() -> None:
+        go_on, caller = asyncio.Event(), Caller()
+
+        async def wait(request: Request, index: int) -> None:
+            await go_on.wait()
+
+        app = create_app(slow_engine(pace=wait), ServerConfig(sse_ping_interval_s=0))
+        answering = asyncio.ensure_future(call(app, body(stream=True), caller.send))
+        await asyncio.sleep(SILENCE)
+        assert caller.messages == []
+        go_on.set()
+        await answering
+        assert not set(COMMENTS) & set(caller.bodies)
+
+    asyncio.run(run())
+
+
+def test_a_resumed_stream_stays_alive_while_what_was_told_is_computed() -> None:
+    fields = body(stream=True, return_event_ids=True)
+    events = events_with_ids(asked(slow_engine(), "/v1/completions", fields).text)
+    resumed = asked(slow_engine(), "/v1/completions", {**fields, "resume": {"last_event_id": events[0].last_id}})
+    assert resumed.bodies[0] == ":\n"
+    assert all(resumed.bodies), "what was told is no empty write"
+    rest = events_with_ids(resumed.text)
+
+    def told(found: list[Any]) -> str:
+        return "".join(one.value["choices"][0]["text"] for one in found)
+
+    assert told(events[:1]) + told(rest) == TEXT
+    assert rest[-1].last_id == events[-1].last_id
