@@ -113,11 +113,15 @@ class ServerConfig:
     max_files: int = 1000
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
-    """Most bytes of a caller's files for an upload to be taken; results of batches count too."""
+    """Most bytes of a caller's files and batches for more to be taken; results of batches count too."""
     max_uploads: int = 4
     """Most uploads at once; further ones get 429."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
+    max_stored_batches: int = 10_000
+    """Most batches of a caller, ended ones too."""
+    batch_lifetime_s: float = 30 * 86400.0
+    """Seconds that a batch is kept after its end; its files stay."""
     max_batch_lines: int = 1_000_000
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32

@@ -37,9 +37,10 @@ LIMITS = {
     "max_arriving_bytes": "most bytes of unfinished bodies together, the first 64 KiB of each aside; beyond, 503",
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
-    "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
+    "max_stored_bytes": "bytes of a caller's files and batches beyond which none is taken",
     "max_uploads": "most uploads at once; beyond, 429",
     "max_batches": "most batches of a caller that have not ended",
+    "max_stored_batches": "most batches of a caller, ended ones too",
     "max_batch_lines": "most lines of a batch",
     "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
     "max_stored_responses": "most responses of a caller that are kept to be continued; 0: none",
@@ -52,6 +53,7 @@ TIMES = {
     "write_timeout": "seconds after which a connection ends whose caller reads nothing",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
+    "batch_lifetime": "seconds a batch is kept after its end; its files stay",
     "response_lifetime": "seconds a response is kept to be continued, after its last use",
 }
 """Flags in seconds, whose fields in ServerConfig end in _s."""
