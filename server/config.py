@@ -115,7 +115,7 @@ class ServerConfig:
     max_stored_bytes: int = 10 * 2**30
     """Most bytes of a caller's files and batches for more to be taken; results of batches count too."""
     max_uploads: int = 4
-    """Most uploads at once; further ones get 429."""
+    """Most uploads at once, of one caller or shared by several; further ones get 429."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
     max_stored_batches: int = 10_000

@@ -38,7 +38,7 @@ LIMITS = {
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
     "max_stored_bytes": "bytes of a caller's files and batches beyond which none is taken",
-    "max_uploads": "most uploads at once; beyond, 429",
+    "max_uploads": "most uploads at once, of one caller or shared by several; beyond, 429",
     "max_batches": "most batches of a caller that have not ended",
     "max_stored_batches": "most batches of a caller, ended ones too",
     "max_batch_lines": "most lines of a batch",

@@ -63,12 +63,13 @@ class Steps:
         journal = keeper.journal
         if journal is None:
             raise ApiError(503, "The engine is still starting.", code="starting", headers={"Retry-After": "5"})
-        with self._hub.place():
+        caller = scope.get(CALLER, "")
+        with self._hub.place(caller):
             await send(start_of_events())
             if scope["method"] == "HEAD":
                 await send(more_events((), last=True))
                 return
-            reader = Reader(EventWriter(context_of(scope).send_more or send), scope.get(CALLER, ""))
+            reader = Reader(EventWriter(context_of(scope).send_more or send), caller)
             self._hub.join(reader, journal)
             try:
                 await until_disconnect(receive, reader.run())

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxgen.client import EngineClient
@@ -11,6 +10,7 @@ from jaxgen.journal import Journal
 from jaxgen.server.api.sse import EventWriter
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.lifecycle import Lifecycle
+from jaxgen.server.shares import Shares
 from jaxgen.server.steps.history import History
 from jaxgen.server.steps.readings import Meter, Reading
 from jaxgen.server.steps.records import (
@@ -99,7 +99,7 @@ class Hub:
         self._history = history
         self._lifecycle = lifecycle
         self._keyed = keyed
-        self._places = 0
+        self._places = Shares(MOST_READERS)
         self._readers: set[Reader] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
@@ -111,17 +111,11 @@ class Hub:
         self._now: dict[str, bytes] = {}
         """The last event ``now``, by reader's name."""
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
+    def place(self, caller: str) -> AbstractContextManager[None]:
         """Count a reader. Raises ApiError 429 if there are too many."""
-        if self._places >= MOST_READERS:
-            message = f"The server is at its limit: {MOST_READERS} callers read its steps."
-            raise ApiError(429, message, code="too_many_readers", headers={"Retry-After": "5"})
-        self._places += 1
-        try:
-            yield
-        finally:
-            self._places -= 1
+        message = f"The server is at its limit: {self._places.limit} streams of its steps are read."
+        refusal = ApiError(429, message, code="too_many_readers", headers={"Retry-After": "5"})
+        return self._places.place(caller, refusal)
 
     def join(self, reader: Reader, journal: Journal) -> None:
         """Tell a new reader what the journal has, and from now on what is new."""

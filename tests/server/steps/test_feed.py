@@ -132,6 +132,14 @@ def test_too_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
             assert next(events)[0] == "hello"
 
 
+def test_readers_of_one_key_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_READERS", 1)
+    with served(journaling_engine(), ServerConfig(api_keys=("ann", "bob"))) as url, reading(url, "ann"):
+        assert httpx2.get(f"{url}/steps", headers={"Authorization": "Bearer ann"}).status_code == 429
+        with reading(url, "bob") as events:
+            assert next(events)[0] == "hello"
+
+
 def name_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
