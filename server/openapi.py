@@ -156,7 +156,11 @@ ROUTES = (
     Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
     Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
     Described(
-        "DELETE", "/v1/batches/{batch_id}", "Delete a batch that ended.", shapes.DeletedBatch, errors=(404, 409, 503, 507)
+        "DELETE",
+        "/v1/batches/{batch_id}",
+        "Delete a batch that ended.",
+        shapes.DeletedBatch,
+        errors=(404, 409, 503, 507),
     ),
     Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)),
     Described("GET", "/v1/models", "The model that is served.", shapes.Models),

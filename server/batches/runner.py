@@ -79,7 +79,7 @@ class BatchRunner:
         ).labels(model)
 
     async def run(self) -> None:
-        """Resume unfinished batches of earlier processes, and delete old ones; when cancelled, end every batch's task."""
+        """Resume unfinished batches of earlier processes, delete old ones; when cancelled, end every batch's task."""
         try:
             for batch_id in await self._store.do(self._store.active_batches):
                 self.submit(batch_id)

@@ -232,12 +232,12 @@ def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
 
 
 def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
-    now = 1e9
-    store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now)
+    now = [1e9]
+    store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now[0])
     file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     ended, active = (store.add_batch("", file_id, PATH, None)["id"] for _ in range(2))
     store.finish(ended, "completed", {})
-    for now, left in ((1e9 + 99, [active, ended]), (1e9 + 100, [active])):
+    for now[0], left in ((1e9 + 99, [active, ended]), (1e9 + 100, [active])):
         store.drop_ended()
         assert [batch["id"] for batch in store.batches("", after=None, limit=9)["data"]] == left
     assert store.file("", file_id)["id"] == file_id
@@ -249,7 +249,8 @@ def test_a_database_of_an_older_version_gets_its_columns(tmp_path: Path) -> None
     db.executescript(
         "CREATE TABLE batches (number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, "
         "fields TEXT, total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0);"
-        """INSERT INTO batches (id, owner, status, input, fields) VALUES ('old', '', 'failed', 'x', '{"endpoint": 1}')"""
+        "INSERT INTO batches (id, owner, status, input, fields) VALUES "
+        """('old', '', 'failed', 'x', '{"endpoint": 1}')"""
     )
     db.close()
     now = 1e9

@@ -296,9 +296,9 @@ def test_a_form_that_ends_early_or_comes_byte_by_byte(tmp_path: Path) -> None:
 def test_one_caller_with_all_uploads_keeps_no_other_out(tmp_path: Path) -> None:
     config = ServerConfig(batch_dir=tmp_path, max_uploads=1, api_keys=("one", "two"))
     form: dict[str, Any] = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
-    with serve(create_app(fake_engine(), config)) as url:
-        with uploading(url, 9_000_000, FORM + b"y" * 3_000_000, key="one"):
-            until(lambda: list((tmp_path / "files").iterdir()))
-            for key, status in (("one", 429), ("two", 200)):
-                answer = httpx2.post(f"{url}/v1/files", headers={"Authorization": f"Bearer {key}"}, **form)
-                assert answer.status_code == status
+    part = FORM + b"y" * 3_000_000
+    with serve(create_app(fake_engine(), config)) as url, uploading(url, 9_000_000, part, key="one"):
+        until(lambda: list((tmp_path / "files").iterdir()))
+        for key, status in (("one", 429), ("two", 200)):
+            answer = httpx2.post(f"{url}/v1/files", headers={"Authorization": f"Bearer {key}"}, **form)
+            assert answer.status_code == status
