@@ -45,8 +45,8 @@ class ApiKeys:
 
     The file has one key in each line, perhaps followed by ``weight=2``: under contention this caller gets twice the
     tokens of others; and by ``operator``: this caller may see what all callers do. Empty lines and lines that begin
-    with # are ignored. Raises ConfigError if the file cannot be read or has no key; later, the last known keys stay valid
-    while it cannot be read, and two lines of the log say so.
+    with # are ignored. Raises ConfigError if the file cannot be read or has no key; later, the last known keys stay
+    valid while it cannot be read, and two lines of the log say so.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
