@@ -3,6 +3,7 @@
 import codecs
 import hmac
 import logging
+import stat
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -63,6 +64,8 @@ class ApiKeys:
                 raise ConfigError(f"--api-key-file {file} cannot be read: {error.strerror}") from error
             if not self._in_file:
                 raise ConfigError(f"--api-key-file {file} has no key in it")
+            if (mode := stat.S_IMODE(file.stat().st_mode)) & stat.S_IROTH:
+                logger.warning("--api-key-file %s can be read by every user of this machine (mode %04o)", file, mode)
 
     @property
     def asked_for(self) -> bool:

@@ -179,11 +179,25 @@ def test_a_line_has_a_key_and_its_rights(tmp_path: Path, words: str, rights: Rig
     assert [keys.rights(keys.caller(key) or "") for key in (b"first", b"second")] == [Rights(), rights]
 
 
+@pytest.mark.parametrize(("mode", "lines"), [(0o600, 0), (0o640, 0), (0o644, 1)])
+def test_a_file_that_everybody_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, lines: int
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("first")
+    file.chmod(mode)
+    ApiKeys((), file)
+    assert [record.getMessage() for record in caplog.records] == lines * [
+        f"--api-key-file {file} can be read by every user of this machine (mode 0644)"
+    ]
+
+
 def test_a_file_that_goes_missing_warns_once_and_once_when_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, aside = tmp_path / "keys", tmp_path / "aside"
     file.write_text("first")
+    file.chmod(0o600)
     keys = ApiKeys((), file)
 
     def said() -> list[str]:
@@ -257,6 +271,7 @@ def test_a_file_that_seems_unchanged_is_read_again_when_told(tmp_path: Path, cap
     caplog.set_level("INFO", "jaxgen")
     file = tmp_path / "keys"
     file.write_text("one")
+    file.chmod(0o600)
     keys, times = ApiKeys(file=file), file.stat()
     file.write_text("two")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
