@@ -24,9 +24,13 @@ MAY_BE_ZERO = (
     "stream_event_ids",
 )
 ANY = ("*",)
+LEAST_SECRET_BYTES = 16
 
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*\"',]+")
+
+
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
@@ -138,6 +142,9 @@ class ServerConfig:
     """Format in which the model writes what it thinks before it answers; as ``tool_call_parser``."""
     structured_additional_properties: bool = False
     """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
+    stream_secret: str | None = field(default=None, repr=False)
+    """Secret with which ids of events are made, the same for servers that go on with each other's streams; None: made
+    of the caller's API key, or one of this process."""
     stream_event_ids: bool = False
     """Whether the events of a stream have ids where its request says nothing of them."""
     public_metrics: bool = False
@@ -152,8 +159,12 @@ class ServerConfig:
     """Prefix of all paths at the proxy in front, as ``/jaxgen``; requests come with it or without."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, beside localhost and addresses, by which a server may be called where callers need no key; without any,
+    names of connections to loopback addresses alone are checked."""
     check_origin: bool = True
-    """Whether pages of other origins are refused where callers need no key; off where an outer app checks origins."""
+    """Whether pages of other origins, and other names of the server, are refused where callers need no key; off where
+    an outer app checks them."""
     ui: bool = True
     """Whether ``/`` and ``/docs`` are pages for browsers; else ``/`` lists the routes."""
     max_connections: int = 4096
@@ -188,6 +199,16 @@ class ServerConfig:
             value = getattr(self, item.name)
             if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        if self.stream_secret is not None and len(self.stream_secret.encode()) < LEAST_SECRET_BYTES:
+            raise ConfigError(
+                f"--stream-secret has fewer than {LEAST_SECRET_BYTES} bytes: make one by `openssl rand -hex 32`"
+            )
+        for name in self.allowed_hosts:
+            if not _HOST.fullmatch(name):
+                raise ConfigError(
+                    f"--allowed-hosts {name!r} is no name: write it in lower case without scheme and port, as "
+                    "llm.example, *.example, or * for all"
+                )
         proxies(self.forwarded_allow_ips)
         if not _PREFIX.fullmatch(self.root_path):
             raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")

@@ -45,6 +45,7 @@ NO_LIMITS = (
     "seed",
     "root_path",
     "stream_event_ids",
+    "stream_secret",
     "structured_additional_properties",
     "ui",
     "service_classes",

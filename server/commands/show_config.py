@@ -12,7 +12,7 @@ from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import check_environment
 
-SECRETS = {"api-key", "kv-tier-password", "kv-tier-key"}
+SECRETS = {"api-key", "kv-tier-password", "kv-tier-key", "stream-secret"}
 """Flags whose values are never shown; of URLs in others, users and passwords are not."""
 
 

@@ -138,6 +138,13 @@ def _add_callers(server: Any) -> None:
         help="no pages for browsers at / and /docs: / lists the routes instead",
     )
     server.add_argument(
+        "--stream-secret",
+        metavar="SECRET",
+        help="secret with which ids of events are made, the same for all servers that go on with each other's streams; "
+        "better set as JAXGEN_STREAM_SECRET, since ps shows flags (default: made of the caller's API key; without keys "
+        "one of this process)",
+    )
+    server.add_argument(
         "--stream-event-ids",
         action="store_true",
         help="events of all streams have ids, by which a stream that broke goes on (default: where the request asks)",
@@ -187,6 +194,13 @@ def _add_browsers_and_tls(parser: CommandLine) -> None:
         action="append",
         metavar="ORIGIN",
         help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
+    )
+    cors.add_argument(
+        "--allowed-hosts",
+        action="append",
+        metavar="NAME",
+        help="name by which a server without keys may be called, beside localhost and addresses, *.NAME or *; may be "
+        "repeated (default: any, but at loopback addresses none)",
     )
     cors.add_argument(
         "--allowed-methods", action="append", metavar="METHOD", help="method that they may use (default: *)"
@@ -254,6 +268,8 @@ def server_config(args: Any) -> ServerConfig:
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         structured_additional_properties=args.structured_additional_properties,
+        allowed_hosts=tuple(args.allowed_hosts or ()),
+        stream_secret=args.stream_secret,
         stream_event_ids=args.stream_event_ids,
         **limits,
         **times,

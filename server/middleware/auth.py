@@ -147,7 +147,7 @@ class ApiKeyMiddleware:
             context = context_of(scope)
             rights = self._keys.rights(found)
             context.caller, context.weight, context.operator = found, rights.weight, rights.operator
-            context.secret = _digest(b"secret of " + key.partition(" ")[2].strip().encode("latin-1"))
+            context.key = key.partition(" ")[2].strip().encode("latin-1")
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:

@@ -48,8 +48,8 @@ class RequestContext:
     error: str | None = None
     """The code, or else the type, of the caller's error."""
     caller: str = ""
-    secret: bytes = field(default=b"", repr=False)
-    """Made from the caller's API key; empty where no key is needed."""
+    key: bytes = field(default=b"", repr=False)
+    """The caller's API key; empty where no key is needed."""
     weight: float = 1.0
     """The caller's weight under contention."""
     operator: bool = False
