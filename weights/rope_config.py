@@ -9,6 +9,7 @@ from jaxgen.weights.config_fields import Fields
 
 _ORIGINAL = "original_max_position_embeddings"
 _SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
+_MOST = {"factor": 2**20, "original_max_position": 2**40}
 _ALIASES = {"su": "longrope"}
 
 
@@ -65,7 +66,13 @@ def read_rope(
     if not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
         raise rope.error("partial_rotary_factor", f"{share} of head_dim {head_dim} must be even and 2 or more")
     base = rope.positive("rope_theta", theta)
-    about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    try:
+        about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    except ArithmeticError as error:
+        raise rope.error(kind_name, f"{kind!r} cannot be computed with these numbers: {error}") from error
+    for name, key in (("factor", "factor"), (_ORIGINAL, "original_max_position")):
+        if about.get(key, 1) > _MOST[key]:
+            raise rope.error(name, f"must be at most {_MOST[key]}")
     if unknown := sorted(set(merged) - rope.used):
         raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
     return RopeConfig(
