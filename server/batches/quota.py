@@ -19,14 +19,7 @@ class Quotas:
 
     def check_file(self, owner: str, size: int) -> None:
         """Check a further file of ``size`` bytes."""
-        count, stored = self._sums("files", owner)
-        _, of_batches = self._sums("batches", owner)
-        most, most_bytes = self._config.max_files, self._config.max_stored_bytes
-        if count >= most or stored + of_batches + size > most_bytes:
-            raise _exceeded(
-                f"You have {count} files of {stored} bytes here, and batches of {of_batches} bytes; the limits are "
-                f"{most} files and {most_bytes} bytes: delete some."
-            )
+        self._check(owner, size, "files", self._config.max_files)
 
     def check_batch(self, owner: str, size: int) -> None:
         """Check a further batch, of which ``size`` bytes are kept beside its files."""
@@ -37,14 +30,15 @@ class Quotas:
             raise _exceeded(
                 f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}."
             )
-        count, of_batches = self._sums("batches", owner)
-        _, stored = self._sums("files", owner)
-        most, most_bytes = self._config.max_stored_batches, self._config.max_stored_bytes
-        if count >= most or stored + of_batches + size > most_bytes:
-            raise _exceeded(
-                f"You have {count} batches of {of_batches} bytes here, and files of {stored} bytes; the limits are "
-                f"{most} batches and {most_bytes} bytes: delete some that have ended."
-            )
+        self._check(owner, size, "batches", self._config.max_stored_batches)
+
+    def _check(self, owner: str, size: int, table: str, most: int) -> None:
+        """Check one more row of ``size`` bytes in a table that may have ``most``."""
+        kept = {name: self._sums(name, owner) for name in ("files", "batches")}
+        most_bytes = self._config.max_stored_bytes
+        if kept[table][0] >= most or sum(stored for _, stored in kept.values()) + size > most_bytes:
+            said = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
+            raise _exceeded(f"You have {said} here; the limits are {most} {table} and {most_bytes} bytes: delete some.")
 
     def _sums(self, table: str, owner: str) -> tuple[int, int]:
         """Return the rows of an owner and their bytes."""
