@@ -7,6 +7,8 @@ RUN python -m venv /opt/jaxgen
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY scripts/ci/constraints.txt scripts/ci/constraints.txt
+# The build's own tools are pinned by variables alone: the second since pip 25.3.
+ENV PIP_CONSTRAINT=/src/scripts/ci/constraints.txt PIP_BUILD_CONSTRAINT=/src/scripts/ci/constraints.txt
 COPY pallas_kernels pallas_kernels
 COPY jaxgen jaxgen
 COPY weights weights

@@ -21,7 +21,7 @@ from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
 from jaxgen.core.kv_events import parse_kv_events
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
-from jaxgen.core.tier_address import RedisAddress, S3Address, tier_address
+from jaxgen.core.tier_address import DirectoryAddress, RedisAddress, S3Address, check_key, tier_address
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.hardware.container import host_memory
@@ -29,6 +29,7 @@ from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import find_model, longrope_note, token_budget, weight_bytes
 from jaxgen.model_texts import read_texts
+from jaxgen.offload.kv_tier.directory import check_directory
 from jaxgen.opening import free_memory, is_open, judge_kernels, limit_threads, served_shapes, share_memory
 from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -106,6 +107,10 @@ def find_parts(
 def _check_tier(options: EngineOptions) -> None:
     """Raise ConfigError for a KV tier that cannot be; a directory that is missing is made when something is written."""
     tier = tier_address(options.kv_tier, options.kv_tier_dir, options.kv_tier_password)
+    if options.kv_tier_key is not None:
+        check_key(options.kv_tier_key, tier)
+    if isinstance(tier, DirectoryAddress):
+        check_directory(tier.path, keyed=options.kv_tier_key is not None)
     package = {RedisAddress: "redis", S3Address: "obstore"}.get(type(tier))
     if package is not None:
         need(package, f"--kv-tier {tier}")

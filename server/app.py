@@ -1,6 +1,6 @@
 """Build the ASGI app: routes, middleware and error handlers around an engine."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 
@@ -36,6 +36,7 @@ from jaxgen.server.middleware.errors import (
     http_exception,
     unexpected_error,
 )
+from jaxgen.server.middleware.hosts import HostMiddleware
 from jaxgen.server.middleware.lifecycle import Lifecycle, LifecycleMiddleware
 from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
@@ -51,6 +52,7 @@ from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpo
 from jaxgen.server.responses.kept import KeptResponses
 from jaxgen.server.responses.store import ResponseStore
 from jaxgen.server.resume.resumption import Identities
+from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.steps.app import Steps
 
 
@@ -83,6 +85,7 @@ def create_app(
         AnswerReader(engine, config),
         Bodies(config.max_body_bytes, config.max_arriving_bytes),
         Identities(config.seed),
+        Secrets(config.stream_secret),
     )
     tokens = TokensEndpoint(services)
     responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)
@@ -157,6 +160,11 @@ def _lifespan(batches: Batches, steps: Steps) -> Callable[[Starlette], AbstractA
     return lifespan
 
 
+def _page_checks(config: ServerConfig, named: Collection[str]) -> list[Middleware]:
+    """Return what keeps pages of other origins out. ``named``: origins that may call."""
+    return [Middleware(HostMiddleware, allowed=config.allowed_hosts), Middleware(OriginMiddleware, named=named)]
+
+
 def _middleware(
     config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: Middleware | None, page: frozenset[str]
 ) -> list[Middleware]:
@@ -176,7 +184,7 @@ def _middleware(
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [cors_middleware(config.cors)]),
         # Where callers need API keys, a page without a key is refused anyway.
-        *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
+        *(_page_checks(config, named) if config.check_origin and not keys.asked_for else []),
         Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths(config) | page),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),

@@ -24,9 +24,13 @@ MAY_BE_ZERO = (
     "stream_event_ids",
 )
 ANY = ("*",)
+LEAST_SECRET_BYTES = 16
 
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*\"',]+")
+
+
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
@@ -113,11 +117,15 @@ class ServerConfig:
     max_files: int = 1000
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
-    """Most bytes of a caller's files for an upload to be taken; results of batches count too."""
+    """Most bytes of a caller's files and batches for more to be taken; results of batches count too."""
     max_uploads: int = 4
-    """Most uploads at once; further ones get 429."""
+    """Most uploads at once, of one caller or shared by several; further ones get 429."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
+    max_stored_batches: int = 10_000
+    """Most batches of a caller, ended ones too."""
+    batch_lifetime_s: float = 30 * 86400.0
+    """Seconds that a batch is kept after its end; its files stay."""
     max_batch_lines: int = 1_000_000
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32
@@ -134,6 +142,9 @@ class ServerConfig:
     """Format in which the model writes what it thinks before it answers; as ``tool_call_parser``."""
     structured_additional_properties: bool = False
     """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
+    stream_secret: str | None = field(default=None, repr=False)
+    """Secret with which ids of events are made, the same for servers that go on with each other's streams; None: made
+    of the caller's API key, or one of this process."""
     stream_event_ids: bool = False
     """Whether the events of a stream have ids where its request says nothing of them."""
     public_metrics: bool = False
@@ -148,8 +159,12 @@ class ServerConfig:
     """Prefix of all paths at the proxy in front, as ``/jaxgen``; requests come with it or without."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, beside localhost and addresses, by which a server may be called where callers need no key; without any,
+    names of connections to loopback addresses alone are checked."""
     check_origin: bool = True
-    """Whether pages of other origins are refused where callers need no key; off where an outer app checks origins."""
+    """Whether pages of other origins, and other names of the server, are refused where callers need no key; off where
+    an outer app checks them."""
     ui: bool = True
     """Whether ``/`` and ``/docs`` are pages for browsers; else ``/`` lists the routes."""
     max_connections: int = 4096
@@ -191,6 +206,16 @@ class ServerConfig:
             may_be_zero = item.name in MAY_BE_ZERO
             if not (0 < value < inf or (may_be_zero and value == 0)):
                 raise ConfigError(f"{item.name} must be {'0 or more' if may_be_zero else 'more than 0'}, not {value}")
+        if self.stream_secret is not None and len(self.stream_secret.encode()) < LEAST_SECRET_BYTES:
+            raise ConfigError(
+                f"--stream-secret has fewer than {LEAST_SECRET_BYTES} bytes: make one by `openssl rand -hex 32`"
+            )
+        for name in self.allowed_hosts:
+            if not _HOST.fullmatch(name):
+                raise ConfigError(
+                    f"--allowed-hosts {name!r} is no name: write it in lower case without scheme and port, as "
+                    "llm.example, *.example, or * for all"
+                )
         proxies(self.forwarded_allow_ips)
         if not _PREFIX.fullmatch(self.root_path):
             raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")

@@ -9,6 +9,7 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
+from jinja2.sandbox import SandboxedEnvironment
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
@@ -101,7 +102,10 @@ class _Generation(Extension):
 
 def _check_syntax(text: str, source: str) -> None:
     """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile."""
-    environment = jinja2.Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment = SandboxedEnvironment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    # The compiler computes what is constant, which may take for ever, but for operators that are intercepted.
+    environment.intercepted_binops = environment.intercepted_unops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+    environment.filters = dict.fromkeys(environment.filters, str)
     try:
         environment.compile(text)
     except jinja2.TemplateSyntaxError as error:

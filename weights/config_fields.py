@@ -9,6 +9,12 @@ from jaxgen.core.errors import ConfigError
 REQUIRED: Any = object()
 """In place of a default: the field has none."""
 
+MOST = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "block_count"), 4096),
+    **dict.fromkeys(("num_experts", "num_local_experts", "expert_count"), 4096),
+}
+"""Largest values of fields that say how many tensors there are: more would take gigabytes before a file is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -50,6 +56,8 @@ class Fields:
         value: int = self._get(name, default, (int,), "a positive integer")
         if value < 1:
             raise self.error(name, f"must be a positive integer, not {value}")
+        if value > MOST.get(name, value):
+            raise self.error(name, f"must be at most {MOST[name]}, which is more than any model has")
         return value
 
     def size_or_null(self, name: str, default: int | None = None) -> int | None:

@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 
 _ORIGINAL = "original_max_position_embeddings"
 _SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
+_MOST = {"factor": 2**20, "original_max_position": 2**40}
 _ALIASES = {"su": "longrope"}
 _TYPES = ("rope_type", "type")
 """Names of the field of the type; transformers takes the first that there is."""
@@ -74,7 +75,14 @@ def read_rope(
     if not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
         raise rope.error("partial_rotary_factor", f"{share} of head_dim {head_dim} must be even and 2 or more")
     base = rope.positive("rope_theta", theta)
-    about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    name_of_type = "rope_type" if "rope_type" in merged else "type"
+    try:
+        about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    except ArithmeticError as error:
+        raise rope.error(name_of_type, f"{kind!r} cannot be computed with these numbers: {error}") from error
+    for name, key in (("factor", "factor"), (_ORIGINAL, "original_max_position")):
+        if about.get(key, 1) > _MOST[key]:
+            raise rope.error(name, f"must be at most {_MOST[key]}")
     _warn_of_unused(rope, kind)
     rope.ignore(*_TYPES, *_OF_ANY, _ORIGINAL)
     if unknown := sorted(set(merged) - rope.used):

@@ -4,7 +4,7 @@ A parameter is its sources concatenated along rows and, when it is stacked, this
 conversion in both directions, and every shape, follow from the table of a model's parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,9 +101,8 @@ class Parameter:
         name = source.name.format(layer=layer, expert=expert)
         return Source(name, source.shape, source.transposed, source.rows, source.is_bias)
 
-    def pieces(self) -> list[tuple[Source, Index]]:
-        """Return every tensor of the parameter, with the index of its place in the parameter."""
-        places: list[tuple[Source, Index]] = []
+    def pieces(self) -> Iterator[tuple[Source, Index]]:
+        """Yield every tensor of the parameter, with the index of its place in the parameter."""
         by_expert = self.num_experts is not None and self._rows_axis == 0
         for layer in range(self.num_layers or 1):
             for expert in range(self.num_experts or 1) if by_expert else (0,):
@@ -112,8 +111,7 @@ class Parameter:
                     rows = slice(start, start := start + source.placed_shape[self._rows_axis])
                     of_layer: Index = () if self.num_layers is None else (layer,)
                     of_expert: Index = () if self.num_experts is None else ((expert if by_expert else slice(None)),)
-                    places.append((self.named(source, layer, expert), (*of_layer, *of_expert, rows)))
-        return places
+                    yield self.named(source, layer, expert), (*of_layer, *of_expert, rows)
 
     def converted(self, placed: Array, dtype: npt.DTypeLike) -> Array:
         """Return a source that is placed as its part of the parameter, in ``dtype``."""

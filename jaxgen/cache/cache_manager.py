@@ -40,6 +40,10 @@ class KVCacheManager:
         """Whether a row is free."""
         return bool(self._free_rows)
 
+    @property
+    def num_free_rows(self) -> int:
+        return len(self._free_rows)
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
@@ -64,13 +68,17 @@ class KVCacheManager:
             unowned.update([block for block in found if self.pool.num_owners(block) == 0])
         return new + len(unowned)
 
-    def has_room(self, coming: Several[Sequence], running: Several[Sequence]) -> bool:
+    def has_room(self, coming: Several[Sequence], running: Several[Sequence], leaving: Several[Sequence] = ()) -> bool:
         """Whether waiting sequences would find rows and blocks once running ones have the blocks of their next token,
-        with one more for each of all these that may grow after that."""
+        with one more for each of all these that may grow after that. ``leaving``: running ones that are preempted."""
+        free_rows, free = len(self._free_rows) + len(leaving), self.pool.num_free
+        if leaving:
+            running = [s for s in running if s not in leaving]
+            free += sum([self.pool.num_owners(block) == 1 for s in leaving for block in s.block_table])
         due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
         ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
-        return len(coming) <= len(self._free_rows) and self.blocks_taken(coming) + spare <= self.pool.num_free
+        return len(coming) <= free_rows and self.blocks_taken(coming) + spare <= free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxgen.core.errors import check_path
+from jaxgen.core.private_folders import open_to_others
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ _FOLDERS = {
     "proofs": "v2",
     "checksums": "v2",
 }
-"""The folders of CacheDirs, in its order, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
+"""The folders of CacheDirs, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,43 @@ def default_cache_dir() -> Path | None:
 def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     """Return the folders in ``root`` (None: the default), and make those that are missing.
 
-    Only the user may enter them: anyone who can write compiled programs decides what this process runs. Where files
-    cannot be written, one warning is logged and nothing is kept; everything works without. Raises ConfigError for a
-    path that is not UTF-8.
+    Only the user may enter them: anyone who can write compiled programs decides what this process runs. A folder that
+    others could write, itself or by a folder above it, is not used, and a warning says so. Where files cannot be
+    written, one warning is logged and nothing is kept; everything works without. Raises ConfigError for a path that is
+    not UTF-8.
     """
     root = default_cache_dir() if root is None else Path(root)
     if root is None:
         logger.warning("nothing is kept for a faster next start: this user has no home directory; name a --cache-dir")
         return CacheDirs()
     check_path("--cache-dir", root)
-    folders = [root / name / version for name, version in _FOLDERS.items()]
+    kept: dict[str, Path] = {}
+    refused: dict[str, None] = {}
     try:
-        for folder in folders:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, version in _FOLDERS.items():
+            folder = root / name / version
+            _make(folder)
+            if (reason := open_to_others(folder)) is not None:
+                refused[reason] = None
+                continue
             with tempfile.TemporaryFile(dir=folder):
                 pass
+            kept[name] = folder
     except OSError as error:
         logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
         return CacheDirs()
-    return CacheDirs(*folders)
+    for reason in refused:
+        logger.warning(
+            "--cache-dir %s is used for %s: %s, and who can write it decides what this server runs; make it this "
+            "user's alone, or name another directory",
+            root,
+            f"{', '.join(kept)} only" if kept else "nothing",
+            reason,
+        )
+    return CacheDirs(**kept)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, each open to this user alone. Raises OSError."""
+    for place in (*reversed(folder.parents), folder):
+        place.mkdir(mode=0o700, exist_ok=True)

@@ -136,6 +136,8 @@ class EngineOptions:
     """The same, of a directory."""
     kv_tier_password: str | None = field(default=None, repr=False)
     """Of a redis server, if ``kv_tier`` has none."""
+    kv_tier_key: str | None = field(default=None, repr=False)
+    """Secret by which values of ``kv_tier`` are authenticated; None: they are not."""
     kv_tier_size: float = 16.0
     """Most GiB of it."""
     kv_events_config: str | None = None
@@ -189,7 +191,8 @@ class SchedulerConfig:
 class OffloadConfig:
     """Host memory behind the KV cache of the device: ``host_blocks`` blocks.
 
-    ``tier``: a KV tier behind it, of at most ``tier_bytes``. ``simulated_bytes_per_second`` delays copies as
+    ``tier``: a KV tier behind it, of at most ``tier_bytes``, whose values are authenticated with ``tier_key``, unless
+    that is empty. ``simulated_bytes_per_second`` delays copies as
     a slower link would, for measurements.
     """
 
@@ -198,6 +201,7 @@ class OffloadConfig:
     host_dtype: HostDType = "auto"
     tier: TierAddress | None = None
     tier_bytes: int = 0
+    tier_key: bytes = field(default=b"", repr=False)
     simulated_bytes_per_second: float | None = None
 
 

@@ -1,16 +1,16 @@
 """Parse the address of a KV tier, a directory or the URL of a server, and keep its password out of what is printed."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.urls import without_password
 
 FLAG = "--kv-tier"
 REDIS_PORT = 6379
-_SECRET = re.compile(r"://.*@", re.DOTALL)
+LEAST_KEY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,12 @@ def tier_address(
     return found
 
 
-def without_password(tier: str) -> str:
-    """Return the value of --kv-tier as it may be shown."""
-    return _SECRET.sub("://***@", tier)
+def check_key(key: str, tier: TierAddress | None) -> None:
+    """Raise ConfigError, which does not have the key, for a --kv-tier-key that is too short or is of no tier."""
+    if tier is None:
+        raise ConfigError(f"--kv-tier-key is of {FLAG} or --kv-tier-dir: name a KV tier, or drop it")
+    if len(key.encode()) < LEAST_KEY_BYTES:
+        raise ConfigError(f"--kv-tier-key has fewer than {LEAST_KEY_BYTES} bytes: make one by `openssl rand -hex 32`")
 
 
 def _parse(tier: str, password: str | None) -> TierAddress:

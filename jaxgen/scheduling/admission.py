@@ -1,6 +1,6 @@
 """Admit waiting sequences to a step, and preempt running ones for them. Host only, no jax, no clock."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +13,9 @@ MAX_OVERTAKEN = 16
 
 ADMISSION_WINDOW = 16
 """Most waiting sequences passed over in one step, so that a step's cost does not grow with the number waiting."""
+
+OWED_WINDOW = 4
+"""Most sequences that begin before all others in one step because they are owed a row."""
 
 
 @dataclass(slots=True)
@@ -49,15 +52,15 @@ class Admission:
             self._growing = self.kv_cache.num_growing(queues.running)
             self.closed = self._lacks_blocks
 
-    def admit(self, sequence: Sequence) -> bool:
-        """Admit a waiting sequence if it may begin; it then has a row and blocks."""
+    def admit(self, sequence: Sequence, *, owed: bool = False) -> bool:
+        """Admit a waiting sequence if it may begin; it then has a row and blocks. ``owed``: it waits for no others."""
         kv_cache = self.kv_cache
         if self.round_over:
             return False
         if not kv_cache.has_row or self._lacks_blocks:
             self.closed = True
             return False
-        if self._must_wait(sequence):
+        if self.policy.must_wait(sequence) if owed else self._must_wait(sequence):
             self.round_over = True
             return False
         num_others = len(self.policy.queues.waiting) - 1
@@ -128,3 +131,50 @@ def make_room(
             if kv_cache.has_room(coming, running) and not policy.misses_targets([*running, *coming]):
                 break
             preempt(other)
+
+
+def make_room_for_owed(policy: Fifo, kv_cache: KVCacheManager, preempt: Callable[[Sequence], None]) -> list[Sequence]:
+    """Return the waiting sequences that begin before all others, none where there is room for all that wait.
+
+    They are those that the policy owes a row, the first of each tenant without one. Running sequences are preempted for
+    them only if that makes room, and for blocks only from tenants that keep as many as the newcomer takes.
+    """
+    queues = policy.queues
+    coming: list[Sequence] = []
+    has_preempted = False
+    for sequence in policy.owed(OWED_WINDOW):
+        waits = kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1)
+        if waits or sequence.num_pending or policy.must_wait(sequence):
+            continue
+        leaving = _leaving_for(sequence, coming, policy, kv_cache)
+        if leaving is None:
+            continue
+        coming.append(sequence)
+        for other in leaving:
+            preempt(other)
+            has_preempted = True
+    return coming if has_preempted or kv_cache.num_free_rows < len(queues.waiting) else []
+
+
+def _leaving_for(
+    sequence: Sequence, before: list[Sequence], policy: Fifo, kv_cache: KVCacheManager
+) -> list[Sequence] | None:
+    """Return the running sequences to preempt so that a sequence has room behind those ``before``; None: in vain."""
+    running, coming = policy.queues.running, [*before, sequence]
+    if kv_cache.has_room(coming, running):
+        return []
+    takes = kv_cache.blocks_for(len(sequence.tokens))
+    held: Counter[str] = Counter()
+    for other in running:
+        held[other.request.tenant] += len(other.block_table)
+    leaving: list[Sequence] = []
+    for other in policy.may_give(sequence):
+        tenant = other.request.tenant
+        held[tenant] -= len(other.block_table)
+        lacks_row = kv_cache.num_free_rows + len(leaving) < len(coming)
+        if not (lacks_row or other.request.background or held[tenant] >= takes):
+            continue
+        leaving.append(other)
+        if kv_cache.has_room(coming, running, leaving):
+            return leaving
+    return None

@@ -4,8 +4,10 @@
 2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
    it may preempt, and none of these is admitted before it.
-4. Where a decode needs a block and none is free, the last running sequence is preempted: it loses its blocks, waits at
-   its place in the order and is computed again. So the first running sequence advances in every step.
+   The first sequence of a tenant without a row goes before all others, and takes the room of a tenant with several.
+4. Where a decode needs a block and none is free, the last running sequence is preempted, of tenants with several: it
+   loses its blocks, waits at its place in the order and is computed again. So the first running sequence advances in
+   every step.
 5. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
    more would turn a narrow step into a wide one. While they are held they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
@@ -22,7 +24,7 @@ from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 from jaxgen.core.stats import SchedulerCounters
-from jaxgen.scheduling.admission import Admission, make_room
+from jaxgen.scheduling.admission import Admission, make_room, make_room_for_owed
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.step_time import StepBudget
 
@@ -85,6 +87,7 @@ class StepPlanner:
     def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
         room = self._room(chunks, background=background)
+        first = [] if background else make_room_for_owed(self._policy, self._kv_cache, self._preempt)
         make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
         partly_computed = self._plan_decodes(room, chunks, background=background)
         if not background:
@@ -94,6 +97,9 @@ class StepPlanner:
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
             return []
         admission = self._admission()
+        for sequence in first:
+            if not room.is_full and not admission.closed and admission.admit(sequence, owed=True):
+                self._plan_prompt(sequence, room, chunks)
         waiting = [] if admission.closed else self._queues.waiting_of(background=background)
         left = len(partly_computed)
         for line in self._policy.rounds(partly_computed, waiting):
@@ -151,7 +157,7 @@ class StepPlanner:
     def _add_slot(self, sequence: Sequence) -> bool:
         """Give a sequence a block for its next token. False: it was itself the last and is preempted."""
         while self._kv_cache.pool.num_free == 0:
-            last = self._queues.running[-1]
+            last = self._policy.last_running()
             self._preempt(last)
             if last is sequence:
                 return False

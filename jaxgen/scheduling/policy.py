@@ -59,6 +59,10 @@ class Fifo:
         """
         return (merge(prompts, waiting, key=attrgetter("order_key")),)
 
+    def owed(self, most: int) -> list[Sequence]:
+        """Return waiting sequences, ``most`` at most, that begin before others where rows or blocks are scarce."""
+        return []
+
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run."""
 
@@ -73,6 +77,14 @@ class Fifo:
     def may_preempt(self, one: Sequence, other: Sequence) -> bool:
         """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes it."""
         return other.request.background and not one.request.background
+
+    def may_give(self, newcomer: Sequence) -> Iterable[Sequence]:
+        """Return running sequences that may be preempted for one of ``owed``, the first to preempt first."""
+        return ()
+
+    def last_running(self) -> Sequence:
+        """Return the running sequence that is preempted where a decode finds no block."""
+        return self.queues.running[-1]
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether this sequence and all behind it in its round must wait, although there is room for them."""

@@ -9,6 +9,7 @@ from typing import Any
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.scheduling.fill import target
+from jaxgen.scheduling.tenant_rows import TenantRows
 
 
 class RequestQueues:
@@ -22,6 +23,7 @@ class RequestQueues:
         """``touched``: is called with each sequence that comes, moves or ends, in the course of that change."""
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.rows = TenantRows()
         self.waiting_tokens = 0
         """Prompt tokens of the waiting ones that are not of the background."""
         self._by_priority = by_priority
@@ -85,6 +87,7 @@ class RequestQueues:
         """Move a waiting sequence to the running ones."""
         self._remove(sequence, self.waiting)
         insort(self.running, sequence, key=order_key_of)
+        self.rows.run(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
@@ -114,23 +117,30 @@ class RequestQueues:
         if not found:
             return
         sequence, line = min(found, key=lambda one: one[0].order_key)
-        line.remove(sequence)
+        self._remove(sequence, line)
         self._levels[sequence.level] -= 1
         sequence.level = Level.WITH_TARGETS
         self._levels[sequence.level] += 1
-        insort(line, sequence, key=order_key_of)
-        self.touch(sequence)
+        if line is self.waiting:
+            self._wait(sequence)
+        else:
+            insort(line, sequence, key=order_key_of)
+            self.rows.run(sequence)
         self._next_promotion = now + STARVATION_TIMEOUT_S
 
     def _wait(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=order_key_of)
         self.waiting_tokens += _foreground_tokens(sequence)
+        self.rows.wait(sequence)
         self.touch(sequence)
 
     def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
         del line[bisect_left(line, sequence.order_key, key=order_key_of)]
         if line is self.waiting:
             self.waiting_tokens -= _foreground_tokens(sequence)
+            self.rows.wait_no_more(sequence)
+        else:
+            self.rows.run(sequence, by=-1)
         self.touch(sequence)
 
     def _shares_places(self, newcomer: Sequence) -> bool:
@@ -150,6 +160,7 @@ class RequestQueues:
                 self.touch(sequence)
         self.running.sort(key=order_key_of)
         self.waiting.sort(key=order_key_of)
+        self.rows.sort(newcomer.request.tenant)
 
 
 def order_key_of(sequence: Sequence) -> Any:

@@ -247,7 +247,8 @@ def _offload_config(
         raise ConfigError(
             f"--kv-tier-size {options.kv_tier_size} GiB does not hold two blocks of {one / GIB:.4f} GiB: use more"
         )
-    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, tier, tier_bytes)
+    key = (options.kv_tier_key or "").encode()
+    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, tier, tier_bytes, key)
 
 
 def _too_large(options: EngineOptions, most: int, where: str) -> NoRoomError:

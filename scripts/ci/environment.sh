@@ -47,7 +47,9 @@ make_environment() {
     done
     .venv/bin/python -c '' 2>/dev/null || { rm -rf .venv && create_venv .venv || return 1; }
     echo "installing jaxgen's dependencies into .venv (once) ..." >&2
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    # The build has an environment of its own, whose tools are pinned by variables alone: the second since pip 25.3.
+    PIP_CONSTRAINT="$PWD/scripts/ci/constraints.txt" PIP_BUILD_CONSTRAINT="$PWD/scripts/ci/constraints.txt" \
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --constraint scripts/ci/constraints.txt --editable ".${extra:+[$extra]}" >&2 || return 1
     printf '%s' "$wanted" >"$stamp"
 }

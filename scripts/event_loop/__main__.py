@@ -76,7 +76,8 @@ async def stream(port: int, clients: int, tokens: int) -> int:
     body = json.dumps(
         {"model": "m", "prompt": "def", "max_tokens": tokens, "stream": True, "ignore_eos": True}
     ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}"
     loop = asyncio.get_running_loop()
     made = [
         await loop.create_connection(lambda: Client(head.encode() + b"\r\n\r\n" + body), "127.0.0.1", port)

@@ -168,7 +168,7 @@ BATCHES = (
         "line-run-again-after-a-restart",
         "batches",
         "server/batches/store.py",
-        "tuple(item for item in lines if item[0] not in done)",
+        "tuple(item for item in page.lines if item[0] not in done)",
         "tuple(lines)",
         ("tests/server/batches/test_batches.py",),
     ),

@@ -24,7 +24,7 @@ import psutil
 from scripts.event_loop.__main__ import stream
 
 ROOT = Path(__file__).parents[2]
-REQUEST = b"GET /steps HTTP/1.1\r\nHost: a\r\n\r\n"
+REQUEST = b"GET /steps HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextlib.contextmanager

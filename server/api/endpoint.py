@@ -27,6 +27,7 @@ from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.resume.resumption import Binding, Identities, read_last_event, shows_ids
+from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import CallerFields, ComputingFields
 
@@ -45,6 +46,7 @@ class AppState:
     answers: AnswerReader
     bodies: Bodies
     identities: Identities
+    secrets: Secrets
 
 
 class ComputingEndpoint[Fields: ComputingFields](ABC):
@@ -111,13 +113,14 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     async def prepare(self, body: Fields, deadline: Deadline, scope: Scope) -> ResponseBuilder:
         """Return the choices to compute for the body, of which nothing is computed yet. Raises ApiError."""
         context, services = context_of(scope), self._services
-        last = read_last_event(body, scope)
+        last = read_last_event(body, scope, services.secrets)
         shown = shows_ids(body, scope, resumes=last is not None, default=services.config.stream_event_ids)
         identity = services.identities.new() if last is None else last.ticket.identity
         async with deadline.bound():
             made = context.answer = await self._build_response(body, context, identity)
         if body.stream and (shown or last is not None):
-            made.number_events(Binding(context.secret, self._engine.digest, body), last, shown=shown)
+            secret = services.secrets.of(context.key)
+            made.number_events(Binding(secret, self._engine.digest, body), last, shown=shown)
         return made
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:

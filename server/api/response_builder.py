@@ -91,7 +91,8 @@ class ResponseBuilder(ABC):
             self._next_number = 0 if last.number is None else last.number + 1
             given = binding.tokens(len(positions), self._vocab_size)
             self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
-        self._ids = EventIds(ticket.encode(binding.secret) if shown else None, positions)
+        key = ticket.positions_key(binding.secret)
+        self._ids = EventIds(ticket.encode(binding.secret) if shown else None, positions, key)
 
     def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
         """Return what the caller has of a choice, with the tokens that need not be computed one by one.

@@ -57,7 +57,7 @@ class Batches:
             "/v1/files/{file_id}": {"GET": files.get, "DELETE": files.delete},
             "/v1/files/{file_id}/content": {"GET": files.content},
             "/v1/batches": {"GET": batches.list, "POST": batches.create},
-            "/v1/batches/{batch_id}": {"GET": batches.get},
+            "/v1/batches/{batch_id}": {"GET": batches.get, "DELETE": batches.delete},
             "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
         }
         counted = Middleware(LifecycleMiddleware, lifecycle=self._lifecycle)

@@ -17,6 +17,9 @@ from jaxgen.server.schema.base import Body, parse_body
 MOST_LISTED = 100
 MOST_METADATA = (64, 512)
 """Most characters of a name and of a value."""
+MOST_METADATA_BYTES = 16 * 2**10
+"""Most bytes of all names and values together, in UTF-8: 16 pairs of the longest have 9,216 where characters have one
+byte each."""
 
 
 class BatchRequest(Body):
@@ -82,6 +85,11 @@ class BatchesEndpoint:
             self._runner.cancel(batch_id)
         return JSONResponse(batch)
 
+    async def delete(self, request: Request) -> Response:
+        store, batch_id = kept(self._store), request.path_params["batch_id"]
+        await store.do(store.delete_batch, caller(request), batch_id)
+        return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
+
     def _submit(self, batch_id: str) -> None:
         if self._runner is not None:
             self._runner.submit(batch_id)
@@ -93,3 +101,6 @@ def _check_metadata(metadata: dict[str, str]) -> None:
         raise bad_request(
             f"metadata may have names of up to {name} characters and values of up to {value}.", "metadata"
         )
+    size = sum(len(text.encode()) for pair in metadata.items() for text in pair)
+    if size > MOST_METADATA_BYTES:
+        raise bad_request(f"metadata may have {MOST_METADATA_BYTES} bytes in all, and has {size}.", "metadata")

@@ -1,7 +1,5 @@
 """/v1/files."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -14,6 +12,7 @@ from jaxgen.server.batches.tables import new_id
 from jaxgen.server.batches.upload import ENVELOPE, WRITE_BYTES, Upload, too_long
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.shares import Shares
 
 MOST_LISTED = 10_000
 
@@ -24,28 +23,19 @@ class FilesEndpoint:
     def __init__(self, store: Store | None, config: ServerConfig) -> None:
         self._store = store
         self._config = config
-        self._uploads = 0
+        self._uploads = Shares(config.max_uploads)
 
     async def create(self, request: Request) -> Response:
         store = kept(self._store)
-        with self._upload():
+        refusal = ApiError(
+            429,
+            f"{self._uploads.held(caller(request))} uploads of yours are under way; the limit of this server is "
+            f"{self._config.max_uploads} of all callers.",
+            code="too_many_uploads",
+            headers={"Retry-After": str(self._config.retry_after_s)},
+        )
+        with self._uploads.place(caller(request), refusal):
             return JSONResponse(await self._take(store, request))
-
-    @contextmanager
-    def _upload(self) -> Iterator[None]:
-        """Count an upload while it lasts. Raises ApiError 429 where as many are under way as may be."""
-        if self._uploads >= self._config.max_uploads:
-            raise ApiError(
-                429,
-                f"{self._uploads} uploads are under way, which is the limit of this server.",
-                code="too_many_uploads",
-                headers={"Retry-After": str(self._config.retry_after_s)},
-            )
-        self._uploads += 1
-        try:
-            yield
-        finally:
-            self._uploads -= 1
 
     async def _take(self, store: Store, request: Request) -> dict[str, Any]:
         """Store the file of a form, and return its object. Whatever fails, nothing stays of it.

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 30.0
+SWEEP_SECONDS = 3600.0
 _GIVEN_UP = {
     "expired": ("batch_expired", "This request was not run before the batch expired."),
     "cancelled": ("batch_cancelled", "This request was not run before the batch was cancelled."),
@@ -78,15 +79,26 @@ class BatchRunner:
         ).labels(model)
 
     async def run(self) -> None:
-        """Resume unfinished batches of earlier processes; when cancelled, end every batch's task."""
+        """Resume unfinished batches of earlier processes, delete old ones; when cancelled, end every batch's task."""
         try:
             for batch_id in await self._store.do(self._store.active_batches):
                 self.submit(batch_id)
-            await asyncio.Event().wait()
+            while True:
+                await asyncio.sleep(SWEEP_SECONDS)
+                await self._sweep()
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        """Delete batches that have been kept long enough."""
+        try:
+            await self._store.do(self._store.drop_ended)
+        except DiskFullError:  # which the store has logged
+            pass
+        except (OSError, sqlite3.Error):
+            logger.exception("ended batches are not deleted for %.0f s", SWEEP_SECONDS)
 
     def submit(self, batch_id: str) -> None:
         """Start or resume a batch."""

@@ -4,10 +4,10 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
@@ -16,24 +16,14 @@ import filelock
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.batches.disk import DiskWatch, make_private, private
-from jaxgen.server.batches.tables import batch_json, connect, file_json, list_page, new_id
+from jaxgen.server.batches.pages import PAGE_LINES, Page, read_page
+from jaxgen.server.batches.quota import ACTIVE_MARKS, Quotas
+from jaxgen.server.batches.tables import ACTIVE, batch_json, connect, file_json, list_page, new_id
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 
-ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
 WINDOW_S = 24 * 60 * 60
-PAGE_LINES = 64
-PAGE_BYTES = 2**20
-"""Bytes after which a page of lines ends; a longer line is the last of its page."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Lines with their numbers, from 0, as they are in the file; and the line and byte where the next page begins."""
-
-    lines: tuple[tuple[int, bytes], ...]
-    line: int = 0
-    offset: int = 0
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Store:
@@ -56,6 +46,7 @@ class Store:
             self._lock = filelock.FileLock(directory / "lock", mode=0o600, thread_local=False)
             self._lock.acquire(timeout=0)
             self._db = connect(directory / "batches.sqlite")
+            self._quotas = Quotas(self._db, config)
             self._sweep()
         except filelock.Timeout as error:
             raise ConfigError(f"--batch-dir {directory} is in use by another server") from error
@@ -90,17 +81,7 @@ class Store:
 
     def check_quota(self, owner: str, size: int) -> None:
         """Raise ApiError 403 where a further file of ``size`` bytes is over the owner's quota."""
-        count, stored = self._db.execute(
-            "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)
-        ).fetchone()
-        config = self._config
-        if count >= config.max_files or stored + size > config.max_stored_bytes:
-            raise ApiError(
-                403,
-                f"You have {count} files of {stored} bytes here; the limits are {config.max_files} files and "
-                f"{config.max_stored_bytes} bytes: delete some.",
-                code="quota_exceeded",
-            )
+        self._quotas.check_file(owner, size)
 
     def add_file(self, owner: str, purpose: str, filename: str, file_id: str, size: int) -> dict[str, Any]:
         """Add a file that has been written to its ``path``. Raises ApiError 403 over the owner's quota."""
@@ -139,9 +120,8 @@ class Store:
     def delete_file(self, owner: str, file_id: str) -> None:
         """Delete a file. Raises ApiError: 404, or 409 while a batch needs the file."""
         self.file(owner, file_id)
-        marks = ", ".join("?" * len(ACTIVE))
         user = self._db.execute(
-            f"SELECT id FROM batches WHERE input = ? AND status IN ({marks})", (file_id, *ACTIVE)
+            f"SELECT id FROM batches WHERE input = ? AND status IN ({ACTIVE_MARKS})", (file_id, *ACTIVE)
         ).fetchone()
         if user is not None:
             raise ApiError(409, f"The batch {user['id']} needs this file: cancel it first.", code="file_in_use")
@@ -156,13 +136,6 @@ class Store:
         """Add a batch. Raises ApiError: 404 without the file, 400 for its purpose, 403 over the owner's quota."""
         if self.file(owner, input_file)["purpose"] != "batch":
             raise ApiError(400, "input_file_id: the file's purpose must be batch.", param="input_file_id")
-        marks = ", ".join("?" * len(ACTIVE))
-        (count,) = self._db.execute(
-            f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({marks})", (owner, *ACTIVE)
-        ).fetchone()
-        if count >= self._config.max_batches:
-            message = f"You have {count} batches that have not ended, and the limit is {self._config.max_batches}."
-            raise ApiError(403, message, code="quota_exceeded")
         batch_id, now = new_id("batch"), int(self._clock())
         fields = {
             "endpoint": endpoint,
@@ -170,19 +143,33 @@ class Store:
             "created_at": now,
             "expires_at": now + WINDOW_S,
         }
+        text = _encode(fields)
+        self.drop_ended()
+        self._quotas.check_batch(owner, len(text.encode()))
         with self._db:
             self._db.execute(
-                "INSERT INTO batches (id, owner, status, input, fields) VALUES (?, ?, 'validating', ?, ?)",
-                (batch_id, owner, input_file, json.dumps(fields)),
+                "INSERT INTO batches (id, owner, status, input, fields, bytes) VALUES (?, ?, 'validating', ?, ?, ?)",
+                (batch_id, owner, input_file, text, len(text.encode())),
             )
         return self.batch(owner, batch_id)
 
+    def delete_batch(self, owner: str, batch_id: str) -> None:
+        """Delete a batch that has ended; its files stay. Raises ApiError: 404, or 409 where it has not ended."""
+        status = self.batch(owner, batch_id)["status"]
+        if status in ACTIVE:
+            raise ApiError(409, f"The batch is {status}: cancel it first, and wait for its end.", code="batch_active")
+        with self._db:
+            self._db.execute("DELETE FROM batches WHERE id = ?", (batch_id,))
+
+    def drop_ended(self) -> None:
+        """Delete the batches that ended longer ago than they are kept; their files stay."""
+        past = self._clock() - self._config.batch_lifetime_s
+        with self._db:
+            self._db.execute("DELETE FROM batches WHERE ended <= ?", (past,))
+
     def batch(self, owner: str | None, batch_id: str) -> dict[str, Any]:
         """Return a batch's object. ``owner`` None: of any owner. Raises ApiError 404."""
-        row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
-        if row is None or owner not in (None, row["owner"]):
-            raise ApiError(404, f"No such batch: {batch_id[:100]!r}.", param="batch_id", code="batch_not_found")
-        return batch_json(row)
+        return batch_json(self._row(owner, batch_id))
 
     def owner_of(self, batch_id: str) -> str:
         return str(self._db.execute("SELECT owner FROM batches WHERE id = ?", (batch_id,)).fetchone()["owner"])
@@ -193,66 +180,62 @@ class Store:
 
     def active_batches(self) -> list[str]:
         """Return the ids of unfinished batches, the oldest first."""
-        marks = ", ".join("?" * len(ACTIVE))
-        rows = self._db.execute(f"SELECT id FROM batches WHERE status IN ({marks}) ORDER BY number", ACTIVE)
+        rows = self._db.execute(f"SELECT id FROM batches WHERE status IN ({ACTIVE_MARKS}) ORDER BY number", ACTIVE)
         return [row["id"] for row in rows]
 
     def move(self, batch_id: str, sources: Sequence[str], status: str, **fields: Any) -> dict[str, Any]:
-        """Change the status and ``fields`` of a batch if its status is one of ``sources``; return the batch."""
-        row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        """Change the status and ``fields`` of a batch if its status is one of ``sources``; return the batch.
+
+        Raises ApiError 404.
+        """
+        row = self._row(None, batch_id)
         if row["status"] in sources:
             total = fields.pop("total", row["total"])
-            made = json.loads(row["fields"]) | fields | {f"{status}_at": int(self._clock())}
             with self._db:
-                self._db.execute(
-                    "UPDATE batches SET status = ?, total = ?, fields = ? WHERE id = ?",
-                    (status, total, json.dumps(made), batch_id),
-                )
+                self._db.execute("UPDATE batches SET total = ? WHERE id = ?", (total, batch_id))
+                self._set_status(row, status, fields)
         return self.batch(None, batch_id)
 
     def finish(self, batch_id: str, status: str, outputs: dict[str, str]) -> None:
         """End a batch. ``outputs``: ids of the files with its results, by field."""
-        owner = self.owner_of(batch_id)
+        row = self._row(None, batch_id)
         for file_id in outputs.values():
             with self.path(file_id).open("rb+") as file:
                 os.fsync(file.fileno())
         with self._db:
             for name, file_id in outputs.items():
                 filename = f"{batch_id}_{name.removesuffix('_file_id')}.jsonl"
-                self._insert_file(file_id, owner, "batch_output", filename, self.path(file_id).stat().st_size)
+                self._insert_file(file_id, row["owner"], "batch_output", filename, self.path(file_id).stat().st_size)
             self._db.execute("DELETE FROM results WHERE batch = ?", (batch_id,))
-            row = self._db.execute("SELECT fields FROM batches WHERE id = ?", (batch_id,)).fetchone()
-            made = json.loads(row["fields"]) | outputs | {f"{status}_at": int(self._clock())}
-            self._db.execute(
-                "UPDATE batches SET status = ?, fields = ? WHERE id = ?", (status, json.dumps(made), batch_id)
-            )
+            self._set_status(row, status, outputs)
+
+    def _row(self, owner: str | None, batch_id: str) -> sqlite3.Row:
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        if row is None or owner not in (None, row["owner"]):
+            raise ApiError(404, f"No such batch: {batch_id[:100]!r}.", param="batch_id", code="batch_not_found")
+        return row
+
+    def _set_status(self, row: sqlite3.Row, status: str, fields: Mapping[str, Any]) -> None:
+        """Change the status and ``fields`` of the batch of ``row``, within a transaction."""
+        now = int(self._clock())
+        text = _encode(json.loads(row["fields"]) | fields | {f"{status}_at": now})
+        self._db.execute(
+            "UPDATE batches SET status = ?, fields = ?, bytes = ?, ended = ? WHERE id = ?",
+            (status, text, len(text.encode()), None if status in ACTIVE else now, row["id"]),
+        )
 
     # Lines
 
     def read_page(self, batch_id: str, file_id: str, line: int, offset: int) -> Page | None:
-        """Return lines without a result, from ``line`` on, which begins at byte ``offset``; None at the file's end.
-
-        Empty lines are left out, but counted in the numbers.
-        """
-        lines: list[tuple[int, bytes]] = []
-        first, size, longest = line, 0, self._config.max_body_bytes
-        with self.path(file_id).open("rb") as file:
-            file.seek(offset)
-            while len(lines) < PAGE_LINES and size < PAGE_BYTES and (raw := file.readline(longest + 1)):
-                size += len(raw)
-                while len(raw) > longest and not raw.endswith(b"\n") and (rest := file.readline(2**16)):
-                    raw = raw[: longest + 1] + rest[-1:]  # cut, but still longer than the limit
-                if raw.strip():
-                    lines.append((line, raw))
-                line += 1
-            offset = file.tell()
-        if line == first:
+        """Return lines without a result, as ``pages.read_page`` does."""
+        page = read_page(self.path(file_id), line, offset, self._config.max_body_bytes)
+        if page is None:
             return None
         rows = self._db.execute(
-            "SELECT line FROM results WHERE batch = ? AND line BETWEEN ? AND ?", (batch_id, first, line)
+            "SELECT line FROM results WHERE batch = ? AND line BETWEEN ? AND ?", (batch_id, line, page.line)
         )
         done = {row["line"] for row in rows}
-        return Page(tuple(item for item in lines if item[0] not in done), line, offset)
+        return replace(page, lines=tuple(item for item in page.lines if item[0] not in done))
 
     def add_results(self, batch_id: str, results: Sequence[tuple[int, bool, str]]) -> None:
         """Store results: (line, ok, text). A line that has a result keeps it."""
@@ -282,7 +265,16 @@ class Store:
         )
 
     def _sweep(self) -> None:
-        """Delete files without a row in the database: interrupted uploads and results."""
+        """Delete files without a row in the database (interrupted uploads and results), and batches kept long enough.
+
+        The time that an older version's ended batches are kept begins now.
+        """
+        with self._db:
+            self._db.execute(
+                f"UPDATE batches SET ended = ? WHERE ended IS NULL AND status NOT IN ({ACTIVE_MARKS})",
+                (int(self._clock()), *ACTIVE),
+            )
+        self.drop_ended()
         known = {row["id"] for row in self._db.execute("SELECT id FROM files")}
         for path in self._files.iterdir():
             if path.name not in known:

@@ -10,17 +10,29 @@ from uuid import uuid4
 from jaxgen.server.batches.disk import private
 from jaxgen.server.errors import ApiError
 
+ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
+"""The states of batches that have not ended."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, purpose TEXT, filename TEXT, bytes INTEGER, created INTEGER
 );
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, fields TEXT,
-    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0
+    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0, bytes INTEGER, ended INTEGER
 );
 CREATE TABLE IF NOT EXISTS results (
     batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)
 ) WITHOUT ROWID;
+"""
+
+_ADDED = {"bytes": "UPDATE batches SET bytes = length(CAST(fields AS BLOB))", "ended": ""}
+"""Columns of batches that older databases lack, and what fills them."""
+
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS files_of_owner ON files (owner, bytes);
+CREATE INDEX IF NOT EXISTS batches_of_owner ON batches (owner, status, bytes);
+CREATE INDEX IF NOT EXISTS batches_by_end ON batches (ended);
 """
 
 
@@ -33,6 +45,11 @@ def connect(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)
+    present = {row["name"] for row in db.execute("PRAGMA table_info(batches)")}
+    for name, filled in _ADDED.items():
+        if name not in present:
+            db.executescript(f"BEGIN; ALTER TABLE batches ADD COLUMN {name} INTEGER; {filled}; COMMIT")
+    db.executescript(_INDEXES)
     return db
 
 

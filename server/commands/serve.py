@@ -101,7 +101,8 @@ def tracing(endpoint: str | None) -> Iterator[Middleware | None]:
         yield None
         return
     if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"--otlp-traces-endpoint {endpoint!r} must be a URL, as http://HOST:4318/v1/traces")
+        shown = endpoint.rpartition("@")[2]  # without a user and a password
+        raise ConfigError(f"--otlp-traces-endpoint {shown!r} must be a URL, as http://HOST:4318/v1/traces")
     with naming_extras("--otlp-traces-endpoint"):
         from jaxgen.server.middleware.tracing import TraceMiddleware, open_provider
     provider = open_provider(endpoint, version("jaxgen"))

@@ -6,15 +6,18 @@ from typing import Any
 
 import yaml
 
-from jaxgen.core.tier_address import without_password
+from jaxgen.core.urls import without_password
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import check_environment
 
+SECRETS = {"api-key", "kv-tier-password", "kv-tier-key", "stream-secret"}
+"""Flags whose values are never shown; of URLs in others, users and passwords are not."""
+
 
 def main(argv: Sequence[str]) -> int:
-    """Print YAML with every flag that has a value, from any source; API keys and passwords are shown as ``***``.
+    """Print YAML with every flag that has a value, from any source; Secrets are shown as ``***``.
 
     Raises ConfigError.
     """
@@ -42,12 +45,8 @@ def resolved(parser: CommandLine, args: Any) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if name == "api-key":
-        return ["***"] * len(value)
-    if name == "kv-tier-password":
-        return "***"
-    if name == "kv-tier":
-        return without_password(value)
+    if name in SECRETS:
+        return ["***"] * len(value) if isinstance(value, list) else "***"
     if isinstance(value, list):
-        return [str(item) for item in value]
-    return value if isinstance(value, bool | int | float) else str(value)
+        return [without_password(str(item)) for item in value]
+    return value if isinstance(value, bool | int | float) else without_password(str(value))

@@ -5,11 +5,14 @@ But it writes the signal's number to a file descriptor at once: a thread waits f
 """
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+from jaxgen.server.commands import last_resort
 
 TYPE_CHECKING = False  # not from typing, whose import takes as long as all others here
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ CHILD_SECONDS = 1.0
 LAST_SECONDS = 10.0
 """Time that everything gets to end, beyond what a server gives its requests."""
 STDERR = 2
+_ACTING = b"\0"
+"""What is in the pipe while a signal is acted on: no signal has this number."""
 
 
 class SignalWatch:
@@ -41,6 +46,7 @@ class SignalWatch:
             signal.signal(number, self._relay)
             signal.siginterrupt(number, False)
         threading.Thread(target=self._watch, args=(numbers,), name="jaxgen-signals", daemon=True).start()
+        self._last_resort = last_resort.start(numbers)
 
     @contextmanager
     def delivered(self, take: Callable[[int], object], seconds: float) -> Iterator[None]:
@@ -56,6 +62,11 @@ class SignalWatch:
         finally:
             self._take, self._doing = None, "while ending"
 
+    def dismiss(self) -> None:
+        """End the process that would kill this one."""
+        if self._last_resort is not None:
+            last_resort.dismiss(self._last_resort)
+
     def _claim(self) -> int:
         """Have the numbers of signals written to our pipe. Return the file descriptor that got them until now."""
         return signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
@@ -66,9 +77,13 @@ class SignalWatch:
             os.write(self._written, bytes([number]))
 
     def _watch(self, numbers: int) -> None:
+        readable = select.poll()
+        readable.register(numbers, select.POLLIN)
         while True:
+            readable.poll()  # returns once the interpreter is free: until then ``last_resort`` sees what is unread
             for number in os.read(numbers, 64):
                 if number in HANDLED:
+                    os.write(self._written, _ACTING)  # read once that is done
                     self._act(number)
 
     def _act(self, number: int) -> None:
@@ -114,6 +129,8 @@ def end_at_once(code: int, said: str) -> "NoReturn":
 def _end_children() -> None:
     import psutil
 
+    for one in _watches:
+        one.dismiss()
     children = psutil.Process().children(recursive=True)
     for act in (psutil.Process.terminate, psutil.Process.kill):
         for child in children:

@@ -215,6 +215,12 @@ def _add_kv_cache(engine: Any) -> None:
         metavar="PASSWORD",
         help="of a redis server; better set as JAXGEN_KV_TIER_PASSWORD, since ps shows flags",
     )
+    engine.add_argument(
+        "--kv-tier-key",
+        metavar="KEY",
+        help="secret by which values of the KV tier are authenticated, the same for all that share it; better set as "
+        "JAXGEN_KV_TIER_KEY, since ps shows flags",
+    )
     engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of the KV tier")
     engine.add_argument(
         "--kv-events-config",

@@ -37,9 +37,10 @@ LIMITS = {
     "max_arriving_bytes": "most bytes of unfinished bodies together, the first 64 KiB of each aside; beyond, 503",
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
-    "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
-    "max_uploads": "most uploads at once; beyond, 429",
+    "max_stored_bytes": "bytes of a caller's files and batches beyond which none is taken",
+    "max_uploads": "most uploads at once, of one caller or shared by several; beyond, 429",
     "max_batches": "most batches of a caller that have not ended",
+    "max_stored_batches": "most batches of a caller, ended ones too",
     "max_batch_lines": "most lines of a batch",
     "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
     "max_stored_responses": "most responses of a caller that are kept to be continued; 0: none",
@@ -55,6 +56,7 @@ TIMES = {
     "0: never, and its head waits for the first event",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
+    "batch_lifetime": "seconds a batch is kept after its end; its files stay",
     "response_lifetime": "seconds a response is kept to be continued, after its last use",
 }
 """Flags in seconds, whose fields in ServerConfig end in _s."""
@@ -143,6 +145,13 @@ def _add_callers(server: Any) -> None:
         help="no pages for browsers at / and /docs: / lists the routes instead",
     )
     server.add_argument(
+        "--stream-secret",
+        metavar="SECRET",
+        help="secret with which ids of events are made, the same for all servers that go on with each other's streams; "
+        "better set as JAXGEN_STREAM_SECRET, since ps shows flags (default: made of the caller's API key; without keys "
+        "one of this process)",
+    )
+    server.add_argument(
         "--stream-event-ids",
         action="store_true",
         help="events of all streams have ids, by which a stream that broke goes on (default: where the request asks)",
@@ -192,6 +201,13 @@ def _add_browsers_and_tls(parser: CommandLine) -> None:
         action="append",
         metavar="ORIGIN",
         help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
+    )
+    cors.add_argument(
+        "--allowed-hosts",
+        action="append",
+        metavar="NAME",
+        help="name by which a server without keys may be called, beside localhost and addresses, *.NAME or *; may be "
+        "repeated (default: any, but at loopback addresses none)",
     )
     cors.add_argument(
         "--allowed-methods", action="append", metavar="METHOD", help="method that they may use (default: *)"
@@ -259,6 +275,8 @@ def server_config(args: Any) -> ServerConfig:
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         structured_additional_properties=args.structured_additional_properties,
+        allowed_hosts=tuple(args.allowed_hosts or ()),
+        stream_secret=args.stream_secret,
         stream_event_ids=args.stream_event_ids,
         **limits,
         **times,

@@ -3,7 +3,9 @@
 import codecs
 import hmac
 import logging
+import stat
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
@@ -23,6 +25,17 @@ CALLER = "jaxgen.caller"
 """Key in a request's scope: the caller's name, as ``ApiKeys.caller`` returns it; missing where no key is needed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a caller gets by the line of its key."""
+
+    weight: float = 1.0
+    operator: bool = False
+
+
+DEFAULT_RIGHTS = Rights()
+
+
 def open_paths(config: ServerConfig) -> frozenset[str]:
     """Return the paths of the API that need no key."""
     return OPEN_PATHS | {"/metrics"} if config.public_metrics else OPEN_PATHS
@@ -32,15 +45,16 @@ class ApiKeys:
     """The valid API keys: ``keys``, and the keys of a file, which is read again when it changes.
 
     The file has one key in each line, perhaps followed by ``weight=2``: under contention this caller gets twice the
-    tokens of others. Empty lines and lines that begin with # are ignored. Raises ConfigError if the file cannot be read
-    or has no key; later, the last known keys stay valid while it cannot be read, and two lines of the log say so.
+    tokens of others; and by ``operator``: this caller may see what all callers do. Empty lines and lines that begin
+    with # are ignored. Raises ConfigError if the file cannot be read or has no key; later, the last known keys stay
+    valid while it cannot be read, and two lines of the log say so.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
         self._given = [_digest(key.encode()) for key in keys]
         self._file = file
         self._in_file: list[bytes] = []
-        self._weights: dict[str, float] = {}
+        self._rights: dict[str, Rights] = {}
         self._version: tuple[int, ...] = ()
         self._is_stale = False
         if file is not None:
@@ -50,6 +64,8 @@ class ApiKeys:
                 raise ConfigError(f"--api-key-file {file} cannot be read: {error.strerror}") from error
             if not self._in_file:
                 raise ConfigError(f"--api-key-file {file} has no key in it")
+            if (mode := stat.S_IMODE(file.stat().st_mode)) & stat.S_IROTH:
+                logger.warning("--api-key-file %s can be read by every user of this machine (mode %04o)", file, mode)
 
     @property
     def asked_for(self) -> bool:
@@ -67,9 +83,9 @@ class ApiKeys:
             return None
         return digest.hex() if self._file is not None or len(known) > 1 else ""
 
-    def weight(self, caller: str) -> float:
-        """Return a caller's weight, by the name that ``caller`` returned."""
-        return self._weights.get(caller, 1.0)
+    def rights(self, caller: str) -> Rights:
+        """Return a caller's rights, by the name that ``caller`` returned."""
+        return self._rights.get(caller, DEFAULT_RIGHTS)
 
     def reload(self) -> bool:
         """Read the file again, though it may seem unchanged. Return False where there is none."""
@@ -106,7 +122,7 @@ class ApiKeys:
         self._version = version
         keys = _keys_of(content, file)
         self._in_file = list(keys)
-        self._weights = {digest.hex(): weight for digest, weight in keys.items()}
+        self._rights = {digest.hex(): rights for digest, rights in keys.items()}
         return True
 
 
@@ -129,8 +145,9 @@ class ApiKeyMiddleware:
             await found.response()(scope, receive, send)
         else:
             context = context_of(scope)
-            context.caller, context.weight = found, self._keys.weight(found)
-            context.secret = _digest(b"secret of " + key.partition(" ")[2].strip().encode("latin-1"))
+            rights = self._keys.rights(found)
+            context.caller, context.weight, context.operator = found, rights.weight, rights.operator
+            context.key = key.partition(" ")[2].strip().encode("latin-1")
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:
@@ -145,15 +162,15 @@ class ApiKeyMiddleware:
         return caller
 
 
-def _keys_of(content: bytes, file: Path) -> dict[bytes, float]:
-    """Return the digests of a file's keys, and their weights. Raises ConfigError that names the line, never the key."""
+def _keys_of(content: bytes, file: Path) -> dict[bytes, Rights]:
+    """Return the digests of a file's keys, and their rights. Raises ConfigError that names the line, never the key."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ConfigError(f"--api-key-file {file} is UTF-16: save it as UTF-8")
     keys = {}
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
         words = _words(line)
         if words and not words[0].startswith(b"#"):
-            keys[_digest(words[0])] = _weight(words[1:], f"--api-key-file {file}, line {number}")
+            keys[_digest(words[0])] = _rights(words[1:], f"--api-key-file {file}, line {number}")
     return keys
 
 
@@ -165,18 +182,22 @@ def _words(line: bytes) -> list[bytes]:
         return line.split()
 
 
-def _weight(words: list[bytes], where: str) -> float:
-    """Parse the weight after a line's key. Raises ConfigError."""
-    if not words:
-        return 1.0
-    name, _, value = words[0].partition(b"=")
+def _rights(words: list[bytes], where: str) -> Rights:
+    """Parse the words after a line's key. Raises ConfigError."""
+    values = dict(word.partition(b"=")[::2] for word in words)
+    weight = _number(values.get(b"weight", b"1"))
+    known = all(word == b"operator" or word.startswith(b"weight=") for word in words)
+    if not known or len(values) < len(words) or not 0.0 < weight < inf:
+        raise ConfigError(f"{where}: behind a key may be weight=NUMBER, above 0, and operator, and nothing else")
+    return Rights(weight, operator=b"operator" in values)
+
+
+def _number(text: bytes) -> float:
+    """Return the number that a text is; 0 for another text."""
     try:
-        weight = float(value)
+        return float(text)
     except ValueError:
-        weight = 0.0
-    if name != b"weight" or len(words) > 1 or not 0.0 < weight < inf:
-        raise ConfigError(f"{where}: behind a key may be weight=NUMBER, above 0, and nothing else")
-    return weight
+        return 0.0
 
 
 def _digest(key: bytes) -> bytes:

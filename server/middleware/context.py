@@ -48,10 +48,12 @@ class RequestContext:
     error: str | None = None
     """The code, or else the type, of the caller's error."""
     caller: str = ""
-    secret: bytes = field(default=b"", repr=False)
-    """Made from the caller's API key; empty where no key is needed."""
+    key: bytes = field(default=b"", repr=False)
+    """The caller's API key; empty where no key is needed."""
     weight: float = 1.0
     """The caller's weight under contention."""
+    operator: bool = False
+    """Whether its key is an operator's, who may see what all callers do."""
     is_quiet: bool = False
     """Whether it is a probe, or asks for a file of the page: logged at level DEBUG, and not traced."""
     send_more: Send | None = None

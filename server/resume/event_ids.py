@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 from jaxgen.server.resume.ticket import Ticket, answer_differs, malformed
@@ -19,6 +20,11 @@ class Mark(NamedTuple):
 
     tokens: int
     checksum: int
+
+    def sealed(self, key: bytes) -> "Mark":
+        """Return the mark as ids have it, with a checksum that tells nothing of the tokens without the key."""
+        digest = blake2b(b"%d-%d" % self, digest_size=4, key=key).digest()
+        return Mark(self.tokens, int.from_bytes(digest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,12 @@ class EventIds:
     How tokens are joined to events depends on time, so an id has the tokens of each choice, not the number of events.
     """
 
-    def __init__(self, ticket: bytes | None, positions: Sequence[Position]) -> None:
-        """``ticket`` None: events have no ids. ``positions``: what the caller has of each choice; that is left out."""
+    def __init__(self, ticket: bytes | None, positions: Sequence[Position], key: bytes = b"") -> None:
+        """``ticket`` None: events have no ids. ``positions``: what the caller has of each choice; that is left out.
+
+        ``key``: of the checksums in these and in ids.
+        """
+        self._key = key
         self._head = None if ticket is None else b"\nid: " + ticket + b"."
         self._told = [b"" for _ in positions]
         self._due = [_dropped(position) for position in positions]
@@ -111,7 +121,7 @@ class EventIds:
         """
         if len(events) == 1 and not self._due[index]:  # nearly always
             if self._head is not None:
-                self._told[index] = b"%d-%08x" % mark
+                self._told[index] = b"%d-%08x" % mark.sealed(self._key)
             return [events[0] + self._end()]
         ends = self.ends(index, mark, len(events))
         return [event + end for event, end in zip(events[len(events) - len(ends) :], ends, strict=True)]
@@ -121,6 +131,7 @@ class EventIds:
 
         ``number``: of the first of these, where events have numbers.
         """
+        mark = mark.sealed(self._key)
         told, before, whole = self._told, self._told[index], b"%d-%08x" % mark
         left_out = self._due[index].popleft().of(mark, count) if self._due[index] else 0
         ends: list[bytes] = []

@@ -19,6 +19,7 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.event_ids import LastEvent
+from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.resume.ticket import ASKING, FIELD, Identity, Ticket
 from jaxgen.server.schema.base import CallerFields, ResumeFromTokens
 
@@ -48,7 +49,8 @@ class Binding:
     def ticket(self, identity: Identity, reading: bytes) -> Ticket:
         """Return the ticket of an answer. ``reading``: what this server made of the body."""
         body = self.body.model_dump_json(exclude=_NOT_COMPUTED, by_alias=True).encode()
-        return Ticket(identity, Ticket.short(self.digest.encode()), Ticket.short(body), Ticket.short(reading))
+        hashes = [Ticket.short(value, self.secret) for value in (self.digest.encode(), body, reading)]
+        return Ticket(identity, *hashes)
 
     def tokens(self, num_choices: int, vocab_size: int) -> Sequence[Sequence[int]]:
         """Return the tokens that the caller says it has of each choice. Raises ApiError 400."""
@@ -76,7 +78,7 @@ def digest_of(params: CompletionParams, prompts: Sequence[Prompt], reading: Answ
     return hashed.digest()
 
 
-def read_last_event(body: CallerFields, scope: Scope) -> LastEvent | None:
+def read_last_event(body: CallerFields, scope: Scope, secrets: Secrets) -> LastEvent | None:
     """Return what the id in the header, or in the body, says; None: the request begins a stream. Raises ApiError."""
     text = Headers(scope=scope).get(FIELD, "") if "headers" in scope else ""
     if body.resume is not None:
@@ -87,7 +89,7 @@ def read_last_event(body: CallerFields, scope: Scope) -> LastEvent | None:
         return None
     if not body.stream:
         raise bad_request(f"{FIELD} needs stream to be true.", FIELD)
-    return LastEvent.decode(text, context_of(scope).secret)
+    return LastEvent.decode(text, secrets.of(context_of(scope).key))
 
 
 def shows_ids(body: CallerFields, scope: Scope, *, resumes: bool, default: bool) -> bool:

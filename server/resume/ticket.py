@@ -1,13 +1,13 @@
 """Write and check what the ids of one stream's events have in common: what is needed to compute its answer again.
 
-It is not secret, and no server keeps it. A code made with the caller's key shows that a server gave it to this caller.
+No server keeps it. Its hashes and its code are made with the caller's secret: they tell others nothing, and show that a
+server gave it to this caller.
 """
 
 import hmac
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import NamedTuple
 
 from jaxgen.server.errors import ApiError, bad_request
@@ -16,7 +16,7 @@ FIELD = "Last-Event-ID"
 ASKING = "X-Event-IDs"
 """Header by which a caller asks for the ids of a stream's events, as by ``return_event_ids`` in the body."""
 
-_VERSION = 1
+_VERSION = 2
 _LAYOUT = struct.Struct(">B16sqI6s6s6s")
 _CODE_BYTES = 13  # with the layout 60 bytes, which are 80 characters without padding
 LENGTH = 80
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """An answer's identity, and hashes of what else its bits depend on.
+    """An answer's identity, and keyed hashes of what else its bits depend on.
 
     ``engine``: of the engine's digest. ``body``: of the body. ``reading``: of the prompt's tokens and the parameters
     that this server made of the body.
@@ -47,9 +47,14 @@ class Ticket:
     reading: bytes
 
     @staticmethod
-    def short(value: bytes) -> bytes:
+    def short(value: bytes, secret: bytes) -> bytes:
         """Return the hash of a value, as a ticket has it."""
-        return sha256(value).digest()[:6]
+        return hmac.digest(b"jaxgen hash" + secret, value, "sha256")[:6]
+
+    def positions_key(self, secret: bytes) -> bytes:
+        """Return the key of the checksums of this answer's tokens."""
+        fields = _LAYOUT.pack(_VERSION, *self.identity, self.engine, self.body, self.reading)
+        return hmac.digest(b"jaxgen positions" + secret, fields, "sha256")
 
     def encode(self, secret: bytes) -> bytes:
         """Return the ticket as LENGTH characters, with a code made with the caller's ``secret``."""

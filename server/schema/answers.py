@@ -251,6 +251,12 @@ class Batch(BaseModel):
     request_counts: dict[str, int]
 
 
+class DeletedBatch(BaseModel):
+    id: str
+    object: Literal["batch"]
+    deleted: Literal[True]
+
+
 class Page(BaseModel):
     """Of a list; ``after`` the ``last_id`` comes the next."""
 

@@ -18,6 +18,7 @@ from jaxgen.server.middleware.context import context_of
 from jaxgen.server.steps.history import History, HistoryMiddleware
 from jaxgen.server.steps.hub import Hub, Reader
 from jaxgen.server.steps.readings import Meter
+from jaxgen.server.steps.views import EVERYTHING
 
 
 class Steps:
@@ -63,12 +64,15 @@ class Steps:
         journal = keeper.journal
         if journal is None:
             raise ApiError(503, "The engine is still starting.", code="starting", headers={"Retry-After": "5"})
-        with self._hub.place():
+        caller = scope.get(CALLER, "")
+        with self._hub.place(caller):
             await send(start_of_events())
             if scope["method"] == "HEAD":
                 await send(more_events((), last=True))
                 return
-            reader = Reader(EventWriter(context_of(scope).send_more or send), scope.get(CALLER, ""))
+            context = context_of(scope)
+            view = EVERYTHING if context.operator else caller
+            reader = Reader(EventWriter(context.send_more or send), caller, view)
             self._hub.join(reader, journal)
             try:
                 await until_disconnect(receive, reader.run())

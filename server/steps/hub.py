@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from jaxgen.client import EngineClient
@@ -11,18 +11,20 @@ from jaxgen.journal import Journal
 from jaxgen.server.api.sse import EventWriter
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.lifecycle import Lifecycle
+from jaxgen.server.shares import Shares
 from jaxgen.server.steps.history import History
 from jaxgen.server.steps.readings import Meter, Reading
 from jaxgen.server.steps.records import (
+    NewRecords,
     News,
     by_caller,
     by_class,
     encode_now,
     make_hello,
     make_mine,
-    make_news,
     make_now,
 )
+from jaxgen.server.steps.views import Views
 
 INTERVAL = 0.2
 TICKS_OF_NOW = 5
@@ -35,8 +37,10 @@ MOST_READERS = 64
 class Reader:
     """One stream of the feed. Nothing is kept for a reader whose connection is full: it loses what comes meanwhile."""
 
-    def __init__(self, writer: EventWriter, caller: str) -> None:
+    def __init__(self, writer: EventWriter, caller: str, view: str) -> None:
+        """``view``: whose events it sees, as in ``views``."""
         self.caller = caller
+        self.view = view
         self.known = 0
         """Number of the arrival up to which it knows its own requests."""
         self._writer = writer
@@ -99,29 +103,24 @@ class Hub:
         self._history = history
         self._lifecycle = lifecycle
         self._keyed = keyed
-        self._places = 0
+        self._places = Shares(MOST_READERS)
         self._readers: set[Reader] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._steps = self._events = 0
         """How many records of the journal readers have been told."""
-        self._told_before: News | None = None
-        """What a new reader is told of the time before, if it was encoded since the last tick."""
+        self._views: Views | None = None
+        self._told_before: NewRecords | None = None
+        """What new readers are told of the time before, if one has come since the last tick that had news."""
         self._recent: deque[Reading] = deque()
         self._now: dict[str, bytes] = {}
         """The last event ``now``, by reader's name."""
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
+    def place(self, caller: str) -> AbstractContextManager[None]:
         """Count a reader. Raises ApiError 429 if there are too many."""
-        if self._places >= MOST_READERS:
-            message = f"The server is at its limit: {MOST_READERS} callers read its steps."
-            raise ApiError(429, message, code="too_many_readers", headers={"Retry-After": "5"})
-        self._places += 1
-        try:
-            yield
-        finally:
-            self._places -= 1
+        message = f"The server is at its limit: {self._places.limit} streams of its steps are read."
+        refusal = ApiError(429, message, code="too_many_readers", headers={"Retry-After": "5"})
+        return self._places.place(caller, refusal)
 
     def join(self, reader: Reader, journal: Journal) -> None:
         """Tell a new reader what the journal has, and from now on what is new."""
@@ -129,8 +128,9 @@ class Hub:
             self._begin(journal)
         self._readers.add(reader)
         if self._told_before is None:
-            self._told_before = make_news(journal, (0, self._steps), (0, self._events))
-        before = None if self._told_before is None else News(self._told_before.head, self._told_before.count, 0)
+            self._told_before = self._records(journal, 0, 0)
+        before = self._told_before.news(reader.view)
+        before = None if before is None else replace(before, dropped=0)
         reader.tell(None, make_hello(self._engine, journal, INTERVAL))
         reader.tell(before, self._now_of(reader.caller, journal) + self._mine(reader, journal, {}))
 
@@ -138,9 +138,15 @@ class Hub:
         self._readers.discard(reader)
         if not self._readers and self._timer is not None:
             self._timer.cancel()
-            self._timer = self._told_before = None
+            self._timer = self._told_before = self._views = None
             self._recent.clear()
             self._now.clear()
+
+    def _records(self, journal: Journal, step: int, event: int) -> NewRecords:
+        """Return the records from these numbers to those that readers have been told."""
+        if self._views is None:
+            self._views = Views(journal)
+        return NewRecords(journal, self._views, (step, self._steps), (event, self._events))
 
     def _begin(self, journal: Journal) -> None:
         self._steps, self._events = journal.steps.count, journal.events.count
@@ -152,10 +158,10 @@ class Hub:
     def _tick(self, journal: Journal) -> None:
         self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._tick, journal)
         self._ticks += 1
-        steps, events = journal.steps.count, journal.events.count
-        news = make_news(journal, (self._steps, steps), (self._events, events))
-        self._steps, self._events = steps, events
-        if news is not None:
+        step, event = self._steps, self._events
+        self._steps, self._events = journal.steps.count, journal.events.count
+        records = self._records(journal, step, event)
+        if (self._steps, self._events) != (step, event):
             self._told_before = None
         is_now = self._ticks % TICKS_OF_NOW == 0
         if is_now:
@@ -163,7 +169,7 @@ class Hub:
         mine: dict[tuple[str, int], bytes] = {}
         for reader in tuple(self._readers):
             now = self._now_of(reader.caller, journal) if is_now else b""
-            self._tell(reader, journal, news, now, mine)
+            self._tell(reader, journal, records.news(reader.view), now, mine)
         if self._lifecycle.draining or self._engine.status().state == "dead":
             for reader in self._readers:
                 reader.end()

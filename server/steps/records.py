@@ -4,13 +4,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from jaxgen.client import EngineClient
-from jaxgen.journal import Journal, LiveRequest, StepRecord
+from jaxgen.journal import EventRecord, Journal, LiveRequest, StepRecord
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.middleware.context import CALLER_DIGITS
 from jaxgen.server.steps.readings import Meter, Reading, blocks, links, per_second
+from jaxgen.server.steps.views import Views
 
 EVENT_FIELDS = ("time", "request", "kind", "values")
 _OF_A_RESPONSE = "resp-"
@@ -32,19 +34,33 @@ class News:
         return b"%b%d}\n\n" % (self.head, self.dropped + dropped)
 
 
-def make_news(journal: Journal, steps: tuple[int, int], events: tuple[int, int]) -> News | None:
-    """Encode the steps and events between two numbers each; None where there are none."""
-    new_steps, new_events = journal.steps.between(*steps), journal.events.between(*events)
-    count = len(new_steps) + len(new_events)
-    if not count:
-        return None
-    shown = {
-        "steps": [_step(record) for record in new_steps],
-        "events": [(round(time, 4), *rest) for time, *rest in new_events],
-    }
-    whole = sse_event({**shown, "dropped": 0}, name="steps")
-    head = whole.removesuffix(b"0}\n\n")
-    return News(head, count, steps[1] - steps[0] + events[1] - events[0] - count)
+class NewRecords:
+    """The steps and events of the journal between two numbers each."""
+
+    def __init__(self, journal: Journal, views: Views, steps: tuple[int, int], events: tuple[int, int]) -> None:
+        self._views = views
+        self._steps = journal.steps.between(*steps)
+        self._events = journal.events.between(*events)
+        self._dropped = steps[1] - steps[0] + events[1] - events[0] - len(self._steps) - len(self._events)
+        self._made: dict[str, News | None] = {}
+
+    def news(self, view: str) -> News | None:
+        """Return what a view has of them, encoded once; None where that is nothing."""
+        if view not in self._made:
+            self._made[view] = self._encode(self._views.seen(self._events, view))
+        return self._made[view]
+
+    @cached_property
+    def _shown_steps(self) -> list[tuple[float, ...]]:
+        return [_step(record) for record in self._steps]
+
+    def _encode(self, events: list[EventRecord]) -> News | None:
+        count = len(self._steps) + len(events)
+        if not count:
+            return None
+        shown = {"steps": self._shown_steps, "events": [(round(time, 4), *rest) for time, *rest in events]}
+        whole = sse_event({**shown, "dropped": 0}, name="steps")
+        return News(whole.removesuffix(b"0}\n\n"), count, self._dropped)
 
 
 def _step(record: StepRecord) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from tests.clients.conftest import MODEL, ROOT
 
 SECONDS = 30
 """Most time for anything that a test waits for."""
+SHARED = ("--stream-secret", "what all replicas share")
 WORKER = "x-smg-routed-worker-id"
 """The router's header that names the replica."""
 
@@ -55,7 +56,7 @@ class Replica:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        command = (str(self.python.absolute()), "-m", "jaxgen.server.cli", "serve", "--port", str(self.port))
+        command = (str(self.python.absolute()), "-m", "jaxgen.server.cli", "serve", "--port", str(self.port), *SHARED)
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def wait(self) -> None:

@@ -292,7 +292,7 @@ def test_s3_and_what_may_happen_to_it(serve: Callable[..., Any], s3: tuple[str, 
     client = boto3.client("s3", endpoint_url=address, region_name="us-east-1")
     names = [one["Key"] for one in client.list_objects_v2(Bucket="bucket")["Contents"]]
     assert len(names) == 3 * NUM_BLOCKS
-    assert all(re.fullmatch(r"some/prefix/v1/[0-9a-f]{2}/[0-9a-f]{30}", name) for name in names)
+    assert all(re.fullmatch(r"some/prefix/jaxgen-kv-v1/[0-9a-f]{2}/[0-9a-f]{30}", name) for name in names)
     with serve(tier) as server, serve(tier) as other:
         assert server.answer(0) == (expected[0], whole)
         assert other.answer(0) == (expected[0], whole)

@@ -11,9 +11,10 @@ from jaxgen.core.tier_address import (
     RedisAddress,
     S3Address,
     TierAddress,
+    check_key,
     tier_address,
-    without_password,
 )
+from jaxgen.core.urls import without_password
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,17 @@ def test_another_is_refused_by_one_error_without_the_password(
         tier_address(*arguments)
     assert words in str(found.value)
     assert "secret" not in str(found.value)
+
+
+def test_a_key_is_long_and_of_a_tier() -> None:
+    check_key("k" * 16, DirectoryAddress(Path("tier")))
+    for key, tier, said in (
+        ("k" * 15, DirectoryAddress(Path("tier")), "fewer than 16"),
+        ("k" * 16, None, "is of --kv-tier"),
+    ):
+        with pytest.raises(ConfigError, match=said) as refused:
+            check_key(key, tier)
+        assert "kkk" not in str(refused.value)
 
 
 def test_a_password_is_in_no_text() -> None:

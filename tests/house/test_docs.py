@@ -13,6 +13,7 @@ FOLDERS = "jaxgen|server|weights|pallas_kernels|scripts|tests|docs|examples"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "scripts" / "README.md",
     ROOT / "weights" / "demo" / "README.md",
     *sorted(DOCS.glob("*.md")),

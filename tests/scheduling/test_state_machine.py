@@ -322,7 +322,15 @@ RARE_WITH_HOST = (
 )
 
 
-RARE_WITH_CLASSES = ("preemptions", "passed over", "displaced for a promise", "both classes", "all deferred", "shared")
+RARE_WITH_CLASSES = (
+    "preemptions",
+    "passed over",
+    "displaced for a promise",
+    "gave a row",
+    "both classes",
+    "all deferred",
+    "shared",
+)
 
 
 MOST_RUNS = 24

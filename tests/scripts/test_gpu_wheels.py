@@ -6,7 +6,7 @@ from scripts.gpu.wheels import missing, names_in
 
 
 def test_all_that_the_server_imports_is_among_what_is_missing() -> None:
-    """Also what extras bring: uvicorn[standard] has httptools."""
+    """Also what is named for uvicorn alone, which does not need it."""
     found = missing("jaxgen", set())
     assert {"starlette", "uvicorn", "httptools", "configargparse", "pydantic-core", "llguidance"} <= found.keys()
     assert found["starlette"] == version("starlette")

@@ -47,7 +47,9 @@ def ask(url: str, *parts: bytes) -> bytes:
         return rest_of(connection)
 
 
-def head(path: str = "/health", *fields: str, method: str = "GET", host: str = "a", version: str = "1.1") -> bytes:
+def head(
+    path: str = "/health", *fields: str, method: str = "GET", host: str = "localhost", version: str = "1.1"
+) -> bytes:
     """A request's head, without an empty line at its end where ``fields`` has to go on."""
     return "\r\n".join((f"{method} {path} HTTP/{version}", f"Host: {host}", *fields, "", "")).encode()
 

@@ -9,12 +9,13 @@ from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import ServerConfig
 from tests.support.fakes import FakeEngine, StepTimeModel
 from tests.support.server_app import client_of
 
 HEADER = "Last-Event-ID"
 RESPONSES = "/v1/responses"
+SHARED = ServerConfig(stream_secret="what all servers of a test share")
 
 
 class Event(NamedTuple):
@@ -75,7 +76,7 @@ def streamed(
     last_id: str = "",
     key: str = "",
     status: int = 200,
-    config: ServerConfig = DEFAULT_CONFIG,
+    config: ServerConfig = SHARED,
 ) -> Any:
     """As ``ask``, of an app of its own."""
     with client_of(engine, config) as client:

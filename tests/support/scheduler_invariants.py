@@ -123,6 +123,20 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
         assert backlog.total(tier) == _work([s for s in wanting if s.level is tier], book)
 
 
+def every_tenant_has_its_rows(book: Book) -> None:
+    """Counted anew; of several tenants each without a row is owed one for its first that waits."""
+    rows = book.scheduler.policy.queues.rows
+    running = Counter(s.request.tenant for s in book.running() if not s.request.background)
+    waiting: dict[str, list[Sequence]] = defaultdict(list)
+    for sequence in sorted(book.waiting(), key=lambda s: s.order_key):
+        if not sequence.request.background:
+            waiting[sequence.request.tenant].append(sequence)
+    assert rows._running == running
+    assert rows._waiting == waiting
+    alone = len(running) + len(waiting) < 2
+    assert rows.owed(99) == ([] if alone else [line[0] for tenant, line in waiting.items() if tenant not in running])
+
+
 def _work(sequences: list[Sequence], book: Book) -> Work:
     """What is left to compute of them, each counted by itself."""
     works = [NO_WORK]
@@ -162,4 +176,5 @@ INVARIANTS = (
     the_order_is_that_of_service,
     what_is_pending_is_in_flight,
     the_backlog_is_what_the_queues_say,
+    every_tenant_has_its_rows,
 )

@@ -83,14 +83,29 @@ class PlanOracle:
         stayed = [sequence for sequence in before.running if sequence not in ending]
         may_preempt = self._book.scheduler.policy.may_preempt
         displaced = {gone for gone in preempted if any(may_preempt(other, gone) for other in before.waiting)}
+        if not self._book.plain:
+            displaced |= self._gave_rows(before, stayed, preempted)
         if stayed and stayed[0] not in displaced:
             assert stayed[0] in run
-        # Who goes is behind who stays, and behind who comes.
-        kept = run if self._book.plain else [sequence for sequence in run if sequence in before.running]
+        # Who goes is behind who stays, and behind who comes; but a tenant's only row stays before others' further ones.
+        kept = run
+        if not self._book.plain:
+            rows = Counter(s.request.tenant for s in run if not s.request.background)
+            kept = [s for s in run if s in before.running and (s.request.background or rows[s.request.tenant] > 1)]
         gone = preempted if self._book.plain else set(preempted) - displaced
         assert all(one.order_key > other.order_key for one in gone for other in kept)
         self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
+
+    def _gave_rows(self, before: Before, stayed: list[Sequence], preempted: list[Sequence]) -> set[Sequence]:
+        """Those that may have been preempted for a tenant without a row: none of a tenant's only one."""
+        had, online = Counter(s.request.tenant for s in stayed if not s.request.background), [*before.waiting]
+        owed = {s.request.tenant for s in online if not s.request.background and s.request.tenant not in had}
+        if not owed:
+            return set()
+        self._book.seen["gave a row"] += bool(preempted)
+        lost = Counter(s.request.tenant for s in preempted if not s.request.background)
+        return {s for s in preempted if s.request.background or had[s.request.tenant] > lost[s.request.tenant]}
 
     def _check_hit(self, sequence: Sequence, plan: StepPlan) -> int:
         """Where an admitted sequence begins; what is found there, the device checks when it reads."""

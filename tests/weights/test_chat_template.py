@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.chat_template import _check_syntax, read_chat_format
 from tests.support.tool_templates import BY_FORMAT
 
 WRONG = [
@@ -42,3 +42,14 @@ def test_usual_templates_pass(template: str, tmp_path: Path) -> None:
     found = read_chat_format(tmp_path)
     assert found is not None
     assert found.template == template
+
+
+@pytest.mark.parametrize("text", ["{{ 10 ** (10 ** 8) }}", "{{ 'a' * 10 ** 9 }}", "{{ 'a'|center(10 ** 9) }}"])
+def test_what_is_constant_is_not_computed_to_check_a_template(text: str) -> None:
+    """Each would take minutes, or gigabytes."""
+    _check_syntax(text, "a file")
+
+
+def test_an_unknown_filter_is_an_error_of_its_line() -> None:
+    with pytest.raises(ConfigError, match="error in line 2"):
+        _check_syntax("{{ 'a'|upper }}\n{{ 'a'|nonsense }}", "a file")

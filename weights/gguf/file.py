@@ -16,6 +16,7 @@ from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.gguf.header import check_header
 from jaxgen.weights.tensors import Array
 
 _MAGIC = b"GGUF"
@@ -151,6 +152,7 @@ def _reader(path: Path) -> Any:
     if start != _MAGIC:
         raise ConfigError(f"{path} is no GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
     try:
+        check_header(path)
         reader = GGUFReader(path)
     # what the package raises for lengths that lead out of the file, and for types it does not know
     except (ValueError, IndexError, KeyError, OverflowError) as error:

@@ -50,7 +50,7 @@ def build_prefetcher(
     offload = config.offload
     assert offload is not None, "a KV tier is behind host memory"
     assert offload.tier is not None, "this is called for a KV tier"
-    tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace)
+    tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace, secret=offload.tier_key)
     answered = tier.probe(MOST_PATIENCE)
     said = _speed(tier) if answered else f"which did not answer in {MOST_PATIENCE:.0f} s"
     logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, said)

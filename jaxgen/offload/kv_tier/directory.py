@@ -1,30 +1,71 @@
 """A store of files in a directory, on a disk, a volume or NFS, of bounded size. Host only, no jax.
 
-Each value is a file, whose name is its key: DIRECTORY/v1/ab/cdef... It is written under a temporary name and renamed,
+Each value is a file, whose name is its key: DIRECTORY/jaxgen-kv-v1/ab/cdef... What has another form of name, or is a
+link, is not counted and never removed. A value is written under a temporary name and renamed,
 so that readers, also in other processes, see all of it or nothing. Only the user may enter the folders and read the
 files. A file's time of modification is when it was used last, by the clock of whoever holds the files: the files used
 longest ago are removed first. Nothing is flushed to the disk: what a crash leaves half written has a wrong checksum.
 """
 
+import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Buffer, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.private_folders import open_to_others
 from jaxgen.offload.kv_tier.room import Room, StoredValue
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "jaxgen-kv-v1"
+_NAMED = "--kv-tier"
+_BESIDE = {FOLDER, "v1", "lost+found"}
+"""What may be in the directory: ``v1`` is an older version's."""
+_FOLDER_NAME = re.compile(r"[0-9a-f]{2}")
+_FILE_NAME = re.compile(r"[0-9a-f]{30}")
+_PARTIAL_NAME = re.compile(r"[0-9a-f]{16}\.part")
 
 PARTIAL_SECONDS = 3600.0
 """Age of a temporary file that nobody writes any more."""
 PARTIAL = ".part"
 
 
+def check_directory(directory: Path, *, keyed: bool) -> None:
+    """Raise ConfigError for a directory that has other things in it than a KV tier's; names with a dot first may be.
+
+    Warn where others could put values into it, unless these are authenticated (``keyed``).
+    """
+    try:
+        folder = directory / FOLDER
+        if folder.is_symlink():
+            raise ConfigError(f"{_NAMED} {folder} is a link: name the directory itself")
+        _refuse_others(directory, {entry.name for entry in _entries(directory)} - _BESIDE)
+        for place in (folder, directory / "v1"):
+            _refuse_others(place, {entry.name for entry in _entries(place) if not _is_ours(entry)})
+        reason = open_to_others(folder if folder.exists() else directory) if directory.exists() else None
+    except OSError as error:
+        raise ConfigError(f"{_NAMED} {directory} cannot be used: {error}") from error
+    if (directory / "v1").exists():
+        logger.info("%s is of an older version and is not used: remove it", directory / "v1")
+    if reason is not None and not keyed:
+        logger.warning(
+            "%s %s: %s, and who can write it can change answers; make it this user's alone, or set --kv-tier-key",
+            _NAMED,
+            directory,
+            reason,
+        )
+
+
 class DirectoryStore:
     """A ``ByteStore`` of at most ``most_bytes``. It makes its folders when something is written."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
-        self._directory, self._folder = directory, directory / "v1"
+        self._directory, self._folder = directory, directory / FOLDER
         self._room = Room(most_bytes, self._files, self._remove_files)
 
     @property
@@ -102,16 +143,35 @@ class DirectoryStore:
     def _files(self) -> list[StoredValue]:
         """Return all values, and remove temporary files that were left behind."""
         found: list[StoredValue] = []
-        if not self._folder.is_dir():
-            return found
-        for folder in self._folder.iterdir():
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):  # removed by another process
-                        state = entry.stat()
-                        if entry.name.endswith(PARTIAL):
-                            if time.time() - state.st_mtime > PARTIAL_SECONDS:
-                                Path(entry.path).unlink()
-                        else:
-                            found.append(StoredValue(state.st_mtime, state.st_size, entry.path))
+        for folder in filter(_is_ours, _entries(self._folder)):
+            for entry in _entries(Path(folder.path)):
+                with suppress(FileNotFoundError):  # removed by another process
+                    if not entry.is_file(follow_symlinks=False):
+                        continue
+                    state = entry.stat(follow_symlinks=False)
+                    if _FILE_NAME.fullmatch(entry.name):
+                        found.append(StoredValue(state.st_mtime, state.st_size, entry.path))
+                    elif _PARTIAL_NAME.fullmatch(entry.name) and time.time() - state.st_mtime > PARTIAL_SECONDS:
+                        Path(entry.path).unlink()
         return found
+
+
+def _is_ours(folder: os.DirEntry[str]) -> bool:
+    """Whether an entry of the tier's own folder is one of its folders of values."""
+    return _FOLDER_NAME.fullmatch(folder.name) is not None and folder.is_dir(follow_symlinks=False)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder but names that begin with a dot; none of a folder that is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _refuse_others(folder: Path, others: set[str]) -> None:
+    if others:
+        raise ConfigError(
+            f"{_NAMED} {folder} has other things in it, as {min(others)!a}: name a directory for the KV tier alone"
+        )

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Buffer, Callable, Sequence
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Protocol
 
 from jaxgen.core.stats import KVTierStats
@@ -55,10 +55,16 @@ class KVTier:
     """
 
     def __init__(
-        self, store: ByteStore, form: BlockFormat, namespace: bytes, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        store: ByteStore,
+        form: BlockFormat,
+        namespace: bytes,
+        *,
+        secret: bytes = b"",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``namespace``: of all that decides a block's bits beside its tokens. Blocks of other namespaces are not
-        found."""
+        """``namespace``: of all that decides a block's bits beside its tokens. ``secret``: seals values; empty: none is
+        sealed. Blocks of other namespaces or secrets are not found."""
         self.stats = KVTierStats()
         """Counters; each is changed by one thread only, but for dropped writes."""
         self._dropping = threading.Lock()
@@ -68,7 +74,8 @@ class KVTier:
         """Of looking up: what every call takes."""
         self._store = store
         self._form = form
-        self._namespace = blake2b(namespace, digest_size=32).digest()
+        self._secret = secret
+        self._namespace = blake2b(namespace, digest_size=32, key=sha256(secret).digest() if secret else b"").digest()
         self._clock = clock
         self._writing = Health(f"written to the KV tier {store.name}", clock)
         self._reading = Health(f"read from the KV tier {store.name}", clock)
@@ -180,7 +187,7 @@ class KVTier:
     def _open(self, name: bytes, value: bytes) -> HostBlock | None:
         """Return the block of a value; None if that is damaged, which removes it."""
         try:
-            return self._form.block(content_of(name, value))
+            return self._form.block(content_of(name, value, self._secret))
         except DamagedError as error:
             self.stats.damaged_blocks += 1
             logger.warning("a block in the KV tier %s is damaged and is removed: %s", self.name, error)
@@ -201,7 +208,7 @@ class KVTier:
             if key in self._to_compare:
                 self._to_compare.discard(key)
                 self._compare(name, parts)
-            if self._store.put(name, frame(name, parts)):
+            if self._store.put(name, frame(name, parts, self._secret)):
                 self.stats.written_blocks += 1
                 self.stats.written_bytes += sum(memoryview(part).nbytes for part in parts)
             self._writing.worked()
@@ -214,7 +221,7 @@ class KVTier:
         if value is None:
             return
         self.stats.compared_blocks += 1
-        if value != b"".join(frame(name, parts)):
+        if value != b"".join(frame(name, parts, self._secret)):
             self.stats.differing_blocks += 1
             logger.warning("a block in the KV tier %s differs from the same block computed again: removed", self.name)
             self._store.remove(name)
@@ -222,14 +229,14 @@ class KVTier:
     def _probe(self, done: threading.Event) -> None:
         name = os.urandom(KEY_BYTES)
         try:
-            self._store.put(name, frame(name, [bytes(self._form.num_bytes)]))
+            self._store.put(name, frame(name, [bytes(self._form.num_bytes)], self._secret))
             started = self._clock()
             self._store.count([name])
             self.call_seconds.observe(self._clock() - started)
             started = self._clock()
             (value,) = self._store.get([name])
             if value is not None:
-                content_of(name, value)
+                content_of(name, value, self._secret)
                 self._observe(len(value), self._clock() - started)
             self._store.remove(name)
         except Exception as error:

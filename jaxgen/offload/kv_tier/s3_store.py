@@ -1,10 +1,12 @@
 """A store in a bucket of S3, or of a server that speaks its protocol, of bounded size. Host only, no jax.
 
-A value is an object PREFIX/v1/ab/cdef..., which appears whole. S3 does not tell when an object was read: the values
+A value is an object PREFIX/jaxgen-kv-v1/ab/cdef..., which appears whole. Objects with names of another form are not
+counted and never removed. S3 does not tell when an object was read: the values
 written longest ago, by the server's clock, are removed first. What is asked of several keys is asked at the same time.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Buffer, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
 """Most seconds that a connection, and a request, may take. A request is tried twice."""
 CALL_SECONDS = 30.0
 """Most seconds for all requests of a call."""
+FOLDER = "jaxgen-kv-v1"
+_NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/[0-9a-f]{{30}}")
 AT_ONCE = 32
 """Requests under way at the same time."""
 
@@ -68,9 +72,10 @@ class BucketStore:
         return value
 
     def _values(self) -> Iterator[StoredValue]:
-        for some in obstore.list(self._store, "v1"):
+        for some in obstore.list(self._store, FOLDER):
             for one in some:
-                yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
+                if _NAME.fullmatch(one["path"]):
+                    yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
 
     def _remove_values(self, values: Sequence[StoredValue]) -> None:
         self._remove([value.name for value in values])
@@ -120,4 +125,4 @@ def _all[T](call: Callable[[str], Awaitable[T]], keys: Sequence[bytes]) -> list[
 
 def _path(key: bytes) -> str:
     name = key.hex()
-    return f"v1/{name[:2]}/{name[2:]}"
+    return f"{FOLDER}/{name[:2]}/{name[2:]}"

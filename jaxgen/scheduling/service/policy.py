@@ -4,7 +4,7 @@ clock."""
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -34,6 +34,7 @@ class ServicePolicy(Fifo):
       without targets where its class says so.
     - Cuts prompts so short that steps meet the inter-token targets of the sequences that decode.
     - Serves tenants that are over their fair share after the others.
+    - Gives a tenant that has no row one of a tenant that has several.
 
     Without classes, priorities and several tenants every plan is that of ``Fifo``. Without ``step_times`` nothing is
     refused and no step is cut.
@@ -136,6 +137,10 @@ class ServicePolicy(Fifo):
             for second in (False, True)
         ]
 
+    def owed(self, most: int) -> list[Sequence]:
+        """The first of each tenant that has no row."""
+        return self.queues.rows.owed(most)
+
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
         early may lengthen steps."""
@@ -165,6 +170,18 @@ class ServicePolicy(Fifo):
 
     def may_preempt(self, one: Sequence, other: Sequence) -> bool:
         return may_preempt(one, other)
+
+    def may_give(self, newcomer: Sequence) -> Iterable[Sequence]:
+        return self.queues.rows.may_give(self.queues.running, newcomer)
+
+    def last_running(self) -> Sequence:
+        """The last one whose tenant has further rows, of the level of the last of all."""
+        running, rows = self.queues.running, self.queues.rows
+        last = running[-1]
+        if last.request.background:
+            return last
+        of_level = takewhile(lambda sequence: sequence.level is last.level, reversed(running))
+        return next((sequence for sequence in of_level if rows.has_others(sequence)), last)
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a best-effort sequence would break an inter-token target."""

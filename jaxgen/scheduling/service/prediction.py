@@ -10,7 +10,7 @@ from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.fill import DuePrompt, FillRule
-from jaxgen.scheduling.ordered_work import Work
+from jaxgen.scheduling.ordered_work import Work, total
 from jaxgen.scheduling.queues import RequestQueues, may_preempt
 from jaxgen.scheduling.rows import Rows
 from jaxgen.scheduling.service.backlog import Backlog
@@ -68,7 +68,12 @@ class Predictor:
         backlog, order_key = self._backlog, self._queues.order_key_joined(sequence)
         backlog.find_prefix(sequence, order_key)
         own, staying = backlog.work_of(sequence), self._staying(sequence)
-        first = backlog.ahead_of(sequence.request, own, order_key, self._share)
+        owed = self._is_owed(sequence)
+        if owed:  # it begins before all that wait
+            running = [s for s in self._queues.running_to(sequence.level) if s.order_key < order_key]
+            first = total([backlog.work_of(s) for s in running if backlog.wants(s)])
+        else:
+            first = backlog.ahead_of(sequence.request, own, order_key, self._share)
         decodes = self._decodes(first, staying, step_time)
         by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
         if by_fill and decodes.count:
@@ -80,7 +85,8 @@ class Predictor:
         before = step_time.prompt_seconds(first.tokens, first.positions, decodes)
         prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
         # Once these prompts are computed, steps have decodes only.
-        wait = max(0.0, self._steps_to_room(first, own, staying) - first.tokens / each) * alone
+        room = 0.0 if owed else self._steps_to_room(first, own, staying)
+        wait = max(0.0, room - first.tokens / each) * alone
         wanted = backlog.total(Level.WITH_TARGETS).tokens + backlog.total(Level.BEST_EFFORT).tokens
         if next_is_planned and (wanted or decodes.count):
             filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
@@ -99,6 +105,13 @@ class Predictor:
         relying = [service for service in backlog.promises if not service.serve_late]
         strictest = min([sequence.service, *relying], key=lambda service: service.inter_token_seconds or inf)
         return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
+
+    def _is_owed(self, newcomer: Sequence) -> bool:
+        """Whether a newcomer takes the row of a tenant that has several, or the next that is free."""
+        queues = self._queues
+        if self._kv_cache.num_free_rows > len(queues.waiting) or not queues.rows.owes(newcomer.request.tenant):
+            return False
+        return self._kv_cache.has_row or any(queues.rows.may_give(queues.running, newcomer))
 
     def _rows_to(self, level: Level) -> Rows:
         if level not in self._rows:

@@ -85,8 +85,10 @@ def block(n: int) -> HostBlock:
     return HostBlock(bytes([n]) * SIZE)
 
 
-def tier_of(store: MemoryStore, namespace: bytes = b"model", clock: Callable[[], float] | None = None) -> KVTier:
-    return KVTier(store, Bytes(), namespace, clock=clock or Clock())
+def tier_of(
+    store: MemoryStore, namespace: bytes = b"model", clock: Callable[[], float] | None = None, secret: bytes = b""
+) -> KVTier:
+    return KVTier(store, Bytes(), namespace, secret=secret, clock=clock or Clock())
 
 
 def written(tier: KVTier, *numbers: int) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.offload.kv_tier.directory import DirectoryStore
+from jaxgen.core.errors import ConfigError
+from jaxgen.offload.kv_tier.directory import FOLDER, DirectoryStore, check_directory
 
 BIG = 10**9
 
@@ -82,7 +83,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_temporary_files_that_a_killed_writer_left_are_removed(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path, BIG)
     store.put(key(1), [b"x"])
-    old, new = (store._path(key(1)).with_name(f"{name}.part") for name in ("old", "new"))
+    old, new = (store._path(key(1)).with_name(f"{digit * 16}.part") for digit in "ab")
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (1000.0, 1000.0))
@@ -99,9 +100,93 @@ def test_after_the_clock_was_set_back_files_are_found_and_make_room(tmp_path: Pa
             age(store, n, time.time() + 10**6)
         else:
             age(store, n, 1000.0 + n)
-    path = store._path(key(0)).with_name("later.part")
+    path = store._path(key(0)).with_name(f"{'c' * 16}.part")
     path.write_bytes(b"half")
     os.utime(path, (time.time() + 10**6,) * 2)
     store.put(key(10), [bytes(100)])
     assert store.get([key(n) for n in (0, 4, 5, 6, 10)]) == [bytes(100), bytes(100), None, None, bytes(100)]
     assert sum(file.stat().st_size for file in files(tmp_path)) <= 1000 + len(b"half")
+
+
+def test_what_is_not_its_own_is_never_removed(tmp_path: Path) -> None:
+    """Old files of other names, folders of other names, and what links lead to."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "ab").mkdir(parents=True)
+    tier = tmp_path / "tier"
+    store = DirectoryStore(tier, 1000)
+    store.put(key(0), [bytes(100)])
+    own = tier / FOLDER
+    others = [
+        elsewhere / "ab" / ("0" * 30),
+        own / "00" / "paper.part",
+        own / "00" / "thesis.txt",
+        own / "llama-weights" / "model.safetensors",
+        own / "00" / "0123" / ("1" * 30),
+        tier / "v1" / "ab" / ("2" * 30),
+    ]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(500))
+        os.utime(path, (1000.0, 1000.0))
+    (own / "cd").symlink_to(elsewhere / "ab")
+    (own / "00" / ("3" * 30)).symlink_to(others[0])
+    for n in range(1, 20):
+        store.put(key(n), [bytes(100)])
+    assert all(path.exists() for path in others)
+    assert (own / "00" / ("3" * 30)).is_symlink()
+    values = [path for path in files(own) if path.stat().st_size == 100]
+    assert sum(path.stat().st_size for path in values) <= 1000
+
+
+def names_of(directory: Path, *names: str) -> Path:
+    for name in names:
+        path = directory / name
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["model.safetensors"], "has other things in it, as 'model.safetensors'"),
+        ([FOLDER + "/ab/", "weights/"], "has other things in it, as 'weights'"),
+        ([FOLDER + "/llama/"], f"{FOLDER} has other things in it, as 'llama'"),
+        (["v1/weights/"], "v1 has other things in it, as 'weights'"),
+        ([FOLDER + "/ab"], f"{FOLDER} has other things in it, as 'ab'"),
+    ],
+)
+def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path, names: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_directory(names_of(tmp_path, *names), keyed=False)
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="is a link"):
+        check_directory(tmp_path, keyed=False)
+
+
+def test_a_directory_of_its_own_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    check_directory(tmp_path / "none", keyed=False)
+    check_directory(tmp_path, keyed=False)
+    DirectoryStore(tmp_path, BIG).put(key(1), [b"x"])
+    check_directory(names_of(tmp_path, "lost+found/", ".snapshot/"), keyed=False)
+    assert not caplog.records
+    check_directory(names_of(tmp_path, "v1/"), keyed=False)
+    assert "is of an older version and is not used" in caplog.text
+
+
+def test_who_may_write_it_is_warned_of_unless_values_are_authenticated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o777)
+    for keyed, lines in ((True, 0), (False, 1)):
+        check_directory(tmp_path, keyed=keyed)
+        assert len(caplog.records) == lines
+    assert "can be written by others (mode 0777)" in caplog.text
+    assert "set --kv-tier-key" in caplog.text

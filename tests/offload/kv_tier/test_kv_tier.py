@@ -50,6 +50,32 @@ def test_a_namespace_has_blocks_of_its_own_and_no_key_is_readable() -> None:
     assert read(tier_of(store, b"other"), 1) == []
 
 
+def test_a_value_made_without_the_key_is_a_miss() -> None:
+    store, secret = MemoryStore(), b"of those who share it"
+    written(tier_of(store, secret=secret), 1, 2)
+    assert read(tier_of(store, secret=secret), 1, 2) == [block(1), block(2)]
+    assert [found(tier_of(store, secret=other), 1) for other in (b"", b"another's")] == [0, 0]
+    tier = tier_of(store, secret=secret)
+    name = tier._name(key(1))
+    for forged in (b"".join(frame(name, [bytes(SIZE)])), b"".join(frame(name, [bytes(SIZE)], b"guessed"))):
+        store.values[name] = forged
+        assert read(tier, 1) == []
+        assert name not in store.values
+    assert tier.stats.damaged_blocks == 2
+
+
+def test_every_byte_of_a_sealed_value_counts() -> None:
+    value = b"".join(frame(NAME, [b"content"], b"secret"))
+    assert bytes(content_of(NAME, value, b"secret")) == b"content"
+    for index in range(len(value)):
+        changed = bytearray(value)
+        changed[index] ^= 1
+        with pytest.raises(DamagedError):
+            content_of(NAME, bytes(changed), b"secret")
+    with pytest.raises(DamagedError, match="version is 2, not 1"):
+        content_of(NAME, value)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -17,7 +17,7 @@ from jaxgen.core.stats import KVTierStats
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.engine import Engine
 from jaxgen.offload.kv_tier import prefetcher
-from jaxgen.offload.kv_tier.directory import DirectoryStore
+from jaxgen.offload.kv_tier.directory import FOLDER, DirectoryStore
 from jaxgen.offload.kv_tier.value import content_of, frame
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 
@@ -195,7 +195,7 @@ def test_a_directory_removed_while_it_is_used_costs_what_was_in_it(
     start: Callable[..., Engine], expected: list[TokenEvent], tmp_path: Path
 ) -> None:
     engine = start()
-    shutil.rmtree(tmp_path / "v1")
+    shutil.rmtree(tmp_path / FOLDER)
     assert answer(engine) == expected
     engine.close()
     assert (computed(engine), stats(engine).errors) == (len(PROMPT), 0)

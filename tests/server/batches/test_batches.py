@@ -1,6 +1,7 @@
 """Batches, from the lines of a file to their results, over a fake engine."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.batches.store import Store
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
 from jaxgen.server.schema import answers as shapes
 from tests.server.api.test_chat import CHAT
 from tests.support.batch_client import PATH, jsonl, line, lines_of, never, run, start, upload, wait
@@ -226,6 +228,39 @@ def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
     assert [store.path(name).read_text() for name in ("ok", "no")] == ["first\n", "other\n"]
     with pytest.raises(ConfigError, match="in use by another server"):
         Store(tmp_path, ServerConfig())
+    store.close()
+
+
+def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
+    now = [1e9]
+    store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now[0])
+    file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
+    ended, active = (store.add_batch("", file_id, PATH, None)["id"] for _ in range(2))
+    store.finish(ended, "completed", {})
+    for now[0], left in ((1e9 + 99, [active, ended]), (1e9 + 100, [active])):
+        store.drop_ended()
+        assert [batch["id"] for batch in store.batches("", after=None, limit=9)["data"]] == left
+    assert store.file("", file_id)["id"] == file_id
+    store.close()
+
+
+def test_a_database_of_an_older_version_gets_its_columns(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "batches.sqlite")
+    db.executescript(
+        "CREATE TABLE batches (number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, "
+        "fields TEXT, total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0);"
+        "INSERT INTO batches (id, owner, status, input, fields) VALUES "
+        """('old', '', 'failed', 'x', '{"endpoint": 1}')"""
+    )
+    db.close()
+    now = 1e9
+    store = Store(tmp_path, ServerConfig(max_stored_bytes=20, batch_lifetime_s=100), lambda: now)
+    assert store.batch("", "old")["endpoint"] == 1
+    with pytest.raises(ApiError, match="batches of 15 bytes"):
+        store.check_quota("", 6)
+    now += 100
+    store.drop_ended()
+    store.check_quota("", 6)
     store.close()
 
 

@@ -221,10 +221,12 @@ def test_a_file_is_gone_before_the_database_needs_room_to_say_so(tmp_path: Path)
 
 
 @contextmanager
-def uploading(url: str, length: int, content: bytes) -> Iterator[socket.socket]:
+def uploading(url: str, length: int, content: bytes, *, key: str = "") -> Iterator[socket.socket]:
     """A connection with the beginning of an upload."""
     where = urlsplit(url)
     head = f"POST /v1/files HTTP/1.1\r\nhost: {where.netloc}\r\ncontent-length: {length}\r\n"
+    if key:
+        head += f"authorization: Bearer {key}\r\n"
     with socket.create_connection((where.hostname, where.port), timeout=SECONDS) as connection:
         connection.sendall(head.encode() + b"content-type: multipart/form-data; boundary=x\r\n\r\n" + content)
         yield connection
@@ -289,3 +291,14 @@ def test_a_form_that_ends_early_or_comes_byte_by_byte(tmp_path: Path) -> None:
         assert (answer.json()["filename"], answer.json()["bytes"]) == ("f", 10)
         assert client.get(f"/v1/files/{answer.json()['id']}/content").content == b"a\r\n--y\r\nbc"
         until(lambda: len(list((tmp_path / "files").iterdir())) == 1)
+
+
+def test_one_caller_with_all_uploads_keeps_no_other_out(tmp_path: Path) -> None:
+    config = ServerConfig(batch_dir=tmp_path, max_uploads=1, api_keys=("one", "two"))
+    form: dict[str, Any] = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
+    part = FORM + b"y" * 3_000_000
+    with serve(create_app(fake_engine(), config)) as url, uploading(url, 9_000_000, part, key="one"):
+        until(lambda: list((tmp_path / "files").iterdir()))
+        for key, status in (("one", 429), ("two", 200)):
+            answer = httpx2.post(f"{url}/v1/files", headers={"Authorization": f"Bearer {key}"}, **form)
+            assert answer.status_code == status

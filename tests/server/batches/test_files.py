@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from jaxgen.client import EngineStatus
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.schema import answers as shapes
 from tests.support.batch_client import PATH, jsonl, line, never, start, upload, wait
 from tests.support.fakes import MODEL
 from tests.support.server_app import client_of, error_of, fake_engine
@@ -136,6 +137,7 @@ def test_what_a_key_made_is_its_own(tmp_path: Path) -> None:
         assert [client.get(path, headers=mine).status_code for path in paths] == [200] * 3
         assert client.delete(f"/v1/files/{file_id}", headers=other).status_code == 404
         assert client.post(f"/v1/batches/{batch_id}/cancel", headers=other).status_code == 404
+        assert client.delete(f"/v1/batches/{batch_id}", headers=other).status_code == 404
         for path in ("/v1/files", "/v1/batches"):
             assert client.get(path, headers=other).json()["data"] == []
             assert client.get(path, params={"after": "x"}, headers=other).status_code == 400
@@ -193,3 +195,46 @@ def test_what_needs_no_engine_is_refused_while_draining_and_not_while_starting(
         assert (refused.status_code, error_of(refused.json())["code"]) == (503, "draining")
         assert refused.headers["retry-after"] == "7"
         assert client.get("/v1/models").status_code == 200
+
+
+def test_ended_batches_count_in_the_quota_until_they_are_deleted(tmp_path: Path) -> None:
+    asked = {"endpoint": PATH, "completion_window": "24h", "metadata": {"a": "é" * 500}}
+    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path, max_stored_batches=2)) as client:
+        asked["input_file_id"] = file_id = upload(client, b"{}\n")
+        made = [wait(client, client.post("/v1/batches", json=asked).json()["id"]) for _ in range(2)]
+        refused = client.post("/v1/batches", json=asked)
+        assert (refused.status_code, error_of(refused.json())["code"]) == (403, "quota_exceeded")
+        deleted = client.delete(f"/v1/batches/{made[0].id}")
+        shapes.DeletedBatch.model_validate(deleted.json(), strict=True)
+        assert [client.get(f"/v1/batches/{batch.id}").status_code for batch in made] == [404, 200]
+        assert client.post("/v1/batches", json=asked).status_code == 200
+        assert client.get(f"/v1/files/{file_id}").status_code == 200
+
+
+def test_the_bytes_of_batches_count_for_files_and_batches(tmp_path: Path) -> None:
+    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path, max_stored_bytes=25_000)) as client:
+        asked = {"input_file_id": upload(client, b"{}\n"), "endpoint": PATH, "completion_window": "24h"}
+        asked["metadata"] = {f"{i:02}": "é" * 400 for i in range(16)}  # type: ignore[assignment]
+        assert [client.post("/v1/batches", json=asked).status_code for _ in range(2)] == [200, 403]
+        form: dict[str, Any] = {"files": {"file": b"x" * 13_000}, "data": {"purpose": "batch"}}
+        assert client.post("/v1/files", **form).status_code == 403
+
+
+def test_a_batch_that_has_not_ended_cannot_be_deleted(tmp_path: Path) -> None:
+    with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
+        batch = start(client, upload(client, jsonl(line("a", seed=9))))
+        refused = client.delete(f"/v1/batches/{batch.id}")
+        assert (refused.status_code, error_of(refused.json())["code"]) == (409, "batch_active")
+        client.post(f"/v1/batches/{batch.id}/cancel")
+        wait(client, batch.id)
+        assert client.delete(f"/v1/batches/{batch.id}").status_code == 200
+        gone = [client.delete(f"/v1/batches/{batch.id}"), client.post(f"/v1/batches/{batch.id}/cancel")]
+        assert [answer.status_code for answer in gone] == [404, 404]
+
+
+def test_metadata_is_bounded_in_bytes(client: TestClient) -> None:
+    asked = {"input_file_id": upload(client, b"{}\n"), "endpoint": PATH, "completion_window": "24h"}
+    for value, status in (("a" * 512, 200), ("\U0001f600" * 512, 400)):
+        answer = client.post("/v1/batches", json={**asked, "metadata": {f"{i:064}": value for i in range(16)}})
+        assert answer.status_code == status, answer.text
+    assert error_of(answer.json())["param"] == "metadata"

@@ -57,11 +57,14 @@ def test_a_file_that_makes_no_sense_is_refused(
 
 def test_passwords_are_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("JAXGEN_KV_TIER_PASSWORD", "secret")
-    assert main(["config", "--kv-tier", "rediss://me:secret@host/1"]) == 0
+    monkeypatch.setenv("JAXGEN_KV_TIER_KEY", "secret of sixteen bytes")
+    endpoint = ["--otlp-traces-endpoint", "https://me:secret@collector:4318/v1/traces"]
+    assert main(["config", "--kv-tier", "rediss://me:secret@host/1", *endpoint]) == 0
     printed = capsys.readouterr().out
     assert "secret" not in printed
     found = yaml.safe_load(printed)
-    assert (found["kv-tier"], found["kv-tier-password"]) == ("rediss://***@host/1", "***")
+    assert (found["kv-tier"], found["kv-tier-password"], found["kv-tier-key"]) == ("rediss://***@host/1", "***", "***")
+    assert found["otlp-traces-endpoint"] == "https://***@collector:4318/v1/traces"
 
 
 def test_what_is_printed_is_a_file_for_the_same_run(

@@ -235,7 +235,7 @@ def test_idle_connections_are_closed_when_a_drain_begins() -> None:
     with running(engine) as server:
         asking(server.url, "/v1/completions").add_done_callback(lambda _: None)
         until(lambda: bool(engine.open))
-        with connect(server.url, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n") as idle:
+        with connect(server.url, b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n") as idle:
             received = b""
             while not received.endswith(b"}"):
                 received += idle.recv(65536)
@@ -250,7 +250,7 @@ def test_a_reader_who_reads_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> 
     engine = StoppableEngine(TOKENIZER, model=INFO, reply=lambda request: [7] * 10**6)
     engine.model = ModelInfo(MODEL, 10**6, 400)
     asked = json.dumps(body(stream=True, max_tokens=900_000, logprobs=5)).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(asked)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(asked)}\r\n\r\n"
     with running(engine) as server, connect(server.url, head.encode() + asked):
         server.until_full()
         server.tell()
@@ -263,7 +263,7 @@ def test_a_slow_reader_gets_all_of_an_answer_that_has_ended() -> None:
     """Its request is over, but much of the answer is still to be sent when the drain ends."""
     engine = StoppableEngine(TOKENIZER, model=ModelInfo(MODEL, 40_000, 400))
     asked = json.dumps(body(max_tokens=4_000, logprobs=5, prompt=[100])).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(asked)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(asked)}\r\n\r\n"
     with running(engine) as server, connect(server.url, head.encode() + asked) as slow:
         server.until_full()
         server.tell()
@@ -280,7 +280,7 @@ def test_a_slow_reader_gets_all_of_an_answer_that_has_ended() -> None:
 def test_an_upload_that_does_not_end_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "jaxgen")
     head = (
-        b"POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
         b"Content-Length: 5000\r\n\r\n--b\r\n"
     )
     config = ServerConfig(batch_dir=tmp_path)
@@ -303,7 +303,7 @@ def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, cap
     with running(stuck_after(0), ServerConfig(batch_dir=tmp_path)) as server:
         form: dict[str, Any] = {"files": {"file": ("f", b"x" * 5_000_000)}, "data": {"purpose": "batch"}}
         file_id = httpx2.post(server.url + "/v1/files", timeout=60, **form).json()["id"]
-        with connect(server.url, f"GET /v1/files/{file_id}/content HTTP/1.1\r\nHost: x\r\n\r\n".encode()):
+        with connect(server.url, f"GET /v1/files/{file_id}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()):
             server.until_full()
             server.tell()
             server.tell()

@@ -26,7 +26,7 @@ FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
     "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs "
-    "--kv-tier --kv-tier-dir --kv-tier-password --kv-tier-size"
+    "--kv-tier --kv-tier-dir --kv-tier-password --kv-tier-key --kv-tier-size"
 )
 
 

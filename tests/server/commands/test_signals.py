@@ -67,6 +67,22 @@ def test_a_call_that_takes_hours_does_not_hold_it_nor_its_children() -> None:
         assert not is_running(child)
 
 
+HELD = '"%d" % (10 ** (10 ** 8))'
+"""An operation that holds the interpreter for minutes, as a chat template may ask for."""
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_an_interpreter_that_is_held_does_not_hold_its_end(first: bool) -> None:
+    text = f'say("ready")\nfor _ in (1,): {HELD}'
+    shorter = "from jaxgen.server.commands import last_resort\nlast_resort.SECONDS = 0.5\n"
+    head, *rest = program(text)
+    with starting(head, rest[0].replace("def say", f"{shorter}def say"), serve=False, first=first) as process:
+        until_said(process, "ready")
+        time.sleep(0.2)
+        assert process.told(TERM) in (-signal.SIGKILL, signal.SIGRTMAX, 128 + signal.SIGKILL)
+        assert process.lines()[-1].startswith("jaxgen serve: killed: a signal was not taken note of")
+
+
 def test_a_hangup_while_starting_is_ignored() -> None:
     with starting(*program(f'say("ready")\n{LONG_CALL}'), serve=False) as process:
         until_said(process, "ready")

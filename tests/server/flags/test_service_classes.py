@@ -131,7 +131,7 @@ def test_a_key_file_has_weights_and_callers_are_tenants(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# keys\none weight=2\n\ntwo\n")
     keys = ApiKeys((), file)
-    assert [keys.weight(keys.caller(key) or "") for key in (b"one", b"two")] == [2.0, 1.0]
+    assert [keys.rights(keys.caller(key) or "").weight for key in (b"one", b"two")] == [2.0, 1.0]
     engine = fake_engine()
     with client_of(engine, ServerConfig(api_key_file=file)) as client:
         for key in ("one", "two"):

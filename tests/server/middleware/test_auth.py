@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.middleware.auth import ApiKeys
+from jaxgen.server.middleware.auth import ApiKeys, Rights
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import body, client_of, error_of, fake_engine
@@ -154,11 +154,50 @@ def test_what_is_no_key_is_refused_by_line_and_not_repeated(tmp_path: Path, cont
     assert "ret" not in said.removeprefix(f"--api-key-file {file}")
 
 
+@pytest.mark.parametrize(
+    ("words", "rights"),
+    [
+        ("", Rights()),
+        ("operator", Rights(operator=True)),
+        ("weight=2", Rights(2.0)),
+        ("operator weight=0.5", Rights(0.5, operator=True)),
+        ("weight=2 operator", Rights(2.0, operator=True)),
+        *[
+            (words, None)
+            for words in ("operator operator", "operator=1", "weight=1 weight=2", "weight", "weight=0", "x")
+        ],
+    ],
+)
+def test_a_line_has_a_key_and_its_rights(tmp_path: Path, words: str, rights: Rights | None) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"first\nsecond {words}\n")
+    if rights is None:
+        with pytest.raises(ConfigError, match="line 2: behind a key may be"):
+            ApiKeys((), file)
+        return
+    keys = ApiKeys((), file)
+    assert [keys.rights(keys.caller(key) or "") for key in (b"first", b"second")] == [Rights(), rights]
+
+
+@pytest.mark.parametrize(("mode", "lines"), [(0o600, 0), (0o640, 0), (0o644, 1)])
+def test_a_file_that_everybody_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, lines: int
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("first")
+    file.chmod(mode)
+    ApiKeys((), file)
+    assert [record.getMessage() for record in caplog.records] == lines * [
+        f"--api-key-file {file} can be read by every user of this machine (mode 0644)"
+    ]
+
+
 def test_a_file_that_goes_missing_warns_once_and_once_when_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, aside = tmp_path / "keys", tmp_path / "aside"
     file.write_text("first")
+    file.chmod(0o600)
     keys = ApiKeys((), file)
 
     def said() -> list[str]:
@@ -232,6 +271,7 @@ def test_a_file_that_seems_unchanged_is_read_again_when_told(tmp_path: Path, cap
     caplog.set_level("INFO", "jaxgen")
     file = tmp_path / "keys"
     file.write_text("one")
+    file.chmod(0o600)
     keys, times = ApiKeys(file=file), file.stat()
     file.write_text("two")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -145,7 +145,8 @@ def test_a_body_that_does_not_come_is_refused(path: str) -> None:
     with serve(app) as url:
         where = urlsplit(url)
         with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
-            head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n"
+            head += "content-type: application/json\r\ncontent-length: 50\r\n\r\n"
             connection.sendall(head.encode() + b'{"model": ')
             got = b""
             while part := connection.recv(4096):  # until the server closes

@@ -155,6 +155,8 @@ def gunzip(content: bytes) -> bytes:
 def test_the_flag_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--otlp-traces-endpoint", "collector:4317"]) == 2
     assert "--otlp-traces-endpoint 'collector:4317' must be a URL" in capsys.readouterr().err
+    assert main(["serve", "--otlp-traces-endpoint", "me:secret@collector:4317"]) == 2
+    assert "--otlp-traces-endpoint 'collector:4317' must be a URL" in capsys.readouterr().err
     monkeypatch.delitem(sys.modules, "jaxgen.server.middleware.tracing", raising=False)
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.delitem(sys.modules, name)

@@ -13,7 +13,7 @@ from tests.server.responses.test_responses import built
 from tests.support.resumed import HEADER, Event, events_of, whole, whole_response
 from tests.support.server_process import ServerProcess, served
 
-FLAGS = ("--served-model-name", "m")
+FLAGS = ("--served-model-name", "m", "--stream-secret", "what both servers share")
 COMPLETIONS, RESPONSES = "completions", "responses"
 LENGTH = 300
 STREAM = {"stream": True, "return_event_ids": True}

@@ -17,7 +17,18 @@ from tests.server.resume.test_resume import requests_of
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.live_server import serve
-from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, one_by_one, post, streamed, whole_response
+from tests.support.resumed import (
+    HEADER,
+    RESPONSES,
+    SHARED,
+    Event,
+    ask,
+    every,
+    one_by_one,
+    post,
+    streamed,
+    whole_response,
+)
 from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
 
@@ -81,7 +92,7 @@ def test_a_response_goes_on(case: str, paces: tuple[int, int]) -> None:
     unbroken = streamed(engine, RESPONSES, asked(**fields))
     told = whole_response(unbroken)
     assert len({event.last_id for event in unbroken}) == len(unbroken)
-    with client_of(other) as client:
+    with client_of(other, SHARED) as client:
         for count, event in enumerate(unbroken, 1):
             other.requests.clear()
             rest = ask(client, RESPONSES, asked(**fields), event.last_id)
@@ -110,7 +121,7 @@ def test_a_stream_may_break_again() -> None:
 
 
 def test_the_id_may_be_in_the_body() -> None:
-    with client_of(hello()) as client:
+    with client_of(hello(), SHARED) as client:
         unbroken = ask(client, RESPONSES, asked())
         resume = {"last_event_id": unbroken[3].last_id}
         rest = ask(client, RESPONSES, asked(resume=resume))
@@ -130,7 +141,7 @@ def kept(client: TestClient, name: str) -> tuple[Any, Any]:
 
 def test_where_it_ends_it_is_kept_under_the_same_ids() -> None:
     fields = asked(input=[{"role": "user", "content": "Hi"}, {"role": "user", "content": "And", "id": "mine"}])
-    with client_of(hello()) as client, client_of(hello()) as other:
+    with client_of(hello(), SHARED) as client, client_of(hello(), SHARED) as other:
         unbroken = ask(client, RESPONSES, fields)
         name = unbroken[-1].value["response"]["id"]
         for event in (unbroken[4], unbroken[4], unbroken[-1]):
@@ -152,7 +163,7 @@ def test_where_it_ends_it_is_kept_under_the_same_ids() -> None:
 def test_the_openai_client_goes_on() -> None:
     unbroken = streamed(hello(), RESPONSES, asked())
     with (
-        serve(create_app(hello())) as url,
+        serve(create_app(hello(), SHARED)) as url,
         openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
         for count in (1, 4, 7):
@@ -233,7 +244,7 @@ class TestRefusals:
         assert error["code"] == "answer_differs"
 
     def test_what_is_no_stream(self, last_id: str) -> None:
-        with client_of(hello()) as client:
+        with client_of(hello(), SHARED) as client:
             answer = client.post(RESPONSES, json=asked(), headers={HEADER: last_id})
         assert (answer.status_code, error_of(answer.json())["param"]) == (400, HEADER)
 
@@ -246,7 +257,7 @@ def test_a_failure_has_no_id() -> None:
         if index == 3:
             raise RuntimeError("a broken device")
 
-    with client_of(hello(pace=pace)) as client:
+    with client_of(hello(pace=pace), SHARED) as client:
         answer = post(client, RESPONSES, asked())
     *events, failed, rest = answer.text.split("\n\n")
     assert (rest, "response.failed" in failed, "id: " in failed) == ("", True, False)

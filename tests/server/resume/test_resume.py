@@ -13,7 +13,7 @@ from tests.server.api.test_chat import chat_engine, user
 from tests.server.api.test_reasoning import thinks
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine, says
-from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, one_by_one, post, streamed, whole
+from tests.support.resumed import HEADER, RESPONSES, SHARED, Event, ask, every, one_by_one, post, streamed, whole
 from tests.support.server_app import body, byte_by_byte, client_of, fake_engine
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PARIS, WEATHER, F
@@ -54,7 +54,7 @@ def check_cuts(make: Callable[[int], FakeEngine], path: str, fields: dict[str, A
     assert len(told["head"]) == 1
     assert len({event.last_id for event in unbroken}) == len(unbroken)
     other = make(second)
-    with client_of(other) as client:
+    with client_of(other, SHARED) as client:
         for count, event in enumerate(unbroken, 1):
             other.requests.clear()
             rest = ask(client, path, fields, event.last_id)
@@ -109,7 +109,7 @@ def test_a_stream_may_break_again() -> None:
 
 def test_the_id_may_be_in_the_body() -> None:
     fields = body(max_tokens=5)
-    with client_of(fake_engine(pace=one_by_one)) as client:
+    with client_of(fake_engine(pace=one_by_one), SHARED) as client:
         unbroken = ask(client, COMPLETIONS, fields)
         resume = {"resume": {"last_event_id": unbroken[1].last_id}}
         assert ask(client, COMPLETIONS, fields | resume) == unbroken[2:]
@@ -124,7 +124,7 @@ def test_tokens_that_came_are_not_computed_again(fields: dict[str, Any]) -> None
     """All but the last, and those of which log-probabilities were held back: as of a stop string that did not come."""
     asked = body(max_tokens=14, return_token_ids=True, **fields)
     engine = fake_engine(reply=says(byte_by_byte("one ENx two ENDs")), pace=every(2))
-    with client_of(engine) as client:
+    with client_of(engine, SHARED) as client:
         check_known(engine, client, asked)
 
 
@@ -165,7 +165,7 @@ def test_tokens_that_did_not_come_are_refused() -> None:
 def test_an_unbroken_request_and_its_rest_may_run_at_once() -> None:
     """A server that does not know yet that the caller is gone gets the rest asked of it."""
     engine = fake_engine(pace=one_by_one)
-    with client_of(engine) as client:
+    with client_of(engine, SHARED) as client:
         (event, *_) = ask(client, COMPLETIONS, body(n=2))
         ask(client, COMPLETIONS, body(n=2), event.last_id)
     assert len({request.request_id for request in engine.requests}) == 4
@@ -263,7 +263,7 @@ class TestRefusals:
         assert error["code"] == "answer_differs"
 
     def test_what_is_no_stream(self, last_id: str) -> None:
-        with client_of(fake_engine()) as client:
+        with client_of(fake_engine(), SHARED) as client:
             answer = client.post(COMPLETIONS, json=self.fields, headers={HEADER: last_id})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, HEADER)
 
@@ -276,7 +276,7 @@ def test_an_error_in_the_stream_has_no_id() -> None:
         if index == 3:
             raise RuntimeError("a broken device")
 
-    with client_of(fake_engine(pace=pace)) as client:
+    with client_of(fake_engine(pace=pace), SHARED) as client:
         answer = post(client, COMPLETIONS, body(max_tokens=6))
     *events, error, rest = answer.text.split("\n\n")
     assert rest == ""

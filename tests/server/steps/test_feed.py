@@ -132,6 +132,14 @@ def test_too_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
             assert next(events)[0] == "hello"
 
 
+def test_readers_of_one_key_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_READERS", 1)
+    with served(journaling_engine(), ServerConfig(api_keys=("ann", "bob"))) as url, reading(url, "ann"):
+        assert httpx2.get(f"{url}/steps", headers={"Authorization": "Bearer ann"}).status_code == 429
+        with reading(url, "bob") as events:
+            assert next(events)[0] == "hello"
+
+
 def name_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
@@ -143,6 +151,7 @@ def test_two_keys_learn_nothing_of_each_other(tmp_path: Path) -> None:
     engine = journaling_engine()
     ann, bob = name_of("ann"), name_of("bob")
     engine.write_arrival(0, f"cmpl-{HEX}-0-0", ann).running = True
+    engine.write_event(0, "begun", 0, 0)
     engine.write_arrival(1, "cmpl-of-bob", bob, "fast")
     streams = {}
     with served(engine, ServerConfig(api_key_file=keys)) as url, ExitStack() as open_streams:
@@ -151,6 +160,8 @@ def test_two_keys_learn_nothing_of_each_other(tmp_path: Path) -> None:
         for key in ("ann", "bob"):
             streams[key] = open_streams.enter_context(reading(url, key))
         seen: dict[str, list[str]] = {key: [] for key in streams}
+        for key, others in (("ann", "fast"), ("bob", "begun")):
+            assert others not in str(next_of(streams[key], "steps")["events"])
         for key, events in streams.items():
             while not seen[key] or "mine" not in seen[key][-1]:
                 seen[key].append(str(next(events)))
@@ -172,6 +183,26 @@ def test_two_keys_learn_nothing_of_each_other(tmp_path: Path) -> None:
     assert "of-bob" not in told["ann"]
     assert ann[:12] not in told["bob"]
     assert HEX not in told["bob"].replace(f"resp_{HEX}", "")
+
+
+def test_a_caller_sees_the_events_of_its_requests_and_an_operator_all(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("ann\nbob\nroot operator\n")
+    engine = journaling_engine()
+    shown = {"ann": [0, 3], "bob": [1, 2], "root": [0, 1, 2, 3]}
+    for number, key in enumerate(("ann", "bob")):
+        engine.write_arrival(number, f"cmpl-{number}", name_of(key))
+    with served(engine, ServerConfig(api_key_file=keys)) as url, ExitStack() as stack:
+        streams = {key: stack.enter_context(reading(url, key)) for key in shown}
+        seen = {key: next_of(events, "steps")["events"] for key, events in streams.items()}
+        engine.write_arrival(2, "cmpl-2", name_of("bob"))
+        del engine.written.live[1]  # its later events are still its owner's
+        engine.write_event(1, "ended", "length", 17)
+        engine.write_arrival(3, "cmpl-3", name_of("ann"))
+        for key, events in streams.items():
+            while {event[1] for event in seen[key]} != set(shown[key]):
+                seen[key] += next_of(events, "steps")["events"]
+    assert [event[1:3] for event in seen["bob"]] == [[1, "queued"], [2, "queued"], [1, "ended"]]
 
 
 @pytest.mark.parametrize("keyed", [False, True])

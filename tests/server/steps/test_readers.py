@@ -16,6 +16,7 @@ from jaxgen.server.steps import hub as hub_module
 from jaxgen.server.steps.history import History
 from jaxgen.server.steps.hub import Hub, Reader
 from jaxgen.server.steps.readings import Meter
+from jaxgen.server.steps.views import EVERYTHING
 from tests.support.journals import JournalingEngine, journaling_engine
 from tests.support.step_feed import FeedEvent, events_in
 
@@ -55,7 +56,7 @@ class World:
 
     def join(self) -> tuple[Reader, Connection, asyncio.Task[None]]:
         connection = Connection()
-        reader = Reader(EventWriter(connection.send), "")
+        reader = Reader(EventWriter(connection.send), "", EVERYTHING)
         self.hub.join(reader, self.engine.written)
         return reader, connection, asyncio.create_task(reader.run())
 
@@ -163,7 +164,7 @@ async def test_a_connection_that_breaks_ends_its_reader_alone(world: World) -> N
         raise OSError("gone")
 
     _, other, task = world.join()
-    reader = Reader(EventWriter(broken), "")
+    reader = Reader(EventWriter(broken), "", EVERYTHING)
     world.hub.join(reader, world.engine.written)
     await asyncio.wait_for(reader.run(), 10)
     await world.tick(1)

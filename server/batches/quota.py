@@ -1,0 +1,51 @@
+"""Bound what each owner keeps in the store: files, batches, and the bytes of both."""
+
+import sqlite3
+
+from jaxgen.server.batches.tables import ACTIVE
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
+
+ACTIVE_MARKS = ", ".join("?" * len(ACTIVE))
+"""Of a query with the states ``ACTIVE`` as values."""
+
+
+class Quotas:
+    """The quotas of owners. Their methods run in the store's thread, and raise ApiError 403 over a quota."""
+
+    def __init__(self, db: sqlite3.Connection, config: ServerConfig) -> None:
+        self._db = db
+        self._config = config
+
+    def check_file(self, owner: str, size: int) -> None:
+        """Check a further file of ``size`` bytes."""
+        self._check(owner, size, "files", self._config.max_files)
+
+    def check_batch(self, owner: str, size: int) -> None:
+        """Check a further batch, of which ``size`` bytes are kept beside its files."""
+        (active,) = self._db.execute(
+            f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({ACTIVE_MARKS})", (owner, *ACTIVE)
+        ).fetchone()
+        if active >= self._config.max_batches:
+            raise _exceeded(
+                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}."
+            )
+        self._check(owner, size, "batches", self._config.max_stored_batches)
+
+    def _check(self, owner: str, size: int, table: str, most: int) -> None:
+        """Check one more row of ``size`` bytes in a table that may have ``most``."""
+        kept = {name: self._sums(name, owner) for name in ("files", "batches")}
+        most_bytes = self._config.max_stored_bytes
+        if kept[table][0] >= most or sum(stored for _, stored in kept.values()) + size > most_bytes:
+            said = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
+            raise _exceeded(f"You have {said} here; the limits are {most} {table} and {most_bytes} bytes: delete some.")
+
+    def _sums(self, table: str, owner: str) -> tuple[int, int]:
+        """Return the rows of an owner and their bytes."""
+        query = f"SELECT count(*), ifnull(sum(bytes), 0) FROM {table} WHERE owner = ?"
+        count, stored = self._db.execute(query, (owner,)).fetchone()
+        return int(count), int(stored)
+
+
+def _exceeded(message: str) -> ApiError:
+    return ApiError(403, message, code="quota_exceeded")
