@@ -12,6 +12,7 @@ from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
 from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
 from jaxgen.server.tool_calls.grammar import call_grammar, harmony_calls
 from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
+from jaxgen.server.tool_calls.object_forms import TooManyFormsError
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
 from jaxgen.text.grammar import MAX_LENGTH
 
@@ -107,7 +108,7 @@ class Tools:
             raise bad_request(
                 f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters.", "tools"
             ) from error
-        except UnwritableError as error:
+        except (UnwritableError, TooManyFormsError) as error:
             raise bad_request(f"tools: {error}.", "tools") from error
 
 
