@@ -10,7 +10,6 @@ from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.service_tier import service_class
-from jaxgen.server.requests.structured import resolve_grammar
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
 from jaxgen.server.schema.chat import ChatRequest
 
@@ -61,7 +60,10 @@ class CompletionParams:
 
 @refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Honour or refuse every field but model and prompt. Raises ApiError 400 that names the field."""
+    """Honour or refuse every field but model, prompt and those that become a grammar.
+
+    Raises ApiError 400 that names the field.
+    """
     if body.suffix:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n = _n(body, config)
@@ -243,7 +245,6 @@ def _sampling(
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        grammar=resolve_grammar(body, config),
         allowed_token_ids=_allowed_token_ids(body, model),
         bad_words=_bad_words(body, config),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
