@@ -41,8 +41,10 @@ class ChatTemplate:
     """A chat template, rendered by transformers in its sandbox with its helpers (``raise_exception``,
     ``strftime_now``). What it does not take or show of a conversation is found by probes, and written otherwise."""
 
-    def __init__(self, chat: ChatFormat) -> None:
+    def __init__(self, chat: ChatFormat, seconds: float | None = None) -> None:
+        """``seconds``: that one rendering may take; None: MAX_SECONDS."""
         self._chat = chat
+        self._seconds = seconds
         self._probe = TemplateProbe(partial(self._write, arguments={}))
 
     def warm_up(self) -> None:
@@ -153,7 +155,8 @@ class ChatTemplate:
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
         template = self._chat.template_for(tools="tools" in options)
         conversations: Any = [messages]
-        with render_limit(_compile_jinja_template(template), MAX_SECONDS):
+        seconds = MAX_SECONDS if self._seconds is None else self._seconds
+        with render_limit(_compile_jinja_template(template), seconds):
             rendered: Any = render_jinja_template(conversations, chat_template=template, **fields)
         text = str(rendered[0][0])  # it returns texts and spans in them
         text.encode()  # raises for a lone surrogate, which no tokenizer takes

@@ -47,7 +47,7 @@ async def resolve_chat(body: ChatRequest, services: AppState, caller: str) -> tu
         functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed, caller=caller
     )
     shown = () if tools is None else tools.for_template()
-    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown, params.keep)
+    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown, params.keep, caller)
     reading = services.answers.reading(body, prompt, tools)
     if (grammar := reading.grammar(answer)) is not None:
         params = params.with_grammar(grammar)
