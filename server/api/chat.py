@@ -85,7 +85,7 @@ class ChatCompletion(ChoicesBuilder):
     def whole(self) -> dict[str, Any]:
         choices = []
         for choice in self.choices:
-            piece = choice.take()
+            piece = choice.take_whole()
             message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
             if reasoning := reasoning_of(piece.deltas):
                 message |= {"content": piece.text or None, **_reasoning_json(reasoning)}

@@ -51,7 +51,7 @@ class Completion(ChoicesBuilder):
         """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
         choices = [
-            self._choice_json(index, choice, choice.take()) | self._end_extras(choice)
+            self._choice_json(index, choice, choice.take_whole()) | self._end_extras(choice)
             for index, choice in enumerate(chosen)
         ]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}

@@ -7,7 +7,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import check_priority
 from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams, check_logprobs
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
@@ -42,6 +42,8 @@ class CompletionParams:
     names_service: bool = False
     """Whether the request named its service class."""
     return_latency: bool = False
+    most_logprobs: int = DEFAULT_CONFIG.max_logprob_entries
+    """Most log-probabilities of the answer that may wait to be sent."""
 
     def within(self, room: int) -> "CompletionParams":
         """Return a copy that generates at most ``room`` tokens. Raises ApiError 400 where min_tokens is more."""
@@ -163,6 +165,7 @@ def _params(
         continuous_usage=bool(options.continuous_usage_stats) and options.include_usage is not False,
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body, model),
+        most_logprobs=config.max_logprob_entries,
         return_token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         priority=_priority(body),
