@@ -1,5 +1,6 @@
 """The bound on the log-probabilities that an answer keeps, at the endpoints."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -27,3 +28,18 @@ def test_those_of_prompts_are_counted_before_anything_is_computed(fields: dict[s
     assert (answer.status_code == 400, not engine.requests) == (is_refused, is_refused)
     if is_refused:
         assert "--max-logprob-entries" in error_of(answer.json())["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_those_of_the_answer_are_counted_as_they_come(stream: bool) -> None:
+    """A stream that is read keeps none."""
+    engine = fake_engine(pace=lambda *_: asyncio.sleep(0.002))
+    with client_of(engine, CONFIG) as client:
+        sent = body(logprobs=1, max_tokens=30, stream=stream)
+        answer = client.post("/v1/completions", json=sent)
+    if stream:
+        assert "[DONE]" in answer.text
+    else:
+        assert (answer.status_code, error_of(answer.json())["param"]) == (400, "logprobs")
+    assert engine.idle.wait(10)
+    assert not engine.open
