@@ -17,6 +17,7 @@ import numpy as np
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.processes.helper import Helper, Target
+from jaxgen.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -190,8 +191,6 @@ def as_lark(text: str) -> str:
 
     Raises ValueError for one that is too long, or neither.
     """
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
     check_length(text)
     if _LARK.search(text):
         return text
