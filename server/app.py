@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from jaxgen.client import EngineClient
-from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.core.errors import EngineDeadError, RequestRefusedError, TooMuchWaitsError
 from jaxgen.server.api.body import Bodies
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
@@ -135,6 +135,7 @@ def create_app(
             ApiError: api_error,
             RequestRefusedError: api_error,
             EngineDeadError: api_error,
+            TooMuchWaitsError: api_error,
             ClientDisconnect: client_left,
             HTTPException: http_exception,
             Exception: unexpected_error,

@@ -89,6 +89,9 @@ class ServerConfig:
     """Most tools of one request; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
+    max_logprob_entries: int = 2**21
+    """Most log-probabilities of one answer that wait to be sent, alternatives among them; one takes some 75 bytes of
+    JSON."""
     max_choices: int = 256
     """Most completions computed for one request: prompts x best_of (or n)."""
     max_stop_strings: int = 4

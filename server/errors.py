@@ -7,7 +7,13 @@ from math import ceil
 
 from starlette.responses import JSONResponse
 
-from jaxgen.core.errors import ContextLengthError, EngineDeadError, RequestRefusedError, WouldBeLateError
+from jaxgen.core.errors import (
+    ContextLengthError,
+    EngineDeadError,
+    RequestRefusedError,
+    TooMuchWaitsError,
+    WouldBeLateError,
+)
 from jaxgen.server.log import frames
 
 logger = logging.getLogger(__name__)
@@ -99,6 +105,10 @@ def as_api_error(error: Exception) -> ApiError:
             return refusal(error)
         case RequestRefusedError():
             return bad_request(str(error), error.param)
+        case TooMuchWaitsError():
+            return ApiError(
+                429, f"The server is at its limit: {error}.", code="queue_full", headers={"Retry-After": "1"}
+            )
         case EngineDeadError():
             return ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
     logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))

@@ -123,6 +123,6 @@ def test_another_tokenizer_or_template_brings_its_end(tmp_path: Path) -> None:
 
 def test_a_template_that_names_an_end_is_not_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering imports transformers, which costs each start half a second."""
-    monkeypatch.setattr(turn_end, "ChatTemplate", None)
+    monkeypatch.setattr(turn_end, "AsideTemplate", None)
     directory = chat_model(tmp_path / "model", CHATML, generation_config={"eos_token_id": [1, 384]})
     assert 384 in read_texts(directory, 386, None)[1].eos_token_ids

@@ -9,10 +9,11 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import SandboxedEnvironment
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
+from jaxgen.processes.helper import Target
+from jaxgen.processes.helpers import shared
 from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -101,14 +102,32 @@ class _Generation(Extension):
 
 
 def _check_syntax(text: str, source: str) -> None:
-    """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile."""
-    environment = SandboxedEnvironment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
-    # The compiler computes what is constant, which may take for ever, but for operators that are intercepted.
-    environment.intercepted_binops = environment.intercepted_unops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
-    environment.filters = dict.fromkeys(environment.filters, str)
+    """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile.
+
+    A helper process compiles it, since Jinja computes what is constant in it (``10 ** 10 ** 8``).
+    """
+    work = shared().submit("", lambda helper: helper.call(_COMPILER, "fault", text, seconds=_COMPILE_SECONDS))
     try:
-        environment.compile(text)
-    except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(
-            f"{source}: the chat template has an error in line {error.lineno}: {error.message}"
-        ) from error
+        fault = work.result()
+    except (TimeoutError, MemoryError) as error:
+        what = "long" if isinstance(error, TimeoutError) else "much memory"
+        raise ConfigError(f"{source}: the chat template takes too {what} to compile") from error
+    if fault is not None:
+        raise ConfigError(f"{source}: the chat template has an error in line {fault[0]}: {fault[1]}")
+
+
+class TemplateCompiler:
+    """Compiles templates, in a helper process."""
+
+    def fault(self, text: str) -> tuple[int, str | None] | None:
+        """Return the line of an error in a template, and its words; None: there is none."""
+        environment = jinja2.Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+        try:
+            environment.compile(text)
+        except jinja2.TemplateSyntaxError as error:
+            return error.lineno, error.message
+        return None
+
+
+_COMPILER = Target("jaxgen.weights.chat_template:TemplateCompiler")
+_COMPILE_SECONDS = 5.0

@@ -31,6 +31,9 @@ SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG, "config_sentence_transforme
 CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *SENTENCE_FILES)
 """Files of a model beside its weights; a directory may lack some of them."""
 
+_LONGEST = 2**26
+"""Longest JSON file that is read, bytes; tokenizers and indices of the largest models have half."""
+
 
 def is_gguf(path: Path) -> bool:
     """Whether the name is that of a file of llama.cpp's format."""
@@ -81,8 +84,12 @@ def read_json_list(directory: Path, name: str) -> list[Any]:
 def _read(directory: Path, name: str) -> Any:
     path = member(directory, name)
     try:
+        if (size := path.stat().st_size) > _LONGEST:
+            raise ConfigError(f"{path} has {size} bytes; such a file has {_LONGEST} at most")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ConfigError:  # which is a ValueError
+        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error

@@ -42,6 +42,10 @@ class WouldBeLateError(RequestRefusedError):
         self.retry_after = retry_after
 
 
+class TooMuchWaitsError(RuntimeError):
+    """A caller's work has no room beside what of it waits already; some of that will be done soon."""
+
+
 class EngineDeadError(RuntimeError):
     """The engine has stopped and takes no more requests."""
 

@@ -1,8 +1,11 @@
 """Requests to the engine, and the events that it returns. Host only, no jax."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from struct import unpack
+from typing import overload
 
 from jaxgen.core.limits import require
 from jaxgen.core.model_info import Pooling
@@ -95,6 +98,44 @@ def check_priority(priority: int) -> None:
     )
 
 
+class Alternatives(Sequence[tuple[int, float]]):
+    """Tokens and their values, as a tuple of pairs that takes 12 bytes for each: an answer may have millions."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, tokens: bytes, values: bytes) -> None:
+        """``tokens``: int32. ``values``: float64, as many."""
+        self._packed = tokens + values
+
+    def __len__(self) -> int:
+        return len(self._packed) // _PAIR_BYTES
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, float]: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Alternatives": ...
+    def __getitem__(self, at: int | slice) -> "tuple[int, float] | Alternatives":
+        if not isinstance(at, slice):
+            return tuple(self)[at]
+        middle = 4 * len(self)
+        tokens, values = memoryview(self._packed[:middle]).cast("i"), memoryview(self._packed[middle:]).cast("d")
+        return Alternatives(tokens[at].tobytes(), values[at].tobytes())
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        count = len(self)
+        found = unpack(f"={count}i{count}d", self._packed)
+        return zip(found[:count], found[count:], strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+_PAIR_BYTES = 12
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Natural-log probabilities of the raw model at one position: of the token itself, and of as many of the most
@@ -103,7 +144,7 @@ class TokenLogprobs:
 
     token: int
     logprob: float
-    top: tuple[tuple[int, float], ...]
+    top: Sequence[tuple[int, float]]
     rank: int
 
 

@@ -26,8 +26,6 @@ from jaxgen.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-COMPILE_SECONDS = 10
-"""Longest wait for a constraint to compile; llguidance's own limits end its work within seconds of that."""
 SWITCH_SECONDS = 0.0005
 """Seconds after which Python's threads take turns, instead of 5 ms. The engine's thread and an event loop that passes
 many tokens on want the interpreter at the same time, and the device has no step until the engine's gets it."""
@@ -243,12 +241,7 @@ class AsyncEngine:
         params = request.params
         if not params.is_constrained or self._constraints is None:
             return None
-        try:
-            started = self._constraints.start(params, request.answer)
-            return await asyncio.wait_for(asyncio.wrap_future(started), COMPILE_SECONDS)
-        except TimeoutError as error:
-            source = "bad_words" if params.grammar is None else params.grammar.source
-            raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
+        return await asyncio.wrap_future(self._constraints.start(params, request.answer, request.tenant))
 
     def _send(self, message: _Message) -> None:
         with self._wake:

@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 
 from jaxgen.core.pooling import Pool
-from jaxgen.core.request import TokenEvent, TokenLogprobs
+from jaxgen.core.request import Alternatives, TokenEvent, TokenLogprobs
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.latency import LatencyMeter
@@ -26,10 +26,11 @@ class _HostLogprobs:
         return cls(*map(np.asarray, arrays))
 
     def entry(self, row: int, token: int, alternatives: int) -> TokenLogprobs:
-        top = zip(
-            self.top_tokens[row, :alternatives].tolist(), self.top_values[row, :alternatives].tolist(), strict=True
+        top = Alternatives(
+            self.top_tokens[row, :alternatives].astype(np.int32).tobytes(),
+            self.top_values[row, :alternatives].astype(np.float64).tobytes(),
         )
-        return TokenLogprobs(token, float(self.chosen[row]), tuple(top), int(self.ranks[row]))
+        return TokenLogprobs(token, float(self.chosen[row]), top, int(self.ranks[row]))
 
 
 @dataclass

@@ -42,8 +42,10 @@ class ChatTemplate:
     """A chat template, rendered by transformers in its sandbox with its helpers (``raise_exception``,
     ``strftime_now``). What it does not take or show of a conversation is found by probes, and written otherwise."""
 
-    def __init__(self, chat: ChatFormat) -> None:
+    def __init__(self, chat: ChatFormat, seconds: float | None = None) -> None:
+        """``seconds``: that one rendering may take; None: MAX_SECONDS."""
         self._chat = chat
+        self._seconds = seconds
         self._probe = TemplateProbe(partial(self._write, arguments={}))
 
     def warm_up(self) -> None:
@@ -157,7 +159,7 @@ class ChatTemplate:
         with intercepting():
             compiled = _compile_jinja_template(template)
         bound(compiled)
-        with render_limit(compiled, MAX_SECONDS):
+        with render_limit(compiled, MAX_SECONDS if self._seconds is None else self._seconds):
             rendered: Any = render_jinja_template(conversations, chat_template=template, **fields)
         text = str(rendered[0][0])  # it returns texts and spans in them
         text.encode()  # raises for a lone surrogate, which no tokenizer takes

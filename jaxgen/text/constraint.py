@@ -1,23 +1,18 @@
 """What a request's next token may be: by its grammar, its allowed_token_ids and its bad_words together. Host only."""
 
-import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Barrier, Lock
+from concurrent.futures import Future
 
 import numpy as np
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_token_ids, require
 from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.processes.helper import Helper
+from jaxgen.processes.helpers import shared
 from jaxgen.text.grammar import Grammars, GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
-
-_THREADS = 2
-_STACK_BYTES = 2**28
-"""Stack size: llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds. The usual 8 MiB are used up
-at 2,000 rules, and that ends the process."""
 
 
 class Constraint:
@@ -115,7 +110,7 @@ def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
 
 
 class Constraints:
-    """Makes the constraints of requests, for one tokenizer and in threads of its own."""
+    """Makes the constraints of requests, for one tokenizer, in threads and processes aside."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         """``vocab_size``: that of the model, which may be padded beyond the tokenizer's."""
@@ -123,24 +118,20 @@ class Constraints:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._grammars = Grammars(tokenizer, vocab_size, eos_token_ids)
-        self._making = Lock()
-        self._threads: ThreadPoolExecutor | None = None
 
-    def start(self, params: SamplingParams, answer: Sequence[int] = ()) -> "Future[Constraint]":
+    def start(self, params: SamplingParams, answer: Sequence[int] = (), caller: str = "") -> "Future[Constraint]":
         """Return a future of the constraint of a request that has one, before the first token after ``answer``.
 
         Its result raises RequestRefusedError, which names the field, for a grammar that is invalid or costs too much,
-        and for fields that together allow nothing, or not the ``answer``.
+        and for fields that together allow nothing, or not the ``answer``. Callers take turns. Raises TooMuchWaitsError.
         """
-        with self._making:
-            if self._threads is None:
-                self._threads = _deep_threads()
-        return self._threads.submit(self._start, params, answer)
+        length = 0 if params.grammar is None else len(params.grammar.text)
+        return shared().submit(caller, lambda helper: self._start(params, answer, helper), length)
 
-    def _start(self, params: SamplingParams, answer: Sequence[int]) -> Constraint:
+    def _start(self, params: SamplingParams, answer: Sequence[int], helper: Helper) -> Constraint:
         allowed = params.allowed_token_ids or ()
         check_token_ids("allowed_token_ids", allowed, self._vocab_size)
-        grammar = None if params.grammar is None else self._grammars.start(params.grammar)
+        grammar = None if params.grammar is None else self._grammars.start(params.grammar, helper)
         require(
             grammar is None or not allowed or not self._eos_token_ids.isdisjoint(allowed),
             "allowed_token_ids",
@@ -173,17 +164,3 @@ def _bits(tokens: Iterable[int], vocab_size: int) -> np.ndarray:
     bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
     bits[list(tokens)] = 1
     return np.packbits(bits, bitorder="little").view(np.int32)
-
-
-def _deep_threads() -> ThreadPoolExecutor:
-    """Return a pool whose threads have started with large stacks: the stack size is a setting of the process."""
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
-    all_there = Barrier(_THREADS + 1)
-    before = threading.stack_size(_STACK_BYTES)
-    try:
-        for _ in range(_THREADS):
-            pool.submit(all_there.wait)
-        all_there.wait()
-    finally:
-        threading.stack_size(before)
-    return pool

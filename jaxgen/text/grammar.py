@@ -5,8 +5,10 @@ grammar, so machines that only measure steps and kernels do not need it.
 """
 
 import logging
+import re
+from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ import numpy as np
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar
+from jaxgen.processes.helper import Helper, Target
+from jaxgen.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -28,7 +32,13 @@ MAX_KEPT = 32
 MAX_LENGTH = 2**17
 """Longest grammar, in characters."""
 
+COMPILE_SECONDS = 10
+"""Longest time in which a helper compiles a grammar, once it has begun."""
+
 _MESSAGE_LENGTH = 300
+_LARK = re.compile(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:)")
+"""What is found in Lark; a grammar without it is GBNF. llguidance's own pattern looks past line breaks, in a time
+quadratic in their number."""
 
 
 @cache
@@ -68,41 +78,98 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, and keeps the last ones."""
+    """Compiles grammars for one tokenizer, and keeps the last ones.
+
+    A helper process compiles each first, within limits of time and memory: llguidance's own limits do not bound these
+    for all grammars, and what runs in a thread cannot be ended.
+    """
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         """``vocab_size``: that of the model, which may be padded beyond the tokenizer's."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._ll_tokenizer: LLTokenizer | None = None
+        self._checker = Target(f"{__name__}:GrammarCompiler", self._for_compiler)
+        self._compiler: GrammarCompiler | None = None
         self._making = Lock()
-        self._compiled = lru_cache(MAX_KEPT)(self._compile)
+        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
 
-    def start(self, grammar: Grammar) -> GrammarState:
+    def start(self, grammar: Grammar, helper: Helper) -> GrammarState:
         """Return the state before the first token; in a thread with a large stack, since llguidance recurses.
 
         Raises RequestRefusedError, which names the grammar's source, for a grammar that is invalid or costs too much.
         """
-        try:
-            matcher, first_mask = self._compiled(grammar.text)
-        except ValueError as error:
-            raise RequestRefusedError(f"{grammar.source}: {error}", grammar.source) from error
+        with self._making:
+            compiled = self._kept.get(grammar.text)
+            if compiled is not None:
+                self._kept.move_to_end(grammar.text)
+        if compiled is None:
+            compiled = self._compile(grammar, helper)
+        matcher, first_mask = compiled
         return GrammarState(matcher.deep_copy(), first_mask)
 
-    def _compile(self, text: str) -> "tuple[LLMatcher, np.ndarray]":
+    def _compile(self, grammar: Grammar, helper: Helper) -> "_Compiled":
+        source = grammar.source
+        try:
+            check_length(grammar.text)
+            lark = helper.call(self._checker, "check", grammar.text, seconds=COMPILE_SECONDS)
+            compiled = self._own_compiler().compile(lark)
+        except TimeoutError as error:
+            raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
+        except MemoryError as error:
+            raise RequestRefusedError(f"{source}: it takes too much memory to compile", source) from error
+        except ValueError as error:
+            raise RequestRefusedError(f"{source}: {error}", source) from error
+        with self._making:
+            self._kept[grammar.text] = compiled
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return compiled
+
+    def _own_compiler(self) -> "GrammarCompiler":
+        with self._making:  # once: it takes a second for the largest vocabularies
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(*self._for_compiler())
+            return self._compiler
+
+    def _for_compiler(self) -> tuple[str | None, int, list[int]]:
+        return self._tokenizer.to_json(), self._vocab_size, sorted(self._eos_token_ids)
+
+
+type _Compiled = "tuple[LLMatcher, np.ndarray]"
+
+
+class GrammarCompiler:
+    """Compiles grammars for the tokens of one tokenizer."""
+
+    def __init__(self, tokenizer: str | None, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """``tokenizer``: as JSON; None: it has no such form. Raises RequestRefusedError for one that is not supported,
+        which no field of a request is to blame for."""
+        self._vocab_size = vocab_size
+        self._tokens: LLTokenizer | None = None
+        self._error = ""
+        try:
+            self._tokens = _read_tokenizer(tokenizer, vocab_size, eos_token_ids)
+        except ValueError as error:
+            self._error = str(error)
+
+    def check(self, text: str) -> str:
+        """Return a Lark or GBNF grammar as Lark. Raises RequestRefusedError that says why it cannot be compiled."""
+        try:
+            lark = as_lark(text)
+            self.compile(lark)
+        except ValueError as error:
+            raise RequestRefusedError(str(error)) from error
+        return lark
+
+    def compile(self, lark: str) -> _Compiled:
         """Return a matcher at its start and its first mask. Raises ValueError that says why the grammar is invalid."""
         from llguidance import LLMatcher
-        from llguidance.gbnf_to_lark import any_to_lark
         from llguidance.numpy import fill_next_token_bitmask
 
-        if len(text) > MAX_LENGTH:
-            raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
-        try:
-            lark = any_to_lark(text)
-        except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
-            raise ValueError(_first_line(str(error))) from error
-        matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=_limits())
+        if self._tokens is None:
+            raise ValueError(self._error)
+        matcher = LLMatcher(self._tokens, lark, log_level=0, limits=_limits())
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
         if not matcher.is_error():
             fill_next_token_bitmask(matcher, masks)
@@ -112,23 +179,37 @@ class Grammars:
             raise ValueError(_first_line(faults[0]))
         return matcher, masks[0]
 
-    def _tokens(self) -> "LLTokenizer":
-        with self._making:  # once: it takes a second for the largest vocabularies
-            if self._ll_tokenizer is None:
-                self._ll_tokenizer = self._read_tokenizer()
-            return self._ll_tokenizer
 
-    def _read_tokenizer(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer
+def check_length(text: str) -> None:
+    """Raise ValueError for a grammar that is too long."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
 
-        text = self._tokenizer.to_json()
-        if text is None or not self._eos_token_ids:
-            raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
-        try:
-            return LLTokenizer(text, n_vocab=self._vocab_size, eos_token=sorted(self._eos_token_ids))
-        except Exception as error:  # any error of llguidance with a tokenizer that it does not support
-            logger.warning("structured outputs are not available with this tokenizer: %s", error)
-            raise ValueError("structured outputs are not available with this model's tokenizer") from error
+
+def as_lark(text: str) -> str:
+    """Return a Lark or GBNF grammar as Lark; in a helper, since that may take long.
+
+    Raises ValueError for one that is too long, or neither.
+    """
+    check_length(text)
+    if _LARK.search(text):
+        return text
+    try:
+        return str(gbnf_to_lark(text))
+    except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
+        raise ValueError(_first_line(str(error))) from error
+
+
+def _read_tokenizer(text: str | None, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
+    from llguidance import LLTokenizer
+
+    if text is None or not eos_token_ids:
+        raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
+    try:
+        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+    except Exception as error:  # any error of llguidance with a tokenizer that it does not support
+        logger.warning("structured outputs are not available with this tokenizer: %s", error)
+        raise ValueError("structured outputs are not available with this model's tokenizer") from error
 
 
 def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":

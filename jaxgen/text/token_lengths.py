@@ -7,6 +7,7 @@ tokenizer whose parts are not known to keep within a bound has none. Host only, 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tokenizers
@@ -49,6 +50,12 @@ def token_lengths(backend: tokenizers.Tokenizer, vocabulary: Iterable[str]) -> T
         names += [backend.normalizer.normalize_str(token.content) for token in added]
     spaces = not any(token.lstrip or token.rstrip for token in added)
     return TokenLengths(shortening * max(map(len, names), default=1), spaces)
+
+
+def most_growth(backend: tokenizers.Tokenizer) -> int:
+    """Return how many characters the replacements of the normalizer make of one, at most."""
+    parts = _parts(backend.normalizer, "normalizers")
+    return prod(max(1, len(part["content"])) for part in parts if part["type"] == "Replace")
 
 
 def _shortening(backend: tokenizers.Tokenizer) -> int | None:

@@ -7,22 +7,29 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import CDLL
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
-from jaxgen.text.token_lengths import token_lengths
+from jaxgen.text.token_lengths import most_growth, token_lengths
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
 
 MOST_REASON = 1000
 """Characters of what a library says of a tokenizer that it cannot load."""
+
+_LONG_TEXT = 2**18
+"""Least text, in characters, after which memory is given back; that takes some milliseconds."""
+_MOST_GROWTH = 1024
+"""Most characters that the normalizer may make of one: a prompt of a megabyte would take all memory."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -36,6 +43,10 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         backend.no_truncation()
         backend.no_padding()
+        if (growth := most_growth(backend)) > _MOST_GROWTH:
+            raise ConfigError(
+                f"the tokenizer's normalizer makes {growth} characters of one, the limit is {_MOST_GROWTH}"
+            )
         self._backend = backend
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
@@ -90,8 +101,17 @@ class Tokenizer:
         """Return the token ids of ``text``; ``special``: with tokens that the tokenizer adds (BOS if it has one).
 
         Other threads run meanwhile: the batch call releases the interpreter lock, the call for one text does not.
+        Raises RequestRefusedError for a text on which the tokenizers library fails.
         """
-        return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        try:
+            tokens: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which is no Exception, so that handlers would miss it
+                raise
+            raise RequestRefusedError("prompt: the model's tokenizer fails on this text", "prompt") from None
+        if len(text) >= _LONG_TEXT:
+            _return_memory()
+        return tokens
 
     def last_tokens(self, tokens: Sequence[int], most: int, *, special: bool = True) -> Sequence[int]:
         """Return the last ``most`` tokens of a text that ``encode`` has turned into ``tokens``, or all.
@@ -251,3 +271,15 @@ def _byte_level_bytes(name: str) -> bytes:
         return bytes(_BYTE_OF_CHAR[char] for char in name)
     except KeyError:  # an added token, whose name is its text
         return name.encode()
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    """Return the C library's function that gives free memory back; None: it has none (glibc alone has one)."""
+    return getattr(CDLL(None), "malloc_trim", None)
+
+
+def _return_memory() -> None:
+    """Give memory that is free back to the system: a text of a million tokens leaves hundreds of megabytes."""
+    if (trim := _trim()) is not None:
+        trim(0)

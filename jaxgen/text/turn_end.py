@@ -7,7 +7,7 @@ was. The model then ends its turns with a token that the configuration does not 
 from collections.abc import Collection
 
 from jaxgen.core.model_info import ChatFormat
-from jaxgen.text.chat_template import ChatTemplate
+from jaxgen.text.rendered_aside import AsideTemplate
 from jaxgen.text.tokenizer import Tokenizer
 
 _SEVERAL_MESSAGES = "<|channel|>"
@@ -24,5 +24,5 @@ def turn_end(chat: ChatFormat, tokenizer: Tokenizer, ends: Collection[int]) -> i
     names = [tokenizer.token_text(token) for token in ends]
     if _SEVERAL_MESSAGES in template or "eos_token" in template or any(name and name in template for name in names):
         return None
-    first = tokenizer.encode(ChatTemplate(chat).after_answer().lstrip(), special=False)[:1]
+    first = tokenizer.encode(AsideTemplate(chat).after_answer().lstrip(), special=False)[:1]
     return next((token for token in first if tokenizer.added_token(tokenizer.token_text(token)) == token), None)

@@ -11,6 +11,7 @@ from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
+from jaxgen.server.requests.grammars import answer_grammar
 from jaxgen.server.requests.params import CompletionParams, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice, only_allowed
@@ -26,11 +27,11 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         return parse_body(ChatRequest, data, self._services.config)
 
     async def _build_response(self, body: ChatRequest, context: RequestContext, identity: Identity) -> ResponseBuilder:
-        params, reading = await resolve_chat(body, self._services)
+        params, reading = await resolve_chat(body, self._services, context.caller)
         return ChatCompletion(self._engine, params, context, identity, reading)
 
 
-async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[CompletionParams, AnswerReading]:
+async def resolve_chat(body: ChatRequest, services: AppState, caller: str) -> tuple[CompletionParams, AnswerReading]:
     """Return the parameters of a conversation, and how answers to its prompt are read. Raises ApiError."""
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
@@ -38,11 +39,15 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Completio
         names = [tool.function.name for tool in body.tool_choice.allowed_tools.tools]
         functions = only_allowed(functions, names, "tool_choice.allowed_tools.tools")
     parallel = body.parallel_tool_calls is not False
-    answer = params.sampling.grammar
+    answer = await answer_grammar(body, services.config, caller)
+    if answer is not None:
+        params = params.with_grammar(answer)
     closed = closes_objects(body, services.config)
-    tools = services.answers.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed)
+    tools = await services.answers.tools.use(
+        functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed, caller=caller
+    )
     shown = () if tools is None else tools.for_template()
-    prompt = await services.conversations.read(body, params.least_room, shown, params.keep)
+    prompt = await services.conversations.read(body, params.least_room, shown, params.keep, caller)
     reading = services.answers.reading(body, prompt, tools)
     if (grammar := reading.grammar(answer)) is not None:
         params = params.with_grammar(grammar)
@@ -79,7 +84,7 @@ class ChatCompletion(ChoicesBuilder):
     def whole(self) -> dict[str, Any]:
         choices = []
         for choice in self.choices:
-            piece = choice.take()
+            piece = choice.take_whole()
             message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
             if reasoning := reasoning_of(piece.deltas):
                 message |= {"content": piece.text or None, **_reasoning_json(reasoning)}

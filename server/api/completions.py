@@ -10,6 +10,7 @@ from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import LogprobList
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.grammars import answer_grammar
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.ticket import Identity
@@ -23,7 +24,10 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     async def _build_response(
         self, body: CompletionRequest, context: RequestContext, identity: Identity
     ) -> ResponseBuilder:
-        params = resolve_params(body, self._engine.model, self._services.config)
+        config = self._services.config
+        params = resolve_params(body, self._engine.model, config)
+        if (grammar := await answer_grammar(body, config, context.caller)) is not None:
+            params = params.with_grammar(grammar)
         prompts = await self._services.prompts.read(body, params)
         return Completion(self._engine, prompts, params, context, identity)
 
@@ -47,7 +51,7 @@ class Completion(ChoicesBuilder):
         """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
         choices = [
-            self._choice_json(index, choice, choice.take()) | self._end_extras(choice)
+            self._choice_json(index, choice, choice.take_whole()) | self._end_extras(choice)
             for index, choice in enumerate(chosen)
         ]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}

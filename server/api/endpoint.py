@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
 from jaxgen.server.api.body import Bodies
+from jaxgen.server.api.pieces import send_json
 from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import until_disconnect
 from jaxgen.server.config import ServerConfig
@@ -134,7 +135,10 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
                 await made.stream(generation, send, send_more, ping_seconds=pause)
                 return
             await generation.finish()
-        await JSONResponse(made.whole())(scope, receive, send)
+        if made.has_logprobs:
+            await send_json(made.whole(), send)
+        else:
+            await JSONResponse(made.whole())(scope, receive, send)
 
 
 def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:

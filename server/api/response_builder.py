@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from jaxgen.server.api.sse import EventWriter, start_of_events
 from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.generation.logprobs import Logprobs
+from jaxgen.server.generation.logprobs import Logprobs, Room
 from jaxgen.server.generation.usage import Usage
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
@@ -48,11 +48,13 @@ class ResponseBuilder(ABC):
         identity: Identity,
         *,
         prefix: str,
-        logprobs: Callable[[bool], Logprobs],
+        logprobs: type[Logprobs],
         reading: AnswerReading | None = None,
     ) -> None:
-        """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
-        choice's log-probabilities, which may show tokens by their ids. ``reading``: how answers are read; None: as
+        """Raises ApiError 400 for more log-probabilities of prompts than an answer may have.
+
+        ``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: of the list of
+        a choice's log-probabilities. ``reading``: how answers are read; None: as
         text alone."""
         given = params.sampling.seed
         self._identity = identity if given is None else identity._replace(seed=given)
@@ -72,6 +74,8 @@ class ResponseBuilder(ABC):
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self._logprobs = logprobs
+        self._room = Room(params.most_logprobs)
+        self._room.check(self._prompt_entries())
         self.choices = self._new_choices()
         self._ids = EventIds(None, [Position() for _ in self.choices])
 
@@ -199,7 +203,7 @@ class ResponseBuilder(ABC):
             request,
             self._tokenizer,
             params,
-            self._logprobs(params.tokens_as_ids),
+            self._logprobs(self._tokenizer, self._room, as_ids=params.tokens_as_ids),
             self._reading,
             name=name,
             ends=() if told is None else told.position.ends,
@@ -229,6 +233,18 @@ class ResponseBuilder(ABC):
     def _end_extras(self, choice: Choice) -> dict[str, Any]:
         """Return the requested extra fields of a choice that has ended."""
         return latency_json(choice.latency, choice.cached_tokens) if self.params.return_latency else {}
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer has log-probabilities, of which there may be many."""
+        return self.params.logprobs is not None or self.params.prompt_logprobs is not None
+
+    def _prompt_entries(self) -> int:
+        """Return how many log-probabilities of prompts the answer has."""
+        params = self.params
+        shown = [params.prompt_logprobs, params.logprobs if params.echo else None]
+        each = sum(1 + alternatives for alternatives in shown if alternatives is not None)
+        return each * params.best_of * sum(len(prompt.tokens) for prompt in self._prompts)
 
     def _usage(self) -> Usage:
         return Usage(

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from jaxgen.server.api.endpoint import AppState, check_model
+from jaxgen.server.api.query import caller
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import for_template
@@ -37,7 +38,7 @@ class TokensEndpoint:
 
     async def tokenize(self, request: Request) -> Response:
         body = await self._read(TokenizeRequest, request)
-        prompt = await self._prompt(body)
+        prompt = await self._prompt(body, caller(request))
         answer: dict[str, Any] = {
             "count": len(prompt.tokens),
             "max_model_len": self._engine.model.max_model_len,
@@ -57,13 +58,13 @@ class TokensEndpoint:
         text = await self._services.prompts.work(lambda: self._engine.tokenizer.decode(tokens), len(tokens))
         return JSONResponse({"prompt": text})
 
-    async def _prompt(self, body: TokenizeRequest) -> Prompt:
+    async def _prompt(self, body: TokenizeRequest, caller: str) -> Prompt:
         text = body.prompt
         if (text is None) == (body.messages is None):
             raise bad_request("send one of prompt and messages.", "prompt")
         if text is None:
             tools = [for_template(tool.function) for tool in body.tools or ()]
-            return await self._services.conversations.read(body, max_tokens=0, tools=tools)
+            return await self._services.conversations.read(body, max_tokens=0, tools=tools, caller=caller)
         special = body.add_special_tokens is not False
         return await self._services.prompts.read_text(
             lambda: text, len(text), special=special, field="prompt", max_tokens=0

@@ -22,6 +22,7 @@ LIMITS = {
     "max_tools": "most tools of one request",
     "max_n": "largest n and best_of",
     "max_choices": "most completions, prompts x best_of",
+    "max_logprob_entries": "most log-probabilities of one answer that wait to be sent, alternatives among them",
     "max_stop_strings": "most stop strings",
     "max_stop_length": "longest stop string or bad word, characters",
     "max_stop_token_ids": "most stop_token_ids",

@@ -183,6 +183,10 @@ class Choice:
     def take(self) -> Piece:
         return self._ended_pieces.popleft() if self._ended_pieces else self._take()
 
+    def take_whole(self) -> Piece:
+        """Return all output of a choice that has ended, its log-probabilities as lists that are made later."""
+        return self._take(later=True)
+
     def _end_piece(self) -> None:
         """End a piece if it must end here. Raises ApiError 409 if it must have ended before, or can no more."""
         if self.num_tokens == self._ends[0]:
@@ -191,12 +195,13 @@ class Choice:
         if self._ends and (self.num_tokens > self._ends[0] or self.finish_reason is not None):
             raise answer_differs()
 
-    def _take(self) -> Piece:
+    def _take(self, *, later: bool = False) -> Piece:
         deltas = merged(self._deltas)
         self._deltas.clear()
         ended = self.finish_reason is not None
         self._told_finish = ended
-        logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
+        take = self._logprobs.take_later if later else self._logprobs.take
+        logprobs = take(self._length, ended=ended) if self._show_logprobs else None
         token_ids = tuple(self._token_ids)
         self._token_ids.clear()
         return Piece(
@@ -223,7 +228,7 @@ class Choice:
         if logprobs is not None:
             self._logprob_sum += logprobs.logprob
             if self._show_logprobs:
-                self._logprobs.append(self._tokenizer, token, logprobs, self._prompt_length + self._text.offset)
+                self._logprobs.append(token, logprobs, self._prompt_length + self._text.offset)
 
     def _read_text(self, event: TokenEvent) -> None:
         parser = self._parser
@@ -256,7 +261,7 @@ class Choice:
             known = event.prompt_logprobs or (None,) * len(prompt.tokens)
             for token, logprobs, offset in zip(prompt.tokens, known, prompt.offsets, strict=True):
                 echoed = None if logprobs is None else replace(logprobs, top=logprobs.top[: self._num_echoed])
-                self._logprobs.append(self._tokenizer, token, echoed, offset)
+                self._logprobs.append(token, echoed, offset)
 
 
 def latency_json(latency: Latency | None, cached_tokens: int) -> dict[str, Any]:

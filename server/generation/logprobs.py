@@ -1,10 +1,13 @@
 """Write log-probabilities in OpenAI's formats for text completions and for chat completions."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 from jaxgen.core.request import TokenLogprobs
+from jaxgen.server.errors import bad_request
 from jaxgen.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
@@ -23,137 +26,153 @@ def clamped(logprob: float) -> float:
     return max(logprob, LOWEST)
 
 
-class Logprobs(Protocol):
-    """Log-probabilities of a choice's tokens, in order. ``offset``: where a token's text begins in the choice's."""
+@dataclass(frozen=True, slots=True)
+class Later[Item]:
+    """A list of an answer whose entries are made while it is encoded: as JSON they take many times more memory."""
+
+    items: Sequence[Item]
+    make: Callable[[Item], Any]
+
+    def made(self, start: int, stop: int) -> list[Any]:
+        """Return some of the entries."""
+        return [*map(self.make, self.items[start:stop])]
+
+
+class Room:
+    """How many log-probabilities the choices of a request may keep until they are sent."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+
+    def check(self, entries: int) -> None:
+        """Raise ApiError 400 where so many would be too many."""
+        if entries > self._most:
+            raise bad_request(
+                f"logprobs: more than {self._most} log-probabilities would wait to be sent (--max-logprob-entries): "
+                "ask for fewer alternatives, tokens or choices, or stream the answer and read it as it comes.",
+                "logprobs",
+            )
+
+    def take(self, entries: int) -> None:
+        """Take room for some more, or give it back if negative. Raises ApiError 400 where there is none."""
+        self.check(self._taken + entries)
+        self._taken += entries
+
+
+class Told(NamedTuple):
+    """A token of an answer. ``logprobs`` None: the first token of a prompt, which has no context. ``offset``: where its
+    text begins in the choice's, in characters."""
+
+    token: int
+    logprobs: TokenLogprobs | None
+    offset: int
+
+
+class Logprobs(ABC):
+    """Log-probabilities of a choice's tokens, in order. ``as_ids``: tokens are shown by their ids."""
+
+    def __init__(self, tokenizer: Tokenizer, room: "Room", *, as_ids: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._room = room
+        self._as_ids = as_ids
+        self._tokens: list[Told] = []
 
     def __len__(self) -> int:
-        """Return the number of entries."""
-        ...
+        return len(self._tokens)
 
-    def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        """Add a token. ``logprobs`` None: the first token of a prompt, which has no context."""
-        ...
+    def append(self, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
+        """Add a token; see Told. Raises ValueError where a number is NaN, and ApiError where there is no room."""
+        if logprobs is not None:
+            self._room.take(1 + len(logprobs.top))
+            clamped(logprobs.logprob + sum(value for _, value in logprobs.top))  # NaN if one of them is
+        self._tokens.append(Told(token, logprobs, offset))
 
     def begins_within(self, length: int) -> bool:
         """Whether ``take`` would return an entry."""
-        ...
+        return bool(self._tokens) and self._tokens[0].offset <= length
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Remove and return, as JSON, the entries whose offset is certain: those that begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
-        ...
+        found = self.take_later(length, ended=ended)
+        return {name: one.made(0, len(one.items)) if isinstance(one, Later) else one for name, one in found.items()}
+
+    def take_later(self, length: int, *, ended: bool) -> dict[str, Any]:
+        """Do as ``take``, with lists that are made while they are encoded."""
+        count = len(self._tokens) if ended else sum(one.offset <= length for one in self._tokens)
+        taken = self._tokens[:count]
+        del self._tokens[:count]
+        self._room.take(-sum(1 + len(one.logprobs.top) for one in taken if one.logprobs is not None))
+        return self._lists(taken, length)
+
+    @abstractmethod
+    def _lists(self, taken: Sequence[Told], length: int, /) -> dict[str, Any]:
+        """Return the fields of the answer. ``length``: of its text so far."""
+
+    def _shown(self, token: int) -> str:
+        return shown(self._tokenizer, token, as_id=self._as_ids)
 
 
-@dataclass(slots=True)
-class LogprobList:
-    """Tokens in order, each with its log-probability, its best alternatives and its offset in the choice's ``text``, in
-    characters.
+class LogprobList(Logprobs):
+    """Of text completions: lists of tokens, their log-probabilities, their best alternatives and their offsets.
 
     A token's own entry is always among its alternatives. Of alternatives with the same text, the best one is listed.
-    ``as_ids``: tokens are shown by their ids.
     """
 
-    as_ids: bool = False
-    tokens: list[str] = field(default_factory=list)
-    token_logprobs: list[float | None] = field(default_factory=list)
-    top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
-    text_offset: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        self.tokens.append(shown(tokenizer, token, as_id=self.as_ids))
-        self.text_offset.append(offset)
-        if logprobs is None:
-            self.token_logprobs.append(None)
-            self.top_logprobs.append(None)
-            return
-        own = clamped(logprobs.logprob)
-        top: dict[str, float] = {}
-        for other, value in (*logprobs.top, (token, own)):
-            top.setdefault(shown(tokenizer, other, as_id=self.as_ids), clamped(value))
-        self.token_logprobs.append(own)
-        self.top_logprobs.append(top)
-
-    def begins_within(self, length: int) -> bool:
-        return bool(self.text_offset) and self.text_offset[0] <= length
-
-    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
+    def _lists(self, taken: Sequence[Told], length: int) -> dict[str, Any]:
         """See Logprobs. Tokens of a stop string, which is cut off, begin at the end of the text."""
-        count = len(self.tokens) if ended else sum(offset <= length for offset in self.text_offset)
-        taken = LogprobList(self.as_ids, *(values[:count] for values in self._lists()))
-        for values in self._lists():
-            del values[:count]
-        taken.text_offset = [min(offset, length) for offset in taken.text_offset]
-        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-        return dict(zip(names, taken._lists(), strict=True))
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        return self.tokens, self.token_logprobs, self.top_logprobs, self.text_offset
-
-
-@dataclass(slots=True)
-class ChatLogprobs:
-    """Tokens in order, each an object with its text, its bytes, its log-probability and the best alternatives.
-
-    ``as_ids``: tokens are shown by their ids.
-    """
-
-    as_ids: bool = False
-    content: list[dict[str, Any]] = field(default_factory=list)
-    _offsets: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        assert logprobs is not None, "a chat answer has no tokens of the prompt"
-        top = [self._entry(tokenizer, other, value) for other, value in logprobs.top]
-        self.content.append({**self._entry(tokenizer, token, logprobs.logprob), "top_logprobs": top})
-        self._offsets.append(offset)
-
-    def begins_within(self, length: int) -> bool:
-        return bool(self._offsets) and self._offsets[0] <= length
-
-    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        count = len(self.content) if ended else sum(offset <= length for offset in self._offsets)
-        taken = self.content[:count]
-        del self.content[:count], self._offsets[:count]
-        return {"content": taken, "refusal": None}
-
-    def _entry(self, tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-        """Return the entry of one token. ``bytes`` None: a special token, which has a name but no text."""
-        exact = tokenizer.text_bytes(token)
         return {
-            "token": shown(tokenizer, token, as_id=self.as_ids),
-            "logprob": clamped(logprob),
-            "bytes": list(exact) if exact else None,
+            "tokens": Later(taken, lambda one: self._shown(one.token)),
+            "token_logprobs": Later(taken, lambda one: one.logprobs and clamped(one.logprobs.logprob)),
+            "top_logprobs": Later(taken, self._top),
+            "text_offset": Later(taken, lambda one: min(one.offset, length)),
         }
+
+    def _top(self, told: Told) -> dict[str, float] | None:
+        if told.logprobs is None:
+            return None
+        top: dict[str, float] = {}
+        for other, value in (*told.logprobs.top, (told.token, told.logprobs.logprob)):
+            top.setdefault(self._shown(other), clamped(value))
+        return top
+
+
+class ChatLogprobs(Logprobs):
+    """Of chat completions: each token an object with its text, its bytes, its log-probability and the best
+    alternatives."""
+
+    def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
+        return {"content": Later(taken, self._content), "refusal": None}
+
+    def _content(self, told: Told) -> dict[str, Any]:
+        assert told.logprobs is not None, "a chat answer has no tokens of the prompt"
+        top = [self._entry(other, value) for other, value in told.logprobs.top]
+        return {**self._entry(told.token, told.logprobs.logprob), "top_logprobs": top}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        """Return the entry of one token. ``bytes`` None: a special token, which has a name but no text."""
+        exact = self._tokenizer.text_bytes(token)
+        return {"token": self._shown(token), "logprob": clamped(logprob), "bytes": list(exact) if exact else None}
 
 
 def prompt_logprobs_json(
-    tokenizer: Tokenizer, known: Iterable[TokenLogprobs | None], count: int
-) -> list[dict[str, Any] | None]:
+    tokenizer: Tokenizer, known: Sequence[TokenLogprobs | None], count: int
+) -> Later[TokenLogprobs | None]:
     """Return an object for each token of a prompt, in vLLM's format: by token id, the token and ``count`` alternatives.
 
     ``rank`` 1 is the most probable token of the whole vocabulary.
     """
-    found: list[dict[str, Any] | None] = []
-    for one in known:
-        if one is None:
-            found.append(None)
-            continue
-        ranks = {token: rank for rank, (token, _) in enumerate(one.top, 1)} | {one.token: one.rank}
-        listed = {one.token: one.logprob} | dict(one.top[:count])
-        found.append(
-            {
-                str(token): {
-                    "logprob": clamped(value),
-                    "rank": ranks[token],
-                    "decoded_token": tokenizer.token_text(token),
-                }
-                for token, value in listed.items()
-            }
-        )
-    return found
+    return Later(known, partial(_of_prompt, tokenizer, count))
+
+
+def _of_prompt(tokenizer: Tokenizer, count: int, one: TokenLogprobs | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    top = tuple(one.top)
+    ranks = {token: rank for rank, (token, _) in enumerate(top, 1)} | {one.token: one.rank}
+    listed = {one.token: one.logprob} | dict(top[:count])
+    return {
+        str(token): {"logprob": clamped(value), "rank": ranks[token], "decoded_token": tokenizer.token_text(token)}
+        for token, value in listed.items()
+    }

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from jaxgen.client import EngineClient
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import Tools, ToolUse
 from jaxgen.server.schema.chat import ChatRequest
@@ -68,10 +65,8 @@ class AnswerReading:
         return ThinkParser(calls, inside=self._inside, interrupts=interrupts)
 
     def grammar(self, asked: Grammar | None) -> Grammar | None:
-        """Return the grammar of the whole answer, whose content has the grammar that was ``asked`` for, if any.
-
-        Raises ApiError 400 for a grammar that cannot be read.
-        """
+        """Return the grammar of the whole answer, whose content has the grammar in Lark that was ``asked`` for, if
+        any."""
         tools = self.tools
         calls = None if tools is None else tools.grammar
         if tools is not None and tools.required:
@@ -81,8 +76,6 @@ class AnswerReading:
         source = "tools" if asked is None else asked.source
         if self.form.is_harmony and not self._begins:
             return asked
-        if asked is not None and (calls is not None or self.form.is_harmony or self.form.reasoning is not None):
-            asked = Grammar(_as_lark(asked), source)
         content = None if asked is None else asked.text
         if self.form.is_harmony:
             return Grammar(harmony_answer(content, calls, self.tokenizer.added_token), source)
@@ -162,12 +155,3 @@ class AnswerReader:
             names = (*names, THINK, END_THINK)
         found = {self._tokenizer.added_token(name): name for name in names}
         return {token: name for token, name in found.items() if token is not None and self._tokenizer.is_special(token)}
-
-
-def _as_lark(asked: Grammar) -> str:
-    """Return a grammar in Lark, in which it can be a part of another. Raises ApiError 400."""
-    try:
-        return str(any_to_lark(asked.text))
-    except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
-        reason = (str(error).strip().splitlines() or ["it cannot be read"])[0][:300]
-        raise bad_request(f"{asked.source}: {reason}.", asked.source) from error

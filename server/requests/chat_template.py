@@ -1,8 +1,9 @@
 """Turn conversations into prompts with the model's chat template."""
 
+import asyncio
 import json
 from copy import copy
-from functools import partial
+from typing import Any
 
 from jaxgen.client import EngineClient
 from jaxgen.server.errors import bad_request, refusals
@@ -10,8 +11,9 @@ from jaxgen.server.requests.chat_messages import for_template
 from jaxgen.server.requests.prompts import Prompt, PromptReader
 from jaxgen.server.schema.base import UNSUPPORTED
 from jaxgen.server.schema.chat import Conversation
-from jaxgen.text.chat_template import ChatTemplate, ForTemplate
+from jaxgen.text.chat_template import ForTemplate
 from jaxgen.text.named_templates import TEMPLATE_NAMES
+from jaxgen.text.rendered_aside import AsideTemplate
 
 NO_TEMPLATE = (
     "This model has no chat template, so it takes no conversations: use /v1/completions, or start the server with "
@@ -29,9 +31,9 @@ class Conversations:
     def __init__(self, engine: EngineClient, prompts: PromptReader) -> None:
         self._prompts = prompts
         chat = engine.model.chat
-        self._template = None if chat is None else ChatTemplate(chat)
+        self._template = None if chat is None else AsideTemplate(chat)
         if self._template is not None:
-            prompts.run_aside(self._template.warm_up)
+            self._template.warm_up()
 
     def findings(self) -> dict[str, dict[str, str] | None] | None:
         """Return what the template does with each form of conversations, by its name; None: there is no template."""
@@ -44,7 +46,7 @@ class Conversations:
         return made
 
     async def read(
-        self, body: Conversation, max_tokens: int, tools: ForTemplate = (), keep: int | None = None
+        self, body: Conversation, max_tokens: int, tools: ForTemplate = (), keep: int | None = None, caller: str = ""
     ) -> Prompt:
         """Return the prompt of a conversation that shows ``tools``; ``keep``: its last tokens, or all.
 
@@ -56,26 +58,24 @@ class Conversations:
         if not messages:
             raise bad_request("messages must have one message at least.", "messages")
         length = len(body.model_dump_json(include={"messages", "chat_template_kwargs"})) + len(json.dumps(tools))
-        write = partial(render, template, body, tools)
+        with refusals("messages"):
+            text = await asyncio.wrap_future(template.render(lambda: _fields(template, body, tools), caller, length))
         return await self._prompts.read_text(
-            write, length, special=False, field="messages", max_tokens=max_tokens, keep=keep
+            lambda: text, len(text), special=False, field="messages", max_tokens=max_tokens, keep=keep
         )
 
 
-def render(template: ChatTemplate, body: Conversation, tools: ForTemplate) -> str:
-    """Return the text of a conversation. Raises ApiError 400 that names the field."""
-    messages = for_template(body.messages or ())
-    with refusals("messages"):
-        return template.render(
-            messages,
-            tools=tools,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=bool(body.continue_final_message),
-            arguments={**_effort(template, body, with_tools=bool(tools)), **(body.chat_template_kwargs or {})},
-        )
+def _fields(template: AsideTemplate, body: Conversation, tools: ForTemplate) -> tuple[ForTemplate, dict[str, Any]]:
+    """Return the messages of a conversation, and the options for the template. Raises ApiError 400."""
+    return for_template(body.messages or ()), {
+        "tools": tools,
+        "add_generation_prompt": body.add_generation_prompt,
+        "continue_final_message": bool(body.continue_final_message),
+        "arguments": {**_effort(template, body, with_tools=bool(tools)), **(body.chat_template_kwargs or {})},
+    }
 
 
-def _effort(template: ChatTemplate, body: Conversation, *, with_tools: bool) -> dict[str, str]:
+def _effort(template: AsideTemplate, body: Conversation, *, with_tools: bool) -> dict[str, str]:
     """Return the argument of the template that says how long the model is to reason, if the caller does.
 
     "none" asks for nothing that a template without such an argument does not do. Raises ApiError 400 for another value

@@ -99,6 +99,7 @@ class _Closing:
             return schema
         self._facts.spend()
         known: dict[str, Said] = {}
+        siblings = self._facts.beside_each(listed(schema, "allOf"))
 
         def others(keyword: str) -> Said:
             if keyword not in known:
@@ -109,6 +110,8 @@ class _Closing:
         def part(keyword: str, place: str, inner: Schema) -> Schema:
             if not has_schemas(inner):
                 return inner
+            if keyword == "allOf":
+                return self._open(inner, self._facts.join(others(keyword), siblings[id(inner)]))
             if keyword in IN_PLACE:
                 return self._branch(schema, keyword, inner, others(keyword))
             places = others(keyword).places
@@ -122,10 +125,7 @@ class _Closing:
         return made
 
     def _branch(self, schema: dict[str, Any], keyword: str, branch: Schema, beside: Said) -> Schema:
-        """Return a branch of an allOf, anyOf or oneOf. ``beside``: what stands beside the keyword."""
-        if keyword == "allOf":
-            others = [self._facts.said(other) for other in listed(schema, keyword) if other is not branch]
-            return self._open(branch, self._facts.join(beside, *others))
+        """Return a branch of an anyOf or oneOf. ``beside``: what stands beside the keyword."""
         one_by_one = keyword == "anyOf" or self._facts.are_apart(listed(schema, keyword), beside)
         return self._close(branch, beside) if one_by_one else self._open(branch, beside)
 

@@ -8,10 +8,9 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import check_priority
 from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams, check_logprobs
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.service_tier import service_class
-from jaxgen.server.requests.structured import resolve_grammar
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
 from jaxgen.server.schema.chat import ChatRequest
 
@@ -49,6 +48,8 @@ class CompletionParams:
     names_service: bool = False
     """Whether the request named its service class."""
     return_latency: bool = False
+    most_logprobs: int = DEFAULT_CONFIG.max_logprob_entries
+    """Most log-probabilities of the answer that may wait to be sent."""
 
     def within(self, room: int) -> "CompletionParams":
         """Return a copy that generates at most ``room`` tokens. Raises ApiError 400 where min_tokens is more."""
@@ -68,7 +69,10 @@ class CompletionParams:
 
 @refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Honour or refuse every field but model and prompt. Raises ApiError 400 that names the field."""
+    """Honour or refuse every field but model, prompt and those that become a grammar.
+
+    Raises ApiError 400 that names the field.
+    """
     if body.suffix:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n = _n(body, config)
@@ -177,6 +181,7 @@ def _params(
         continuous_usage=bool(options.continuous_usage_stats) and options.include_usage is not False,
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body, model),
+        most_logprobs=config.max_logprob_entries,
         return_token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         priority=_priority(body),
@@ -259,7 +264,6 @@ def _sampling(
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        grammar=resolve_grammar(body, config),
         allowed_token_ids=_allowed_token_ids(body, model),
         bad_words=_texts("bad_words", body.bad_words, config),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),

@@ -129,10 +129,6 @@ class PromptReader:
             # One after another: a request holds one thread at a time, and none after its caller disconnects.
             return [await self._queue.run(partial(read, source, field=name), len(source)) for source, name in named]
 
-    def run_aside(self, work: Callable[[], None]) -> None:
-        """Start ``work`` in one of the threads, without waiting for it."""
-        self._queue.start(work)
-
 
 def _sources(prompt: PromptField | None, field: str) -> list[_Source]:
     if prompt is None:

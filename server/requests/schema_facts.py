@@ -1,6 +1,7 @@
 """Find out what a JSON schema says of its objects: the keys that it names, and which of its parts hold together."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,8 @@ class Facts:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._work = 0
+        self.steps = 0
+        """Of work, so far."""
         self._bounds: dict[tuple[int, Said], Keys] = {}
         self._apart: dict[tuple[int, Said], bool] = {}
         self._demands: dict[int, _Demands] = {}
@@ -94,8 +96,8 @@ class Facts:
         self._has_keys: dict[int, bool] = {}
 
     def spend(self, steps: int = 1) -> None:
-        self._work += steps
-        if self._work > MAX_WORK:
+        self.steps += steps
+        if self.steps > MAX_WORK:
             raise TooMuchWorkError
 
     def join(self, *parts: Said) -> Said:
@@ -105,6 +107,22 @@ class Facts:
         if any(one.keys is None for one in parts):
             keys = None
         return Said(keys, frozenset[str]().union(*(one.places for one in parts)))
+
+    def beside_each(self, schemas: list[Schema]) -> dict[int, Said]:
+        """Return what the others of these schemas say together, by the id of each."""
+        found = {id(schema): self.said(schema) for schema in schemas}
+        together = self.join(*found.values())
+        keys = Counter(key for one in found.values() for key in one.keys or ())
+        places = Counter(place for one in found.values() for place in one.places)
+        num_open = sum(one.keys is None for one in found.values())
+        others: dict[int, Said] = {}
+        for name, own in found.items():
+            self.spend(1 + len(keys) + len(places))
+            named = frozenset(keys) - {key for key in own.keys or () if keys[key] == 1}
+            is_open = num_open > (own.keys is None)
+            only_here = {place for place in own.places if places[place] == 1}
+            others[name] = Said(None if is_open else named, together.places - only_here)
+        return others
 
     def follow(self, path: Any) -> Schema:
         """Return the schema that a ``$ref`` leads to."""

@@ -19,11 +19,14 @@ COMPACT = {"whitespace_flexible": False}
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
-def resolve_grammar(body: SamplingFields, config: ServerConfig) -> Grammar | None:
-    """Return the grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
-    closed = closes_objects(body, config)
-    asked = None if body.response_format is None else _of_format(body.response_format, closed)
-    structured = body.structured_outputs
+def resolve_grammar(
+    wanted: ResponseFormat | None, structured: StructuredOutputs | None, *, closed: bool
+) -> Grammar | None:
+    """Return the grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400.
+
+    ``closed``: objects have only the keys that their schemas name.
+    """
+    asked = None if wanted is None else _of_format(wanted, closed)
     if structured is None or (structured.disable_additional_properties is not None and not _kinds(structured)):
         return asked
     if asked is not None:
@@ -129,6 +132,8 @@ def _json(asked: StructuredOutputs, closed: bool) -> str:
             schema = json.loads(schema)
         except ValueError as error:
             raise bad_request(f"structured_outputs.json is no JSON: {error}.", "structured_outputs.json") from error
+        except RecursionError as error:
+            raise bad_request("structured_outputs.json is nested too deep.", "structured_outputs.json") from error
     if not isinstance(schema, dict | bool):
         raise bad_request("structured_outputs.json must be a JSON schema: an object.", "structured_outputs.json")
     schema = for_grammar(schema, lenient=False)

@@ -60,10 +60,6 @@ class TextQueue:
         """Return what ``read`` returns, from a thread; it reads a text of ``length`` characters."""
         return await self._lane(length).run(read, length)
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Start ``work`` in a thread, without waiting for it."""
-        self._long.start(work)
-
     def _lane(self, length: int) -> "_Lane":
         return self._short if length <= SHORT_CHARS else self._long
 
@@ -102,9 +98,6 @@ class _Lane:
             raise
         finally:
             del job, waits  # else an error holds, through this frame, itself and the text
-
-    def start(self, work: Callable[[], None]) -> None:
-        self._threads.submit(work)
 
     def _forget(self, job: _Job) -> None:
         """Drop a job that still waits, as its caller has left: it holds a text."""

@@ -6,14 +6,11 @@ from typing import Any
 
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.errors import bad_request
-from jaxgen.server.requests.grammar_schemas import for_grammar
-from jaxgen.server.requests.structured import without_other_keys
+from jaxgen.server.requests.grammars import call_grammar
 from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
 from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
-from jaxgen.server.tool_calls.grammar import call_grammar, harmony_calls
-from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
+from jaxgen.server.tool_calls.harmony import NAMES
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
-from jaxgen.text.grammar import MAX_LENGTH
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -58,7 +55,7 @@ class Tools:
         self._format = name
         self._token_of = token_of
 
-    def use(
+    async def use(
         self,
         functions: Sequence[FunctionDefinition],
         choice: ToolChoice,
@@ -66,6 +63,7 @@ class Tools:
         parallel: bool,
         answer: Grammar | None = None,
         closed: bool = True,
+        caller: str = "",
     ) -> ToolUse | None:
         """Return how a request uses these tools; None where it uses none. ``answer``: grammar of a text without calls.
         ``closed``: objects of the arguments have only the keys that the schemas name.
@@ -88,27 +86,18 @@ class Tools:
         grammar = None
         if required or answer is not None:
             named = [function for function in functions if choice.name in (None, function.name)]
-            grammar = self._call_grammar(named, several=several, closed=closed)
+            grammar = await self._call_grammar(named, several=several, closed=closed, caller=caller)
         return ToolUse(FORMATS.get(self._format), tuple(functions), None if several else 1, grammar, required)
 
-    def _call_grammar(self, functions: Sequence[FunctionDefinition], *, several: bool, closed: bool) -> str:
+    async def _call_grammar(
+        self, functions: Sequence[FunctionDefinition], *, several: bool, closed: bool, caller: str
+    ) -> str:
         """Return a grammar of calls of these functions."""
-        schemas = [
-            (function.name, for_grammar(function.parameters or NO_PARAMETERS, lenient=True)) for function in functions
-        ]
-        if closed:
-            schemas = [(name, without_other_keys(schema, "tools")) for name, schema in schemas]
-        if self._format == HARMONY_CALLS:
-            return harmony_calls(schemas, self._token_of)
         assert self._format is not None
-        try:
-            return call_grammar(FORMATS[self._format], schemas, several=several, token_of=self._token_of)
-        except GrammarTooLongError as error:
-            raise bad_request(
-                f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters.", "tools"
-            ) from error
-        except UnwritableError as error:
-            raise bad_request(f"tools: {error}.", "tools") from error
+        tools = [(function.name, function.parameters or NO_PARAMETERS) for function in functions]
+        marks = NAMES if self._format == HARMONY_CALLS else FORMATS[self._format].markers
+        tokens = {mark: token for mark in marks if (token := self._token_of(mark)) is not None}
+        return await call_grammar(self._format, tools, tokens, several=several, closed=closed, caller=caller)
 
 
 def only_allowed(

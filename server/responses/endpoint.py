@@ -42,7 +42,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         self, body: ResponsesRequest, context: RequestContext, identity: Identity
     ) -> ResponseBuilder:
         asked = read_items(body, self._store, context.caller, self._services.config)
-        params, reading = await _resolve(body, asked, self._services)
+        params, reading = await _resolve(body, asked, self._services, context.caller)
         keep = None
         if self._store.keeps_any and body.store is not False:
             items = asked.as_json(identity.name.hex())
@@ -64,17 +64,17 @@ class InputTokensEndpoint:
         check_model(body.model, services.engine)
         body.refuse_what_is_missing()
         asked = read_items(body, self._store, caller(request), services.config)
-        _, reading = await _resolve(body, asked, services)
+        _, reading = await _resolve(body, asked, services, caller(request))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(reading.prompt.tokens)})
 
 
 async def _resolve(
-    body: ConversationFields, asked: Asked, services: AppState
+    body: ConversationFields, asked: Asked, services: AppState, name: str
 ) -> tuple[CompletionParams, AnswerReading]:
-    """Return the parameters of a request, and how answers to its prompt are read. Raises ApiError with names of
-    /v1/responses."""
+    """Return the parameters of a request, and how answers to its prompt are read. ``name``: the caller's. Raises
+    ApiError with names of /v1/responses."""
     try:
-        params, reading = await resolve_chat(as_chat(body, asked), services)
+        params, reading = await resolve_chat(as_chat(body, asked), services, name)
     except ApiError as error:
         raise renamed(error) from error
     grammar = params.sampling.grammar

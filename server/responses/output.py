@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, override
 
-from jaxgen.server.generation.logprobs import ChatLogprobs
+from jaxgen.server.generation.logprobs import ChatLogprobs, Later, Told
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
 from jaxgen.text.conversation_rewrites import parse_arguments
 
@@ -160,12 +160,11 @@ class ItemLogprobs(ChatLogprobs):
     def begins_within(self, length: int) -> bool:
         return False  # they are told with their text, never without any
 
-    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        offsets = list(self._offsets)
-        taken = super().take(length, ended=ended)["content"]
-        entries = [{**_with_bytes(one), "top_logprobs": list(map(_with_bytes, one["top_logprobs"]))} for one in taken]
-        return {"content": entries, "offsets": offsets[: len(entries)]}
+    @override
+    def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
+        return {"content": Later(taken, self._content), "offsets": [one.offset for one in taken]}
 
-
-def _with_bytes(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "bytes": entry["bytes"] or []}
+    @override
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        found = super()._entry(token, logprob)
+        return {**found, "bytes": found["bytes"] or []}

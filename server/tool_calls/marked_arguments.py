@@ -41,6 +41,7 @@ class MarkedArguments:
         """``text``: writes a text of the format, in which markers may be tokens. ``options``: of JSON values."""
         self.rules: list[str] = []
         self._names: dict[str, str] = {}
+        self._values: dict[tuple[Schemas, str], str] = {}
         self._length = 0
         self._kind = kind
         self._text = text
@@ -83,7 +84,13 @@ class MarkedArguments:
         return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
 
     def _value(self, schema: Any, schemas: Schemas) -> str:
-        """Return a rule of a value and the mark that ends it; empty: there is none."""
+        """Return a rule of a value and the mark that ends it; empty: there is none. Made once for equal schemas."""
+        asked = schemas, _json(schema)
+        if asked not in self._values:
+            self._values[asked] = self._new_value(schema, schemas)
+        return self._values[asked]
+
+    def _new_value(self, schema: Any, schemas: Schemas) -> str:
         kinds, end = schemas.kinds(schema), self._text(self._after)
         others = kinds - {"string"}
         some = texts_of(schema, schemas)

@@ -11,6 +11,12 @@ from jaxgen.server.tool_calls.typed_values import Schemas
 _MOST = 32
 """Most forms of one object; further ones are left out, which allows fewer objects and no wrong one."""
 _DEEPEST = 64
+MAX_STEPS = 100_000
+"""Most schemas looked at and members copied for one object; a tool of 100 arguments takes some 100."""
+
+
+class TooManyFormsError(ValueError):
+    """The alternatives of a schema combine in too many ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +33,51 @@ ANY_OBJECT = ObjectForm({}, frozenset(), ())
 
 
 def object_forms(schemas: Schemas) -> list[ObjectForm]:
-    """Return the forms of the root's object: one for each combination of alternatives, each of which can be."""
-    found = _forms(schemas.root, schemas, frozenset())
+    """Return the forms of the root's object: one for each combination of alternatives, each of which can be.
+
+    Raises TooManyFormsError.
+    """
+    found = _Forms(schemas).of(schemas.root, frozenset())
     return [form for form in found if form.required <= form.members.keys()]
 
 
-def _forms(schema: Any, schemas: Schemas, seen: frozenset[int]) -> list[ObjectForm]:
-    if not isinstance(schema, Mapping):
-        return [] if schema is False else [ANY_OBJECT]
-    if id(schema) in seen or len(seen) > _DEEPEST:
-        return [ANY_OBJECT]
-    if "object" not in schemas.kinds(schema):
-        return []
-    seen |= {id(schema)}
-    together = [[_own(schema)]]
-    if "$ref" in schema:
-        together.append(_forms(schemas.follow(schema["$ref"]), schemas, seen))
-    for word in ("allOf", "anyOf", "oneOf"):
-        branches = schema.get(word)
-        if isinstance(branches, list) and branches:
-            found = [_forms(branch, schemas, seen) for branch in islice(branches, _MOST)]
-            together += found if word == "allOf" else [[form for forms in found for form in forms]]
-    return reduce(_both, together)
+class _Forms:
+    """Finds forms in a bounded number of steps: a schema may be reached by many ways, and each has other forms."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._steps = 0
+
+    def of(self, schema: Any, seen: frozenset[int]) -> list[ObjectForm]:
+        """Return the forms of a schema that is not in one of those ``seen``, by their ids."""
+        self._spend(1)
+        if not isinstance(schema, Mapping):
+            return [] if schema is False else [ANY_OBJECT]
+        if id(schema) in seen or len(seen) > _DEEPEST:
+            return [ANY_OBJECT]
+        if "object" not in self._schemas.kinds(schema):
+            return []
+        seen |= {id(schema)}
+        together = [[_own(schema)]]
+        if "$ref" in schema:
+            together.append(self.of(self._schemas.follow(schema["$ref"]), seen))
+        for word in ("allOf", "anyOf", "oneOf"):
+            branches = schema.get(word)
+            if isinstance(branches, list) and branches:
+                found = [self.of(branch, seen) for branch in islice(branches, _MOST)]
+                together += found if word == "allOf" else [[form for forms in found for form in forms][:_MOST]]
+        return reduce(self._both, together)
+
+    def _both(self, ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:
+        """Return the forms of objects that have a form of each list."""
+        pairs = [*islice(((one, other) for one in ones for other in others), _MOST)]
+        self._spend(sum(len(one.members) + len(other.members) for one, other in pairs))
+        return [_joined(one, other) for one, other in pairs]
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise TooManyFormsError("the alternatives of a schema combine in too many ways")
 
 
 def _own(schema: Mapping[str, Any]) -> ObjectForm:
@@ -63,11 +92,6 @@ def _own(schema: Mapping[str, Any]) -> ObjectForm:
     if extra is not None:
         members |= dict.fromkeys(sorted(names - members.keys()), extra)
     return ObjectForm(members, names, extra)
-
-
-def _both(ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:
-    """Return the forms of objects that have a form of each list."""
-    return list(islice((_joined(one, other) for one in ones for other in others), _MOST))
 
 
 def _joined(one: ObjectForm, other: ObjectForm) -> ObjectForm:

@@ -3,14 +3,16 @@
 import json
 import random
 import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar, SamplingParams
+from jaxgen.text import grammar
 from jaxgen.text.constraint import Constraint, Constraints, follow
-from jaxgen.text.grammar import MAX_LENGTH
+from jaxgen.text.grammar import MAX_LENGTH, as_lark
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 
@@ -126,6 +128,32 @@ def test_a_grammar_that_cannot_be_used_is_refused_by_its_source(text: str, messa
         start(Tokenizer(tiny_tokenizers.byte_level()), text)
     assert refused.value.param == "here"
     assert len(str(refused.value)) < 400
+
+
+ENDLESS = {
+    "multiples": "start: %json "
+    + json.dumps({"allOf": [{"type": "integer", "multipleOf": prime} for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23)]}),
+    "expressions that all hold": "start: A\nA: " + "&".join(f"/(?s:.*)x{i}(?s:.*)/" for i in range(3000)),
+}
+"""llguidance would compile these for minutes, within all of its own limits."""
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_one_that_would_compile_for_minutes_is_ended_and_others_go_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "COMPILE_SECONDS", 0.5)
+    with pytest.raises(RequestRefusedError, match=r"^here: it takes over 0.5 s to compile"):
+        start(Tokenizer(tiny_tokenizers.byte_level()), ENDLESS[name])
+    monkeypatch.undo()
+    assert allowed(start(Tokenizer(tiny_tokenizers.byte_level()), "start: /a/"))
+
+
+@pytest.mark.parametrize("text", ["\n" * 100_000 + "start: /a/", "\n" * 100_000 + 'root ::= "a"', " \t\n" * 30_000])
+def test_line_breaks_are_read_once(text: str) -> None:
+    """Which takes no time; the pattern of llguidance looks at all that follow, from each: that takes a minute."""
+    with suppress(ValueError):
+        assert "start" in as_lark(text)
 
 
 def nested(rule: str) -> str:

@@ -12,10 +12,11 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders
+from tokenizers import decoders, normalizers
 
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.request import FinishReason
+from jaxgen.text import tokenizer as module
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.stop_strings import StopStrings
 from jaxgen.text.tokenizer import Tokenizer
@@ -288,6 +289,42 @@ def test_bad_directories_are_named(tmp_path: Path) -> None:
     pieces.decoder = decoders.WordPiece()
     with pytest.raises(ConfigError, match=r"cannot use the tokenizer in .*pieces: .*WordPiece"):
         Tokenizer.from_directory(tiny_tokenizers.save(pieces, tmp_path / "pieces"))
+
+
+def test_a_normalizer_that_makes_much_of_little_is_refused() -> None:
+    """Two replacements by 100 characters make 10,000 of one; those of real tokenizers make one or two."""
+    backend = tiny_tokenizers.byte_level()
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Replace("e", "f" * 100), normalizers.Replace("f", "g" * 100)]
+    )
+    with pytest.raises(ConfigError, match="normalizer makes 10000 characters of one, the limit is 1024"):
+        Tokenizer(backend)
+
+
+def test_a_text_on_which_the_library_fails_is_refused() -> None:
+    """Some patterns have no end for it: it then raises what is no Exception."""
+
+    class PanicException(BaseException):
+        pass
+
+    class Panics:
+        def encode_batch_fast(self, *_: object, **__: object) -> None:
+            raise PanicException("called `Result::unwrap()`")
+
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    tokenizer._backend = Panics()  # type: ignore[assignment]
+    with pytest.raises(RequestRefusedError, match="tokenizer fails on this text"):
+        tokenizer.encode("xxxxxxxxxx")
+
+
+def test_memory_is_given_back_after_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(module, "_trim", lambda: given.append)
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    tokenizer.encode("a" * 1000)
+    assert not given
+    tokenizer.encode("a" * 2**18)
+    assert given == [0]
 
 
 def test_code_in_the_directory_never_runs(tmp_path: Path) -> None:

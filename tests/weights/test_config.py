@@ -305,6 +305,13 @@ def test_file_that_is_no_object(tmp_path: Path, text: str, message: str) -> None
     assert refusal(tmp_path, text).startswith(f"{tmp_path}/config.json {message}")
 
 
+def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(700 * 2**20)  # which takes no room on the disk
+    with pytest.raises(ConfigError, match=r"config\.json has 734003200 bytes; such a file has 67108864 at most"):
+        read_model_config(tmp_path)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json cannot be read: No such file"):
         read_model_config(tmp_path)

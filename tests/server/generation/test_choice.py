@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.core.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.core.request import Alternatives, FinishReason, Request, TokenEvent, TokenLogprobs
 from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice, Piece, given_up
-from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList
+from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList, Room
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.tool_calls.deltas import merged
@@ -34,7 +36,9 @@ def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choi
         continuous_usage=False,
         cache_salt=None,
     )
-    return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList())
+    return Choice(
+        0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList(TOKENIZER, Room(2**20))
+    )
 
 
 def join(pieces: list[Piece]) -> Piece:
@@ -106,18 +110,18 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
 def test_alternatives_of_one_text_count_once_as_the_best() -> None:
     best, other = 100, 260
     assert SPACED_TOKENIZER.token_text(best) == SPACED_TOKENIZER.token_text(other) == "a"
-    logprobs = LogprobList()
-    logprobs.append(SPACED_TOKENIZER, other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0)), 9), 0)
-    assert logprobs.token_logprobs == [-3.0]
-    assert logprobs.top_logprobs == [{"a": -1.0, "b": -2.0}]
+    logprobs = LogprobList(SPACED_TOKENIZER, Room(9))
+    logprobs.append(other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0)), 9), 0)
+    found = logprobs.take(0, ended=True)
+    assert (found["token_logprobs"], found["top_logprobs"]) == ([-3.0], [{"a": -1.0, "b": -2.0}])
 
 
 def test_a_log_probability_that_is_no_number_is_an_error() -> None:
     """JSON has no NaN, and null would say that there is none."""
     with pytest.raises(ValueError, match="NaN"):
-        LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), (), 1), 0)
+        LogprobList(TOKENIZER, Room(9)).append(5, TokenLogprobs(5, float("nan"), (), 1), 0)
     with pytest.raises(ValueError, match="NaN"):
-        ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),), 1), 0)
+        ChatLogprobs(TOKENIZER, Room(9)).append(5, TokenLogprobs(5, -1.0, ((6, float("nan")),), 1), 0)
 
 
 def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
@@ -125,3 +129,25 @@ def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
     told = given_up(ended)
     assert (told.status, told.message, told.param) == (400, "tools could not be followed.", "tools")
     assert given_up(TokenEvent("r", finish_reason=FinishReason.ERROR, error="a step failed")).status == 500
+
+
+def test_what_is_kept_of_log_probabilities_is_bounded_and_what_is_sent_is_not_kept() -> None:
+    """The choices of a request share the room."""
+    room = Room(9)
+    first, second = (LogprobList(TOKENIZER, room) for _ in range(2))
+    entry = TokenLogprobs(5, -1.0, ((5, -1.0), (6, -2.0)), 1)
+    for _ in range(3):
+        first.append(5, entry, 0)
+    with pytest.raises(ApiError, match="max-logprob-entries") as refused:
+        second.append(5, entry, 0)
+    assert (refused.value.status, refused.value.param) == (400, "logprobs")
+    first.take(0, ended=False)
+    second.append(5, entry, 0)
+
+
+def test_alternatives_are_as_a_tuple_of_pairs() -> None:
+    pairs = ((5, -0.1), (7, float("-inf")))
+    found = Alternatives(np.array([5, 7], np.int32).tobytes(), np.array([-0.1, float("-inf")]).tobytes())
+    assert (tuple(found), len(found), found[0], tuple(found[:1])) == (pairs, 2, pairs[0], pairs[:1])
+    assert found == pairs
+    assert (hash(found), found != ((5, -0.1),)) == (hash(pairs), True)

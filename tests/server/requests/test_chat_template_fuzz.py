@@ -2,7 +2,6 @@
 sandbox, and an end."""
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.requests import chat_template as requests
-from jaxgen.text import chat_template
+from jaxgen.text import chat_template, rendered_aside
 from jaxgen.text.chat_template import ChatTemplate
 from tests.server.api.test_fuzz import JSON
 from tests.support.fakes import MODEL
@@ -153,22 +151,14 @@ def test_arguments_that_are_not_the_templates_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"messages": [{"role": "user", "content": ""}] * 200},
-        {"chat_template_kwargs": {"x": ["a"] * 2000}},
-        {"messages": [{"role": "user", "content": "a", "name": "b" * 5000}]},
-    ],
+    ("operation", "says"), [("10 ** (10 ** 8)", "too long"), ("('a' * 10 ** 9) | length", "MemoryError")]
 )
-def test_long_conversations_are_rendered_in_a_thread(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However their length comes about."""
-    render, threads = requests.render, []
-
-    def spied(*arguments: Any) -> str:
-        threads.append(threading.current_thread().name)
-        return render(*arguments)
-
-    monkeypatch.setattr(requests, "render", spied)
-    ask("Hi", **fields)
-    ask("Hi")
-    assert [name.startswith("jaxgen-encode") for name in threads] == [True, False]
+def test_a_single_operation_is_ended_and_others_go_on(
+    operation: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python does not interrupt it, so its process ends."""
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(rendered_aside, "_GRACE", 0.05)
+    assert says in ask("{{ " + operation + " }}")["message"]
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 60.0)
+    assert "error" not in ask("Hi")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.server.requests.closed_schema import closed_schema
-from jaxgen.server.requests.schema_facts import TooMuchWorkError
+from jaxgen.server.requests.schema_facts import Facts, TooMuchWorkError
 from tests.support.fuzzing import LONG, QUICK
 
 type Schema = dict[str, Any]
@@ -302,6 +302,14 @@ def test_work_is_bounded(schema: Schema) -> None:
         closed(asked)
     except TooMuchWorkError:
         return
+
+
+def test_the_work_for_an_all_of_grows_with_its_branches() -> None:
+    """Not with their pairs: steps are counted, and a branch without keys costs a few."""
+    for many in (1000, 4000):
+        facts = Facts({})
+        facts.beside_each([{"items": 0} for _ in range(many)])
+        assert many <= facts.steps <= 4 * many
 
 
 def test_alternatives_within_alternatives_are_told_apart_once() -> None:

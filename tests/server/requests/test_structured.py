@@ -193,8 +193,8 @@ def test_a_grammar_that_takes_long_to_compile_delays_nobody(llm: LLM, monkeypatc
     constraints, answered = llm.engine._constraints, Event()
     assert constraints is not None
     grammars = constraints._grammars
-    compile_now = grammars._compiled
-    monkeypatch.setattr(grammars, "_compiled", lambda text: answered.wait(60) and compile_now(text))
+    compile_now = grammars._compile
+    monkeypatch.setattr(grammars, "_compile", lambda *given: answered.wait(60) and compile_now(*given))
 
     async def both() -> None:
         slow = asyncio.create_task(anext(llm.stream("x", SamplingParams(grammar=Grammar("start: /[ab]{4}/")))))

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
+from jaxgen.server.requests.call_grammars import write_calls
 from jaxgen.server.requests.structured import without_other_keys
-from jaxgen.server.requests.tools import ToolChoice, Tools
-from jaxgen.server.schema.tools import FunctionDefinition
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.harmony import HarmonyParser
 from jaxgen.server.tool_calls.parser import MessageParser, ToolParser
@@ -268,11 +267,8 @@ def test_demanded_calls_follow_their_schemas(
 
 
 def demanded(kind: str, special: bool | None, *schemas: dict[str, Any]) -> str:
-    tools = [FunctionDefinition(name=f"f{i or ''}", parameters=schema) for i, schema in enumerate(schemas)]
-    use = Tools(kind, with_markers(special)[0].added_token).use(tools, ToolChoice("required"), parallel=True)
-    assert use is not None
-    assert use.grammar is not None
-    return use.grammar
+    tools = [(f"f{i or ''}", schema) for i, schema in enumerate(schemas)]
+    return write_calls(kind, tools, with_markers(special)[0].added_token, several=True, closed=True)
 
 
 ODD: list[Any] = [

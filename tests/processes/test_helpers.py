@@ -1,0 +1,103 @@
+"""Work in turns by caller. No process is started: the work only waits for the test."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event
+
+import pytest
+
+from jaxgen.core.errors import TooMuchWaitsError
+from jaxgen.processes import helpers as module
+from jaxgen.processes.helper import Helper
+from jaxgen.processes.helpers import Helpers
+
+SECONDS = 60
+
+
+class Bench:
+    """Works that say when they began, and end when they are told."""
+
+    def __init__(self) -> None:
+        self.helpers = Helpers(most=2)
+        self.order: list[str] = []
+
+    def begin(self, caller: str, name: str) -> tuple[Event, Event, "Future[str]"]:
+        began, may_end = Event(), Event()
+
+        def work(_: Helper) -> str:
+            self.order.append(name)
+            began.set()
+            assert may_end.wait(SECONDS)
+            return name
+
+        return began, may_end, self.helpers.submit(caller, work)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.helpers.close()
+
+
+def test_one_of_several_callers_never_has_all(bench: Bench) -> None:
+    slow = [bench.begin("b", f"b{i}") for i in range(3)]
+    assert slow[0][0].wait(SECONDS)
+    _, end, result = bench.begin("a", "a")
+    end.set()
+    assert result.result(SECONDS) == "a"
+    assert bench.order == ["b0", "a"]
+    for _, end, result in slow:
+        end.set()
+        result.result(SECONDS)
+
+
+def test_callers_take_turns(bench: Bench) -> None:
+    holds = [bench.begin(caller, caller) for caller in ("x", "y")]
+    for began, _, _ in holds:
+        assert began.wait(SECONDS)
+    waiting = [bench.begin(caller, f"{caller}{i}") for caller in "ab" for i in range(2)]
+    for _, end, _ in [*waiting, *holds]:
+        end.set()
+    for *_, result in waiting:
+        result.result(SECONDS)
+    assert bench.order.index("b0") < bench.order.index("a1")
+
+
+def test_without_callers_both_are_used(bench: Bench) -> None:
+    works = [bench.begin("", name) for name in "xy"]
+    assert all(began.wait(SECONDS) for began, _, _ in works)
+    for _, end, result in works:
+        end.set()
+        result.result(SECONDS)
+
+
+def test_what_waits_is_bounded_for_each_caller(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CHARACTERS", 10)
+    began, end, _ = bench.begin("b", "b")
+    assert began.wait(SECONDS)
+    kept = [bench.helpers.submit("b", lambda _: None, length) for length in (100,)]
+    with pytest.raises(TooMuchWaitsError):
+        bench.helpers.submit("b", lambda _: None, 1)
+    assert bench.helpers.submit("a", lambda _: "a", 100).result(SECONDS) == "a"
+    end.set()
+    kept[0].result(SECONDS)
+
+
+def test_work_whose_caller_has_gone_is_left_out(bench: Bench) -> None:
+    began, end, _ = bench.begin("b", "b")
+    assert began.wait(SECONDS)
+    gone, last = (bench.helpers.submit("b", lambda _: bench.order.append("gone")) for _ in range(2))
+    assert gone.cancel()
+    end.set()
+    last.result(SECONDS)
+    assert bench.order == ["b", "gone"]
+
+
+def test_an_error_is_the_result(bench: Bench) -> None:
+    def fails(_: Helper) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        bench.helpers.submit("a", fails).result(SECONDS)
+    assert bench.helpers.submit("a", lambda _: 1).result(SECONDS) == 1

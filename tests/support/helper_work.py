@@ -1,0 +1,47 @@
+"""Work that tests give to helper processes."""
+
+import ctypes
+import os
+import time
+from typing import Any
+
+from jaxgen.core.errors import RequestRefusedError
+
+
+class Work:
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def given_at_first(self) -> Any:
+        return self.given
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    def power(self) -> int:
+        return len(str(bool(10 ** (10**9))))
+
+    def take(self, num_bytes: int) -> int:
+        return len(b"x" * num_bytes)
+
+    def keep(self, num_bytes: int) -> None:
+        self.given = (b"x" * num_bytes,)
+
+    def crash(self) -> None:
+        ctypes.string_at(0)
+
+    def refuse(self) -> None:
+        raise RequestRefusedError("it is not blue", "colour")
+
+    def fail(self) -> None:
+        raise KeyError("nothing there")
+
+    def recurse(self, depth: int) -> int:
+        return 0 if depth == 0 else 1 + self.recurse(depth - 1)
