@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 Field = tuple[Shape, type[np.generic]]
 
 
-def num_bytes(array: jax.Array) -> int:
+def num_bytes(array: jax.Array | np.ndarray) -> int:
     """Return the bytes of an array on a device, where two numbers of 4 bits have one; jax counts one for each."""
     return array.nbytes // 2 if array.dtype in (jnp.int4, jnp.uint4) else array.nbytes
 

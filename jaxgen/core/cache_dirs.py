@@ -10,7 +10,7 @@ from jaxgen.core.private_folders import open_to_others
 
 logger = logging.getLogger(__name__)
 
-_FOLDERS = {
+FOLDERS = {
     "compiled": "v1",
     "tokenizers": "v2",
     "tuning": "v2",
@@ -66,7 +66,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     kept: dict[str, Path] = {}
     refused: dict[str, None] = {}
     try:
-        for name, version in _FOLDERS.items():
+        for name, version in FOLDERS.items():
             folder = root / name / version
             _make(folder)
             if (reason := open_to_others(folder)) is not None:

@@ -13,7 +13,6 @@ from jaxgen.text.conversation import Conversation, with_tail
 from jaxgen.text.quiet import quiet_transformers
 from jaxgen.text.render_limit import render_limit
 from jaxgen.text.template_forms import FORMS, TOOLS
-from jaxgen.text.template_operations import bound, intercepting
 from jaxgen.text.template_probe import REFUSED, SHOWN, TemplateProbe, in_words, reason_of
 
 logger = logging.getLogger(__name__)
@@ -156,10 +155,8 @@ class ChatTemplate:
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
         template = self._chat.template_for(tools="tools" in options)
         conversations: Any = [messages]
-        with intercepting():
-            compiled = _compile_jinja_template(template)
-        bound(compiled)
-        with render_limit(compiled, MAX_SECONDS if self._seconds is None else self._seconds):
+        seconds = MAX_SECONDS if self._seconds is None else self._seconds
+        with render_limit(_compile_jinja_template(template), seconds):
             rendered: Any = render_jinja_template(conversations, chat_template=template, **fields)
         text = str(rendered[0][0])  # it returns texts and spans in them
         text.encode()  # raises for a lone surrogate, which no tokenizer takes

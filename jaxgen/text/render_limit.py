@@ -30,7 +30,7 @@ _deadline: ContextVar[float] = ContextVar("deadline of rendering", default=inf)
 def render_limit(template: "Template", seconds: float) -> Iterator[None]:
     """Raise TimeoutError in renderings of ``template`` inside this context after ``seconds``.
 
-    A single operation is not interrupted: ``template_operations`` bounds what one makes.
+    A single operation is not interrupted: a server renders in helper processes, which can be ended.
     """
     _watch(template)
     token = _deadline.set(monotonic() + seconds)

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core import private_folders
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.core.cache_dirs import FOLDERS, CacheDirs, open_cache_dirs
 from jaxgen.core.private_folders import open_to_others
-
-NAMES = ("compiled", "tokenizers", "tuning", "kernels", "proofs", "checksums")
 
 
 def test_a_folder_of_ones_own_is_private(tmp_path: Path) -> None:
@@ -49,11 +47,12 @@ def test_a_cache_directory_of_another_user_is_not_used(
 
 
 def test_one_shared_folder_of_the_cache_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert open_cache_dirs(tmp_path) == CacheDirs(*[tmp_path / name / "v1" for name in NAMES])
+    all_of_them = {name: tmp_path / name / version for name, version in FOLDERS.items()}
+    assert open_cache_dirs(tmp_path) == CacheDirs(**all_of_them)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")} == {0o700}
-    (tmp_path / "tokenizers" / "v1").chmod(0o777)
+    (tmp_path / "tokenizers" / FOLDERS["tokenizers"]).chmod(0o777)
     found = open_cache_dirs(tmp_path)
-    assert (found.tokenizers, found.compiled) == (None, tmp_path / "compiled" / "v1")
+    assert (found.tokenizers, found.compiled) == (None, tmp_path / "compiled" / FOLDERS["compiled"])
     (said,) = [record.getMessage() for record in caplog.records]
     assert "compiled, tuning, kernels, proofs, checksums only" in said
-    assert "tokenizers/v1 can be written by others" in said
+    assert f"tokenizers/{FOLDERS['tokenizers']} can be written by others" in said

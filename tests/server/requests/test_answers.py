@@ -67,7 +67,8 @@ def test_a_grammar_in_gbnf_becomes_a_part() -> None:
         assert not allowed(thinks("", parser), before + "maybe", **fields)
     bad = fields | {"structured_outputs": {"grammar": "root ::= ("}}
     assert error_of(ask(thinks(""), 400, **bad))["param"] == "structured_outputs"
-    ask(tool_engine("hermes", ""), tools=None, structured_outputs={"grammar": ""})  # which a real engine refuses
+    empty = {"tools": None, "structured_outputs": {"grammar": ""}}
+    assert error_of(ask(tool_engine("hermes", ""), 400, **empty))["param"] == "structured_outputs"
 
 
 def test_an_answer_that_goes_on_has_the_grammar_of_its_content_alone() -> None:
