@@ -39,6 +39,7 @@ http {{
         listen 127.0.0.1:{port};
         location / {{
             proxy_pass http://jaxgen;
+            proxy_set_header Host $host;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_read_timeout 2s;
