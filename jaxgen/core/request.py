@@ -132,6 +132,9 @@ class Alternatives(Sequence[tuple[int, float]]):
     def __hash__(self) -> int:
         return hash(tuple(self))
 
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
 
 _PAIR_BYTES = 12
 

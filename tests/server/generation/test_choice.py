@@ -148,6 +148,7 @@ def test_what_is_kept_of_log_probabilities_is_bounded_and_what_is_sent_is_not_ke
 def test_alternatives_are_as_a_tuple_of_pairs() -> None:
     pairs = ((5, -0.1), (7, float("-inf")))
     found = Alternatives(np.array([5, 7], np.int32).tobytes(), np.array([-0.1, float("-inf")]).tobytes())
+    assert repr(found) == "((5, -0.1), (7, -inf))", "equal ones are shown alike, for logs and digests of answers"
     assert (tuple(found), len(found), found[0], tuple(found[:1])) == (pairs, 2, pairs[0], pairs[:1])
     assert found == pairs
     assert (hash(found), found != ((5, -0.1),)) == (hash(pairs), True)
