@@ -87,7 +87,10 @@ def connections_to(target: str) -> set[int]:
 
 
 def test_a_silent_stream_outlives_the_limit_of_the_proxy(silent: str, tmp_path: Path) -> None:
-    """It is silent for 5 s, and nginx gives up after 2."""
+    """It is silent for 5 s, and nginx gives up after 2. The process that renders templates is there before."""
+    with openai.OpenAI(base_url=f"{silent}/v1", api_key="x") as direct:
+        body = {"model": SCRIPTED, "messages": HI}
+        direct.post("/chat/completions/render", cast_to=object, body=body)
     with nginx(silent, tmp_path) as base, openai.OpenAI(base_url=base, api_key="x", max_retries=0) as client:
         for ids in (False, True):
             stream = client.chat.completions.create(
