@@ -11,6 +11,7 @@ e4m3 on GPUs that have no FP8, in the dtype of the inputs.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,8 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8, Shaped, UInt8
 
-from pallas_kernels.expert_product import GPU_TILE_ROWS, by_tiles
-from pallas_kernels.quantized_product import default_zero
+from pallas_kernels.expert_product import GPU_TILE_ROWS
+from pallas_kernels.quantized_product import default_zero, product_of_experts
 
 COMPILER_OPTIONS = (("xla_gpu_experimental_enable_subchannel_dequantisation_fusion", "True"),)
 """XLA's, for programs of these products: without them it writes a matrix of numbers before a product with groups."""
@@ -27,14 +28,17 @@ COMPILER_OPTIONS = (("xla_gpu_experimental_enable_subchannel_dequantisation_fusi
 
 @partial(jax.jit, static_argnames=("bits", "floats"))
 def plain_codes(codes: UInt8[Array, "*stack O I"], *, bits: int, floats: bool = False) -> Shaped[Array, "*stack O I"]:
-    """The same codes in the dtype that says what they mean. ``floats``: they are e4m3, of 8 bits, or e2m1, of 4."""
+    """Return the same codes in the dtype that says what they mean.
+
+    ``floats``: they are e4m3, of 8 bits, or e2m1, of 4.
+    """
     if floats:
         return codes.astype(jnp.uint4) if bits == 4 else lax.bitcast_convert_type(codes, jnp.float8_e4m3fn)
     return (codes.astype(jnp.int16) - default_zero(bits)).astype(jnp.int4 if bits == 4 else jnp.int8)
 
 
 def plain_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack O G"]:
-    """Scales or zero points of G groups: they stay."""
+    """Return scales or zero points of G groups as they are."""
     return values
 
 
@@ -47,7 +51,7 @@ def plain_rows(
     bits: int,
     group: int,
 ) -> Float[Array, "n I"]:
-    """Rows ``ids`` of the weight (of an embedding table) in float32."""
+    """Return rows ``ids`` of the weight, an embedding table, in float32."""
     numbers, I = _numbers(codes[ids], jnp.float32), codes.shape[1]  # noqa: E741
     if zeros is not None:
         numbers -= _by_input(_offsets(zeros[ids], bits), group, I)
@@ -100,26 +104,9 @@ def plain_expert_product(
 ) -> Float[Array, "S O"]:
     """As ``plain_product`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
-    E = codes.shape[1]
-
-    def stack(part: Array) -> Array:
-        return part.reshape(-1, *part.shape[2:])
-
-    def multiply(rows: Float[Array, "M I"], expert: Int[Array, ""]) -> Float[Array, "M O"]:
-        return plain_product(
-            rows,
-            stack(codes),
-            stack(scales),
-            None if zeros is None else stack(zeros),
-            layer * E + expert,
-            jnp.int32(len(rows)),
-            bits=bits,
-            group=group,
-            out_features=out_features,
-            dtype=dtype,
-        )
-
-    return by_tiles(x, starts, multiply, GPU_TILE_ROWS)
+    about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+    product = partial(plain_product, **about)
+    return product_of_experts(product, x, (codes, scales, zeros), layer, starts, GPU_TILE_ROWS)
 
 
 def _dot(a: Float[Array, "T I"], b: Float[Array, "O I"]) -> Float[Array, "T O"]:

@@ -9,7 +9,9 @@ Inputs are rounded to 8 bits, by token and group, and multiplied in integers, wh
 with its Q8_0 blocks. With ``exact_inputs`` the weight is made of its codes instead, and the inputs stay.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -177,27 +179,31 @@ def quantized_expert_product_ref(
 ) -> Float[Array, "S O"]:
     """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
-    E = codes.shape[1]
+    about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+    product = partial(quantized_product_ref, exact_inputs=exact_inputs, **about)
+    return product_of_experts(product, x, (codes, scales, zeros), layer, starts, TILE_ROWS)
 
-    def stack(part: Array) -> Array:
-        return part.reshape(-1, *part.shape[2:])
+
+def product_of_experts(
+    product: Callable[..., Array],
+    x: Float[Array, "S I"],
+    parts: Sequence[Array | None],
+    layer: Int[Array, ""],
+    starts: Int[Array, "E1"],
+    tile_rows: int,
+) -> Float[Array, "S O"]:
+    """Return the products of rows with the weights of their experts, ``tile_rows`` rows of one expert at a time.
+
+    ``product``: of rows, ``parts`` [L * E, ...], the index of a weight, and the number of rows. ``parts`` [L, E, ...]:
+    codes, scales and zero points (None: there are none). Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
+    """
+    E = len(starts) - 1
+    stacked = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in parts]
 
     def multiply(rows: Float[Array, "M I"], expert: Int[Array, ""]) -> Float[Array, "M O"]:
-        return quantized_product_ref(
-            rows,
-            stack(codes),
-            stack(scales),
-            None if zeros is None else stack(zeros),
-            layer * E + expert,
-            jnp.int32(len(rows)),
-            bits=bits,
-            group=group,
-            out_features=out_features,
-            dtype=dtype,
-            exact_inputs=exact_inputs,
-        )
+        return product(rows, *stacked, layer * E + expert, jnp.int32(len(rows)))
 
-    return by_tiles(x, starts, multiply, TILE_ROWS)
+    return by_tiles(x, starts, multiply, tile_rows)
 
 
 def _integer_product(
