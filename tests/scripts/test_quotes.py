@@ -31,6 +31,6 @@ def test_quotes_are_held_against_what_came(
         main()
     (row,) = [json.loads(line) for line in found.read_text().splitlines()]
     assert row["kept"] == kept
-    assert row["requests"] >= 2
+    assert row["requests"] >= 1
     assert row["refused"] == 0
     assert (row["later_p50"] is None) is (kept == 1.0)
