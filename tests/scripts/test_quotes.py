@@ -24,7 +24,7 @@ def test_quotes_are_held_against_what_came(
             await asyncio.sleep(seconds)
 
     found = tmp_path / "rows.jsonl"
-    flags = ["--clients", "2", "--seconds", "2", "--prompt-mean", "4", "--std-share", "0", "--output-mean", "3"]
+    flags = ["--clients", "2", "--seconds", "4", "--prompt-mean", "4", "--std-share", "0", "--output-mean", "3"]
     flags += ["--vocab-size", "400", "--json", str(found)]
     with served(fake_engine(pace=pace, cached=3)) as url:
         monkeypatch.setattr(sys, "argv", ["x", "--base-url", url, *flags])
