@@ -44,6 +44,8 @@ class StepPlanner:
     ) -> None:
         self.preempted: list[Sequence] = []
         """Those that lost row and blocks by the last plan."""
+        self.relocated: list[Sequence] = []
+        """Those that got other blocks by the last plan and ran before."""
         self._counters = counters
         self._most_prompt_tokens: int | None = None
         self._budget = config.token_budget
@@ -59,9 +61,11 @@ class StepPlanner:
     def plan(self, *, hold_background: bool, most_prompt_tokens: int | None) -> tuple[list[Chunk], list[Sequence]]:
         """The next step's chunks, and the sequences that begin to run with it."""
         self._most_prompt_tokens = most_prompt_tokens
+        self._kv_cache.begin_plan()
         self._retire()
         self._preempted = None
         self.preempted.clear()
+        self.relocated.clear()
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
         if not hold_background:
@@ -109,6 +113,8 @@ class StepPlanner:
                     break
                 runs = sequence.row is not None
                 left -= runs
+                if runs and self._kv_cache.search_again(sequence):
+                    self.relocated.append(sequence)
                 if runs or (not admission.closed and admission.admit(sequence)):
                     self._plan_prompt(sequence, room, chunks)
         return admission.admitted
