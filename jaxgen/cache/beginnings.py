@@ -50,6 +50,7 @@ class BlockBeginnings:
 
     def evicted(self, block: int, key: bytes) -> None:
         """Drop a block whose content is given up."""
+        del block  # contents are known by key
         before = self._before.pop(key, None)
         if before is not None:
             del self._after[before][key]

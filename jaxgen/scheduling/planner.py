@@ -113,8 +113,6 @@ class StepPlanner:
                     break
                 runs = sequence.row is not None
                 left -= runs
-                if runs and self._kv_cache.search_again(sequence):
-                    self.relocated.append(sequence)
                 if runs or (not admission.closed and admission.admit(sequence)):
                     self._plan_prompt(sequence, room, chunks)
         return admission.admitted
@@ -183,6 +181,8 @@ class StepPlanner:
         """Adds the next chunk of a sequence that is not decoding, if there is one."""
         if sequence.waits_for_host:
             return
+        if self._kv_cache.search_again(sequence):
+            self.relocated.append(sequence)
         tokens = room.tokens_for(sequence)
         if sequence.restore is not None:
             tokens = min(tokens, sequence.restore.start - sequence.num_computed)

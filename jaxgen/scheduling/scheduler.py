@@ -62,9 +62,7 @@ class Scheduler:
         self._last_arrival: int | None = None
         self._tier = tier
         self._counters = counters = SchedulerCounters()
-        self._make_kv_cache = partial(
-            KVCacheManager, config, cache, tier, log, counters, copies_blocks=copies_blocks
-        )
+        self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters, copies_blocks=copies_blocks)
         self._make_policy = partial(policy, config)
         self._make_planner = partial(StepPlanner, config, max_overtaken=max_overtaken, narrow=narrow, counters=counters)
         self._begin_empty()
