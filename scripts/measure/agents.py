@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from jaxgen.hardware.device_info import this_cpu
+from jaxgen.server.benchmark.client import LoadError
 from jaxgen.server.benchmark.metrics import spread
 
 
@@ -53,7 +54,7 @@ async def turn(session: aiohttp.ClientSession, url: str, model: str, tokens: lis
     sent, arrivals, cached, answer = perf_counter(), [], 0, list[int]()
     async with session.post(f"{url}/completions", json=body) as response:
         if response.status != 200:
-            raise SystemExit(f"{url} answered {response.status}: {await response.text()}")
+            raise LoadError(f"{url} answered {response.status}: {await response.text()}")
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -114,12 +115,16 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=120, help="tokens of each answer")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0, help="of the first round; each round's prompts follow from it")
     args = parser.parse_args()
     load = Load(args.agents, args.turns, args.system, args.new, args.answer, args.vocab_size)
     print(f"{load} on {this_cpu()}")
     for number in range(args.rounds):
         for url in args.base_url[:: 1 if number % 2 else -1]:
-            asyncio.run(measure(url, load, number))
+            try:
+                asyncio.run(measure(url, load, args.seed + number))
+            except LoadError as error:
+                raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":
