@@ -74,8 +74,6 @@ class Sequence:
     """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
     num_expected: int = field(init=False, default=0)
     """Tokens that it should find in the prefix cache, by the state of the cache and the queue when it arrived."""
-    num_granted: int = field(init=False, default=0)
-    """Prompt tokens that its first token is granted time for: those that it was not expected to find when it came."""
     num_expected_shared: int = field(init=False, default=0)
     """Blocks of these tokens that other sequences own, or will own before it begins."""
     restore: "Restore | None" = field(init=False, default=None, repr=False)

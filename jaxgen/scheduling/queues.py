@@ -172,16 +172,14 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     """Give a sequence that arrives ``now`` its level and its place.
 
     Its due time is when it must begin for its first token to meet its target. One that must be late is due at once and
-    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes. Tokens
-    that it is expected to find in the prefix cache are granted no time.
+    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
     """
     if not sequence.request.background:
         sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
     promised = sequence.service.first_token_target(sequence.num_prompt)
     waited = sequence.request.waited_seconds
-    sequence.num_granted = sequence.num_prompt - sequence.num_expected
     if promised is None:
-        slack = STARVATION_TIMEOUT_S + target(sequence.num_granted) - waited
+        slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
     else:
         slack = max(0.0, promised - waited - prompt_seconds)
     sequence.place = now + slack, sequence.arrival

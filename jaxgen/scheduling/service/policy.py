@@ -154,7 +154,7 @@ class ServicePolicy(Fifo):
             positions = sum([chunk.start for chunk in decodes])
             order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
             due = (
-                DuePrompt(s.num_to_compute, s.num_granted, s.deadline - STARVATION_TIMEOUT_S - self._now)
+                DuePrompt(s.num_to_compute, s.num_prompt, s.deadline - STARVATION_TIMEOUT_S - self._now)
                 for s in islice(order, MOST_REGARDED)
                 if s.level is Level.BEST_EFFORT
             )
@@ -221,8 +221,6 @@ class ServicePolicy(Fifo):
             sequence.drop_targets()
         set_place(sequence, now, 0.0)
         self._backlog.find_prefix(sequence, self.queues.order_key_joined(sequence))
-        if sequence.num_expected:  # what is cached takes no time
-            set_place(sequence, now, 0.0)
         return None
 
     def _under_way(self, in_flight: Iterable[StepPlan]) -> float:

@@ -78,7 +78,7 @@ class Predictor:
         by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
         if by_fill and decodes.count:
             granted = sequence.deadline - STARVATION_TIMEOUT_S - now
-            due = DuePrompt(first.tokens + own.tokens, sequence.num_granted, granted)  # it, with all before it
+            due = DuePrompt(first.tokens + own.tokens, sequence.num_prompt, granted)  # it, with all before it
             decodes = self._beside_filled(decodes, due, step_time)
         each = step_time.prompt_tokens(decodes)
         alone = step_time.decode_seconds(decodes.count, decodes.positions)
