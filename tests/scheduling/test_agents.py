@@ -13,7 +13,7 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import policy_with
 
-SYSTEM, NEW, ANSWER, TURNS, AGENTS = 500, 37, 30, 4, 4
+SYSTEM, ANSWER, TURNS, AGENTS = 500, 30, 4, 4
 STEP_TIME = StepTimeModel(96, LinearCost(0.0075, 0.00045, 2e-8))
 
 
@@ -21,7 +21,7 @@ class Conversations:
     """Agents whose next turn begins when the last one is answered. Steps take what ``STEP_TIME`` says."""
 
     def __init__(self, seed: int, arrivals: list[float]) -> None:
-        self.rng, self.now, self.computed = random.Random(seed), 0.0, 0
+        self.rng, self.now, self.computed, self.asked = random.Random(seed), 0.0, 0, 0
         config = SchedulerConfig(STEP_TIME.token_budget, 16, 4096)
         cache = CacheConfig(block_size=64, num_blocks=256)
         self.scheduler = Scheduler(config, cache, policy=policy_with(STEP_TIME), copies_blocks=True)
@@ -35,7 +35,9 @@ class Conversations:
         return [self.rng.randrange(4, 8000) for _ in range(count)]
 
     def begin(self, agent: int) -> None:
-        self.texts[agent] += self.tokens(NEW)
+        new = self.tokens(self.rng.randrange(20, 400))  # shorter ones are due sooner
+        self.asked += len(new)
+        self.texts[agent] += new
         params = SamplingParams(max_tokens=ANSWER, ignore_eos=True, temperature=0.0)
         request = Request(f"{agent}-{self.turns[agent]}", tuple(self.texts[agent]), params)
         sequence = Sequence(request, eos_token_ids=frozenset(), arrival=self.number, seed=0)
@@ -67,6 +69,6 @@ def test_each_token_is_computed_once_whenever_requests_come(seed: int) -> None:
     rng = random.Random(seed)
     load = Conversations(seed, [rng.random() / 5 for _ in range(AGENTS)])
     load.run()
-    once = SYSTEM + AGENTS * TURNS * (NEW + ANSWER) - AGENTS  # the last token of a conversation is never computed
+    once = SYSTEM + load.asked + AGENTS * (TURNS * ANSWER - 1)  # a conversation's last token is never computed
     assert once <= load.computed <= once + 64 * (AGENTS - 1)
     assert load.scheduler.prefix_hits >= AGENTS * (TURNS - 1) * SYSTEM
