@@ -24,6 +24,7 @@ os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 import jax
 import pytest
+from hypothesis import settings
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxtyping import install_import_hook
 
@@ -34,6 +35,10 @@ collect_ignore = ["aot", "clients"]
 """They need environments of their own: scripts/ci/check_aot.sh, scripts/ci/check_clients.sh."""
 
 install_import_hook(array_modules(), "tests.support.typechecker.check")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("jaxgen", deadline=None)
+settings.load_profile("jaxgen")
 
 # What these helpers assert is shown with its values, as in a test.
 pytest.register_assert_rewrite(

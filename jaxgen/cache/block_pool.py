@@ -33,8 +33,11 @@ class BlockPool:
     handed out again in the order in which they were given to ``release``.
     """
 
-    def __init__(self, num_blocks: int, *watchers: PoolWatcher) -> None:
-        """Raises ValueError if ``num_blocks`` is below 1."""
+    def __init__(self, num_blocks: int, *watchers: PoolWatcher, index: PoolWatcher | None = None) -> None:
+        """``watchers``: are notified of blocks that were full when registered. ``index``: is notified of all blocks.
+
+        Raises ValueError if ``num_blocks`` is below 1.
+        """
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -43,6 +46,9 @@ class BlockPool:
         self._keys: list[bytes | None] = [None] * num_blocks
         self._by_key: dict[bytes, int] = {}
         self._watchers = watchers
+        self._watchers_of_all = watchers if index is None else (*watchers, index)
+        self._partial: set[int] = set()
+        """Blocks that were registered when they were not full."""
 
     @property
     def num_blocks(self) -> int:
@@ -96,11 +102,11 @@ class BlockPool:
                 continue
             self._cached[block] = None
             self._cached.move_to_end(block, last=not evict_first)
-            for watcher in self._watchers:
+            for watcher in self._watchers_of(block):
                 watcher.cached(block, key)
 
-    def register(self, block: int, key: bytes) -> bool:
-        """Record the content of a block in use, by a key that no other content has.
+    def register(self, block: int, key: bytes, *, full: bool = True) -> bool:
+        """Record the content of a block in use, by a key that no other content has. ``full``: of all its slots.
 
         If another block is known for the same content, that one stays known and this one does not become so: returns
         False. Raises ValueError for a block that is not in use or whose content is known.
@@ -111,6 +117,8 @@ class BlockPool:
             return False
         self._keys[block] = key
         self._by_key[key] = block
+        if not full:
+            self._partial.add(block)
         return True
 
     def find(self, key: bytes) -> int | None:
@@ -126,7 +134,8 @@ class BlockPool:
         self._cached.clear()
         self._by_key.clear()
         self._keys = [None] * len(self._keys)
-        for watcher in self._watchers:
+        self._partial.clear()
+        for watcher in self._watchers_of_all:
             watcher.forgotten()
 
     def _evict(self) -> int:
@@ -135,6 +144,12 @@ class BlockPool:
         assert key is not None, "cached means known"
         del self._by_key[key]
         self._keys[block] = None
-        for watcher in self._watchers:
+        for watcher in self._watchers_of(block):
             watcher.evicted(block, key)
+        self._partial.discard(block)
         return block
+
+    def _watchers_of(self, block: int) -> tuple[PoolWatcher, ...]:
+        if block not in self._partial:
+            return self._watchers_of_all
+        return self._watchers_of_all[len(self._watchers) :]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Several
 
+from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.block_pool import BlockPool
 from jaxgen.cache.host_tier import HostTier
@@ -10,13 +11,15 @@ from jaxgen.cache.restorer import Restorer
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 from jaxgen.core.stats import SchedulerCounters
+from jaxgen.core.step_plan import Copy
 
 
 class KVCacheManager:
     """Gives rows and blocks to sequences that begin to run, more blocks while they run, and takes all back.
 
     A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared; of the blocks
-    behind these, a restore brings back what host memory holds. A sequence's ``num_computed`` changes here alone.
+    behind these, a restore brings back what host memory holds. Without a restore the beginning of the next block is
+    copied if another block has it. A sequence's ``num_computed`` changes here alone.
     """
 
     def __init__(
@@ -26,9 +29,18 @@ class KVCacheManager:
         tier: HostTier | None,
         log: BlockLog | None,
         counters: SchedulerCounters,
+        *,
+        copies_blocks: bool,
     ) -> None:
-        self.pool = BlockPool(cache.num_blocks, *[watcher for watcher in (tier, log) if watcher is not None])
-        self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching, log=log)
+        """``copies_blocks``: the device can copy a block."""
+        beginnings = BlockBeginnings() if copies_blocks else None
+        watchers = [watcher for watcher in (tier, log) if watcher is not None]
+        self.pool = BlockPool(cache.num_blocks, *watchers, index=beginnings)
+        self.prefixes = PrefixCache(
+            self.pool, cache.block_size, enabled=config.prefix_caching, log=log, beginnings=beginnings
+        )
+        self._tier = tier
+        self._copies: list[Copy] = []
         self.restorer = None if tier is None else Restorer(tier, self.prefixes)
         self._counters = counters
         self.block_size = cache.block_size
@@ -96,15 +108,59 @@ class KVCacheManager:
         sequence.block_table += found + self.pool.allocate(new)
         sequence.num_computed = len(found) * self.block_size
         sequence.num_registered = sequence.num_shared = len(found)
+        if self.restorer is not None:
+            self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
+        if sequence.restore is None:
+            self._copy_beginning(sequence)
         if sequence.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
         if self.prefixes.may_look_up(sequence):
             self._counters.prefix_queries += len(sequence.tokens)
             self._counters.prefix_hits += sequence.num_computed
-        if self.restorer is not None:
-            self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
         sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
         return True
+
+    def begin_plan(self) -> None:
+        """Note that a new plan is made."""
+        self.prefixes.begin_plan()
+
+    def take_copies(self) -> tuple[Copy, ...]:
+        """Return the copies that the sequences need which began since the last call."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+    def search_again(self, sequence: Sequence) -> bool:
+        """Give a partly computed sequence blocks that others have computed since it began. Returns False without any.
+
+        They replace the sequence's own next blocks, so its tokens are not computed twice.
+        """
+        first = sequence.num_computed // self.block_size
+        found = [] if sequence.restore is not None else self.prefixes.look_up(sequence, first)
+        if not found:
+            return False
+        end, before = first + len(found), sequence.num_computed
+        self.pool.share(found)
+        self.pool.release(sequence.block_table[first:end])
+        sequence.block_table[first:end] = found
+        sequence.num_computed, sequence.num_registered = end * self.block_size, end
+        if sequence.num_shared == first:
+            sequence.num_shared = end
+        self._counters.prefix_hits += sequence.num_computed - before
+        if sequence.num_preemptions == 0:
+            sequence.num_cached += sequence.num_computed - before
+        return True
+
+    def _copy_beginning(self, sequence: Sequence) -> None:
+        """Copy the beginning of another block into the first block that the prefix cache did not find."""
+        first = sequence.num_registered
+        source, common = self.prefixes.look_up_beginning(sequence, first)
+        if source is None or source == sequence.block_table[first]:
+            return
+        target = sequence.block_table[first]
+        self._copies.append(Copy(source, target))
+        sequence.num_computed += common
+        if self._tier is not None:
+            self._tier.copied(source, target)
 
     def has_slot(self, sequence: Sequence) -> bool:
         """Whether the blocks of a sequence have a slot for its next token."""
@@ -137,6 +193,8 @@ class KVCacheManager:
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """Take back the row and blocks of a sequence, and set its status."""
+        if sequence.block_table:
+            self.prefixes.register_rest(sequence)
         # Blocks freed by background sequences are evicted first, except those that they shared with others.
         own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
         self.pool.release(sequence.block_table[own:], evict_first=True)

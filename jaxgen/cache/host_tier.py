@@ -40,6 +40,10 @@ class HostTier(PoolWatcher, Protocol):
         """Return the blocks to copy to the host before the step that is being planned."""
         ...
 
+    def copied(self, source: int, target: int) -> None:
+        """Note that a block of the device gets the content of another one before the step that is being planned."""
+        ...
+
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
     ) -> Restore | None:

@@ -7,7 +7,8 @@ Host only, no jax. The key of a sequence's block i is a chained hash,
 
 so equal keys mean equal salts and equal tokens from the first to the block's last. The hash is collision-resistant
 (about 2**64 attempts) and ``person`` keeps salts apart from blocks: no client can make a prompt or a salt that hits
-blocks of other tokens or of another salt.
+blocks of other tokens or of another salt. The key of a block that a sequence left partly filled is the same hash of the
+tokens in it, with the person "part".
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hashlib import blake2b
 from itertools import islice, takewhile
 from struct import Struct
 
+from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog, Stored
 from jaxgen.cache.block_pool import BlockPool
 from jaxgen.core.sequence import Sequence
@@ -35,10 +37,22 @@ class PrefixCache:
     written again.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True, log: BlockLog | None = None) -> None:
-        """``enabled`` False: no block is registered, so none is found. ``log``: is told of registered blocks."""
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        *,
+        enabled: bool = True,
+        log: BlockLog | None = None,
+        beginnings: BlockBeginnings | None = None,
+    ) -> None:
+        """``enabled`` False: no block is registered, so none is found. ``log``: is told of full blocks.
+
+        ``beginnings``: the pool's index of blocks; None: only full blocks are found.
+        """
         self.enabled = enabled
         self._log = log
+        self._beginnings = beginnings
         self._pool = pool
         self.block_size = block_size
         self._tokens = Struct(f"<{block_size}i")
@@ -47,13 +61,30 @@ class PrefixCache:
         """Whether a sequence may use cached blocks."""
         return self.enabled and not sequence.request.wants_every_token
 
-    def look_up(self, sequence: Sequence) -> list[int]:
-        """Return the longest chain of blocks that hold the K and V of a sequence's first tokens.
+    def begin_plan(self) -> None:
+        """Let blocks be copied from that steps planned before have written."""
+        if self._beginnings is not None:
+            self._beginnings.begin_plan(self._pool)
+
+    def look_up_beginning(self, sequence: Sequence, first: int) -> tuple[int | None, int]:
+        """Return a block that begins with most tokens of a sequence's block ``first``, and how many they are.
+
+        The blocks before have the K and V of the sequence's tokens. At least one token is left to compute.
+        """
+        if self._beginnings is None or not self.may_look_up(sequence):
+            return None, 0
+        start = first * self.block_size
+        tokens = sequence.tokens[start : min(start + self.block_size, len(sequence.tokens) - 1)]
+        key, common = self._beginnings.longest(self._key_before(sequence, first), tokens)
+        return None if key is None else self._pool.find(key), common
+
+    def look_up(self, sequence: Sequence, first: int = 0) -> list[int]:
+        """Return the longest chain of blocks that hold the K and V of a sequence's tokens from block ``first`` on.
 
         At least one token is left to compute, for its logits. No token may be pending.
         """
         blocks: list[int] = []
-        for key in self.keys_from(sequence, 0):
+        for key in self.keys_from(sequence, first):
             block = self._pool.find(key)
             if block is None:
                 break
@@ -76,24 +107,45 @@ class PrefixCache:
             return
         full = min(sequence.num_computed, len(sequence.tokens)) // self.block_size
         for index in range(sequence.num_registered, full):
-            new = self._pool.register(sequence.block_table[index], self._key(sequence, index))
+            key = self._key(sequence, index)
+            new = self._pool.register(sequence.block_table[index], key)
             sequence.num_registered += 1
             if new and self._log is not None:
                 self._log.stored(self._stored(sequence, index))
+            if new and self._beginnings is not None:
+                self._beginnings.add(self._key_before(sequence, index), key, self._tokens_of(sequence, index))
+
+    def register_rest(self, sequence: Sequence) -> None:
+        """Register the block that a sequence, which is about to give its blocks back, has filled partly."""
+        known = min(sequence.num_computed, len(sequence.tokens))
+        index, rest = divmod(known, self.block_size)
+        if not self.enabled or self._beginnings is None or rest == 0:
+            return
+        before, tokens = self._key_before(sequence, index), self._tokens_of(sequence, index)[:rest]
+        key = blake2b(before + Struct(f"<{rest}i").pack(*tokens), digest_size=KEY_BYTES, person=b"part").digest()
+        if self._pool.register(sequence.block_table[index], key, full=False):
+            self._beginnings.add(before, key, tokens)
 
     def _stored(self, sequence: Sequence, index: int) -> Stored:
         """Return the event of block ``index``, whose key is known."""
-        keys, tokens = sequence.block_keys, sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
-        return Stored(keys[index], keys[index - 1] if index else None, tuple(tokens), sequence.request.cache_salt)
+        keys, tokens = sequence.block_keys, self._tokens_of(sequence, index)
+        return Stored(keys[index], keys[index - 1] if index else None, tokens, sequence.request.cache_salt)
 
     def _key(self, sequence: Sequence, index: int) -> bytes:
         """Return the key of block ``index``, which is at most the one after those computed before."""
         keys = sequence.block_keys
         if index == len(keys):
-            previous = keys[-1] if keys else root_key(sequence.request.cache_salt)
-            tokens = sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
+            previous, tokens = self._key_before(sequence, index), self._tokens_of(sequence, index)
             keys.append(blake2b(previous + self._tokens.pack(*tokens), digest_size=KEY_BYTES).digest())
         return keys[index]
+
+    @staticmethod
+    def _key_before(sequence: Sequence, index: int) -> bytes:
+        """Return the key before block ``index``, which is at most the one after those computed before."""
+        return sequence.block_keys[index - 1] if index else root_key(sequence.request.cache_salt)
+
+    def _tokens_of(self, sequence: Sequence, index: int) -> tuple[int, ...]:
+        return tuple(sequence.tokens[index * self.block_size : (index + 1) * self.block_size])
 
 
 class ComingPrefixes:

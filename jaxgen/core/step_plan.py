@@ -23,19 +23,31 @@ class Save:
     """False: the block was restored without layer inputs, so the device's memory for them does not hold its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A block whose content another block gets, in the plan's order of copies, before the step of the same plan."""
+
+    source: int
+    target: int
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """The chunks that one step computes: those of length 1 first, then longer ones; at most one of each sequence.
 
     ``admitted`` are the sequences that begin to run with it. Their rows are loaded to the device before the step, with
-    a block table for all their tokens. From then on the device's table grows in one way only: a chunk of length 1 that
-    starts a block brings the block with it. Longer chunks lie within the blocks of the admission.
+    a block table for all their tokens, and so are those of ``relocated``. From then on the device's table grows in one
+    way only: a chunk of length 1 that starts a block brings the block with it. Longer chunks lie within the blocks that
+    were loaded.
     """
 
     chunks: tuple[Chunk, ...]
     admitted: tuple[Sequence, ...] = ()
+    relocated: tuple[Sequence, ...] = ()
+    """Running sequences that got other blocks for some of their tokens."""
     saves: tuple[Save, ...] = ()
-    """Blocks to copy to the host before the step."""
+    """Blocks to copy to the host before ``copies`` and the step."""
+    copies: tuple[Copy, ...] = ()
     restores: tuple[Restore, ...] = ()
     """Restores of admitted sequences, to begin now."""
     idle: tuple[Sequence, ...] = field(default=(), compare=False)

@@ -112,7 +112,15 @@ class Engine:
         self._block_events = None if events is None else BlockEvents(events)
         log = None if self._block_events is None else self._block_events.log
         policy = partial(ServicePolicy, step_times=self._step_time)
-        self._scheduler = Scheduler(config.scheduler, config.cache, policy=policy, tier=tier, log=log, narrow=narrow)
+        self._scheduler = Scheduler(
+            config.scheduler,
+            config.cache,
+            policy=policy,
+            tier=tier,
+            log=log,
+            narrow=narrow,
+            copies_blocks=self._device.copies_blocks,
+        )
         self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
 

@@ -34,7 +34,6 @@ class Recorder:
         self.journal = Journal(limits.token_budget, limits.max_num_seqs, config.cache.block_size)
         self._scheduler = scheduler
         self._host_blocks = host_blocks
-        self._block_size = config.cache.block_size
 
     def queued(self, sequence: Sequence) -> None:
         """Note a request that was accepted."""
@@ -52,9 +51,10 @@ class Recorder:
             self._note(sequence, "preempted")
         if plan.admitted:  # few steps
             from_host = {restore.sequence: restore.end - restore.start for restore in plan.restores}
+            starts = {chunk.sequence: chunk.start for chunk in plan.chunks}
             for sequence in plan.admitted:
                 self._set_running(sequence, running=True)
-                found = sequence.num_shared * self._block_size
+                found = starts.get(sequence, sequence.num_computed)
                 self._note(sequence, "begun", found, from_host.get(sequence, 0))
 
     def restored(self, restore: Restore, *, whole: bool) -> None:

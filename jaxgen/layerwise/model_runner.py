@@ -92,6 +92,7 @@ class LayerwiseRunner:
     """
 
     runs_ahead = False
+    copies_blocks = False
 
     def __init__(
         self,

@@ -53,6 +53,10 @@ class KVCache:
         """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
         return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
 
+    def copy(self, source: Int[Array, ""], target: Int[Array, ""]) -> "KVCache":
+        """Return the cache with what block ``source`` holds in block ``target`` as well."""
+        return jax.tree.map(lambda blocks: blocks.at[target].set(blocks[source]), self)
+
     def gather_inputs(self, ids: Int[Array, "m"]) -> tuple[Float[Array, "L B E"] | None, ...]:
         """Return the inputs of the blocks ``ids``, each an array of its own; None if they are not kept."""
         if self.inputs is None:

@@ -86,6 +86,11 @@ class OffloadTier:
             self.counters.lost_blocks += 1
         self._without_inputs.discard(block)
 
+    def copied(self, source: int, target: int) -> None:
+        """Note that the target has layer inputs only if its source has."""
+        if source in self._without_inputs:
+            self._without_inputs.add(target)
+
     def take_saves(self) -> tuple[Save, ...]:
         """Return the blocks to copy before the step that is being planned."""
         while self.is_open and self._candidates and self.store.num_reserved < self._most_saving:

@@ -18,6 +18,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def copies_blocks(self) -> bool:
+        """Whether it copies the blocks that plans copy; if not, plans must copy none."""
+        ...
+
+    @property
     def kernels(self) -> Kernels: ...
 
     def reset(self) -> None:
@@ -25,7 +30,7 @@ class Runner(Protocol):
         ...
 
     def load(self, plan: StepPlan) -> None:
-        """Load the rows that the plan admits."""
+        """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
         ...
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:

@@ -5,6 +5,7 @@ import logging
 import time
 
 import jax
+import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
@@ -55,6 +56,7 @@ class ModelRunner:
     """Runs plans, in the order given; returned outputs may still be being computed."""
 
     runs_ahead = True
+    copies_blocks = True
 
     def __init__(self, model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep):
         """Pack the parameters that the programs read packed, and use the others without a copy."""
@@ -90,7 +92,9 @@ class ModelRunner:
         return self._narrow is not None and plan.decodes_only and plan.num_tokens <= (self._config.narrow_width or 0)
 
     def load(self, plan: StepPlan) -> None:
-        """Load the rows that the plan admits."""
+        """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
+        for copy in plan.copies:
+            self.cache = self._compiled.copy_block(self.cache, np.int32(copy.source), np.int32(copy.target))
         self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:

@@ -31,6 +31,8 @@ from jaxgen.runner.step import Step, StepOutput, make_step
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
+CopyBlock = Callable[[KVCache, Any, Any], KVCache]
+"""A compiled ``KVCache.copy``, which takes ids of blocks as int32 and updates the cache in place."""
 STEP_DONATES = (1, 2)
 """Arguments of a Step that it updates in place: cache and rows."""
 
@@ -44,7 +46,9 @@ class RowPrograms:
     load_allowed: Callable[..., RowState]
 
     def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
-        """Return the rows with those of admitted sequences loaded, and the allowed tokens that the plan needs."""
+        """Return the rows with those of admitted and relocated sequences loaded, and allowed tokens as needed."""
+        for sequence in plan.relocated:
+            rows = self.load_row(rows, loader.words(sequence))
         for sequence in plan.admitted:
             rows = self.load_row(rows, loader.words(sequence))
             if sequence.params.has_penalties:
@@ -65,6 +69,7 @@ class CompiledStep:
     narrow: CompiledProgram | None
     """The step of ``config.narrow_width`` tokens, for plans of decodes only."""
     rows: RowPrograms
+    copy_block: CopyBlock
     kernels: Kernels
     temporary_bytes: int
     aliased_bytes: int
@@ -88,6 +93,7 @@ def compile_step(
         wide,
         narrow,
         compile_rows(model, config),
+        _compile_copy(model, config, kernels),
         kernels,
         max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None),
         _analyses(wide)[0].alias_size_in_bytes,
@@ -118,6 +124,13 @@ def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
         jax.jit(load_penalties, donate_argnums=0).lower(rows, index, counts, seen).compile(),
         jax.jit(load_allowed, donate_argnums=0).lower(rows, indices, allowed).compile(),
     )
+
+
+def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CopyBlock:
+    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
+    block = jax.ShapeDtypeStruct((), jnp.int32)
+    copy: Any = jax.jit(KVCache.copy, donate_argnums=0).lower(cache, block, block).compile()
+    return copy
 
 
 def step_program(

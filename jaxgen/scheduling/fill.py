@@ -42,6 +42,8 @@ class FillRule:
       whatever device and model, and more of it would bring first tokens forward by little.
     - Where a prompt's first token would come later than ``early`` of the time that FastGen grants it, steps take as
       much longer as brings it there, up to full ones.
+    - A step may take as much longer as its decodes take alone if that ends a prompt: the rest would cost the prompt one
+      more step, and the decodes get two tokens in the same time either way.
     - Still they take no longer than ``gap`` seconds, unless prompts would then get less than ``least`` of the time.
     - Where nothing decodes, they take no longer than ``gap`` or than ``chunk`` tokens of prompts need, whichever is
       more: the next request waits for their end.
@@ -87,6 +89,16 @@ class FillRule:
             share = ahead / (MARGIN * left) if left > 0.0 else 1.0  # of the time until then
             wanted = max(wanted, alone * share / (1.0 - share) if share < 1.0 else inf)
         return max(min(wanted, most), LEAST_CHUNK * each)
+
+    def spare(self, step_time: StepTimeModel, rows: int, positions: int, seconds: float) -> float:
+        """Return by how much prompts may exceed their ``seconds`` to end one.
+
+        ``rows`` and ``positions`` as of ``longest``.
+        """
+        alone = step_time.wide.seconds(rows, positions)
+        if rows == 0:
+            return alone
+        return max(0.0, min(alone, self._bound(alone) - alone - seconds))
 
     def _bound(self, alone: float) -> float:
         """Return the most seconds of a step whose decodes alone take ``alone``."""

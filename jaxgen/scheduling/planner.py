@@ -44,6 +44,8 @@ class StepPlanner:
     ) -> None:
         self.preempted: list[Sequence] = []
         """Those that lost row and blocks by the last plan."""
+        self.relocated: list[Sequence] = []
+        """Those that got other blocks by the last plan and ran before."""
         self._counters = counters
         self._most_prompt_tokens: int | None = None
         self._budget = config.token_budget
@@ -59,9 +61,11 @@ class StepPlanner:
     def plan(self, *, hold_background: bool, most_prompt_tokens: int | None) -> tuple[list[Chunk], list[Sequence]]:
         """The next step's chunks, and the sequences that begin to run with it."""
         self._most_prompt_tokens = most_prompt_tokens
+        self._kv_cache.begin_plan()
         self._retire()
         self._preempted = None
         self.preempted.clear()
+        self.relocated.clear()
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
         if not hold_background:
@@ -177,6 +181,8 @@ class StepPlanner:
         """Adds the next chunk of a sequence that is not decoding, if there is one."""
         if sequence.waits_for_host:
             return
+        if self._kv_cache.search_again(sequence):
+            self.relocated.append(sequence)
         tokens = room.tokens_for(sequence)
         if sequence.restore is not None:
             tokens = min(tokens, sequence.restore.start - sequence.num_computed)

@@ -51,9 +51,10 @@ class Scheduler:
         tier: HostTier | None = None,
         log: BlockLog | None = None,
         narrow: bool = False,
+        copies_blocks: bool = False,
     ) -> None:
         """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
-        longer than a token are cheaper than others."""
+        longer than a token are cheaper than others. ``copies_blocks``: the device can copy a block."""
         self.hold_background = False
         self._config = config
         self._block_size = cache.block_size
@@ -61,7 +62,7 @@ class Scheduler:
         self._last_arrival: int | None = None
         self._tier = tier
         self._counters = counters = SchedulerCounters()
-        self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters)
+        self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters, copies_blocks=copies_blocks)
         self._make_policy = partial(policy, config)
         self._make_planner = partial(StepPlanner, config, max_overtaken=max_overtaken, narrow=narrow, counters=counters)
         self._begin_empty()
@@ -170,8 +171,16 @@ class Scheduler:
         long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
         saves = () if self._tier is None else self._tier.take_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
-        idle, preempted = self._planner.idle(chunks), tuple(self._planner.preempted)
-        plan = StepPlan((*short, *long), tuple(admitted), saves, restores, idle, preempted)
+        plan = StepPlan(
+            (*short, *long),
+            tuple(admitted),
+            relocated=tuple([sequence for sequence in self._planner.relocated if sequence.row is not None]),
+            saves=saves,
+            copies=self._kv_cache.take_copies(),
+            restores=restores,
+            idle=self._planner.idle(chunks),
+            preempted=tuple(self._planner.preempted),
+        )
         if plan.chunks:
             self._in_flight.append(plan)
         return plan

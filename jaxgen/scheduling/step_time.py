@@ -94,6 +94,8 @@ class StepBudget:
     """Most tokens of one sequence."""
     cost: LinearCost = NO_COST
     seconds: float = inf
+    spare: float = 0.0
+    """Seconds by which a chunk may exceed ``seconds`` if it ends a prompt: the rest would need a step of its own."""
 
     @property
     def is_full(self) -> bool:
@@ -105,7 +107,11 @@ class StepBudget:
         most = min(self.tokens, self.longest)
         if self.seconds == inf:
             return most
-        return min(most, max(1, int(self.seconds / max(self._seconds_each(sequence.num_computed), 1e-12))))
+        each = max(self._seconds_each(sequence.num_computed), 1e-12)
+        within = max(1, int(self.seconds / each))
+        if (sequence.num_uncomputed - within) * each <= self.spare:
+            within = sequence.num_uncomputed
+        return min(most, within)
 
     def spend(self, chunk: Chunk) -> None:
         self.tokens -= chunk.length

@@ -165,7 +165,7 @@ def _add_kv_cache(engine: Any) -> None:
         dest="prefix_caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="keep the KV of full blocks for later requests that begin alike",
+        help="keep the KV of requests for later ones that begin alike",
     )
     add_kv_cache_dtype_flag(
         engine,

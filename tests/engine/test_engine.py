@@ -106,10 +106,10 @@ def test_a_cached_prefix_changes_no_bit_of_the_answer(params: dict[str, object])
     for one in (*again, salted):
         found = [replace(event, request_id="first", cached_tokens=None) for event in events[one.request_id]]
         assert found == [replace(event, cached_tokens=None) for event in first], one.request_id
-    assert [events[one.request_id][0].cached_tokens for one in (*again, salted)] == [112, 112, 112, 0]
+    assert [events[one.request_id][0].cached_tokens for one in (*again, salted)] == [119, 119, 119, 0]
     assert all(event.cached_tokens is None for event in events["again-0"][1:])
     stats = engine.stats()
-    assert (stats.prefix_hits, stats.blocks_free) == (3 * 112, stats.blocks_total)
+    assert (stats.prefix_hits, stats.blocks_free) == (3 * 119, stats.blocks_total)
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:

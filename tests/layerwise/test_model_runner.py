@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
+from jaxgen.engine.engine import Engine
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import transfer_all
+from jaxgen.runner.model_runner import ModelRunner
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import make_engine, params_of, request, run
 from tests.support.streamed import BLOCK, CONFIG, NUM_OPEN, OPT_350M, PROMPTS, SMALL, compiled_layers
@@ -37,13 +40,20 @@ def requests(letters: str) -> list[Request]:
     return [request(f"{n}{i}", PROMPTS["abcde".index(n)], **params) for i, n in enumerate(letters)]
 
 
+def engine_on(model: ModelConfig, device: LayerwiseRunner | None) -> Engine:
+    """Return an engine that copies no blocks, as with a streamed cache, and runs its plans by this device."""
+    with patch.object(ModelRunner, "copies_blocks", LayerwiseRunner.copies_blocks):
+        engine = make_engine(model, CONFIG)
+    if device is not None:
+        engine._device.run = device.run  # type: ignore[method-assign]
+    return engine
+
+
 def answers(
     model: ModelConfig, device: LayerwiseRunner | None, turns: tuple[str, ...]
 ) -> list[dict[str, list[TokenEvent]]]:
     """Of an engine that runs its plans by this device, or by its own. Blocks run out, so that some are preempted."""
-    engine = make_engine(model, CONFIG)
-    if device is not None:
-        engine._device.run = device.run  # type: ignore[method-assign]
+    engine = engine_on(model, device)
     found = [run(engine, requests(letters)) for letters in turns]
     assert engine.stats().preemptions > 0 or turns != TURNS
     assert all(of_one[-1].error is None for events in found for of_one in events.values())
@@ -136,8 +146,7 @@ def test_a_copy_that_fails_fails_the_step() -> None:
         raise RuntimeError("no memory")
 
     device.stream.up._state.copy = refuse
-    engine = make_engine(SMALL, CONFIG)
-    engine._device.run = device.run  # type: ignore[method-assign]
+    engine = engine_on(SMALL, device)
     assert run(engine, requests("c"))["c0"][-1].error is not None
 
 

@@ -29,6 +29,7 @@ from tests.models.test_layers_apart import OPT
 from tests.support.engines import (
     LLAMA,
     engine_config,
+    full_blocks,
     make_engine,
     request,
     run,
@@ -177,7 +178,7 @@ def contents(engine: Engine) -> dict[bytes, tuple[np.ndarray, np.ndarray]]:
     """K and V, and inputs, of every block on the device that is known by a key."""
     cache = cache_of(engine)
     kv, inputs = np.asarray(cache.data, np.float32), np.asarray(cache.inputs, np.float32)
-    return {key: (kv[block], inputs[block]) for key, block in engine._scheduler.pool._by_key.items()}
+    return {key: (kv[block], inputs[block]) for key, block in full_blocks(engine).items()}
 
 
 @pytest.mark.usefixtures("_few_at_a_time")

@@ -119,3 +119,27 @@ def test_shorter_prompts_come_first_by_what_is_due_first() -> None:
     while not long.tokens:
         server.step()
     assert short.tokens[0] < long.tokens[0] / 3
+
+
+def test_a_step_takes_longer_where_that_ends_a_prompt_but_not_beyond_its_bound() -> None:
+    alone = FAST.wide.seconds(4)
+    assert DEFAULT_FILL.spare(FAST, 4, 0, 5 * alone) == pytest.approx(alone)
+    bound = MARGIN * DEFAULT_FILL.gap
+    assert DEFAULT_FILL.spare(FAST, 4, 0, bound - 1.5 * alone) == pytest.approx(0.5 * alone)
+    assert DEFAULT_FILL.spare(FAST, 4, 0, bound) == 0.0
+    assert DEFAULT_FILL.spare(SLOW, 0, 0, 1.0) == SLOW.wide.seconds(0)
+
+
+@pytest.mark.parametrize(("prompt", "chunks"), [(100, [100]), (111, [111]), (130, [94, 36])])
+def test_the_last_tokens_of_a_prompt_do_not_take_a_step_of_their_own(prompt: int, chunks: list[int]) -> None:
+    """Beside three decodes prompts get 94 tokens of a step, and the time of 19 more where that ends one."""
+    server = VirtualServer(FAST)
+    for _ in range(3):
+        server.add(2, 200)
+    server.step()
+    sequence, found = server.add(prompt, 4).sequence, []
+    while sequence.num_computed < prompt:
+        before = sequence.num_computed
+        server.step()
+        found.append(sequence.num_computed - before)
+    assert found == chunks

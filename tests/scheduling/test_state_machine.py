@@ -59,6 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_caching=st.sampled_from([True, True, True, False]),
         background_tokens=st.sampled_from([None, None, 0, 1, 3]),
         narrow=st.booleans(),
+        copies_blocks=st.sampled_from([True, True, False]),
         host_size=st.integers(0, 3),
         most_saving=st.integers(1, 4),
         recomputed=st.integers(0, 2),
@@ -76,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_caching: bool,
         background_tokens: int | None,
         narrow: bool,
+        copies_blocks: bool,
         host_size: int,
         most_saving: int,
         recomputed: int,
@@ -93,9 +95,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
         tier = None if host is None else host.tier
         scheduler = Scheduler(
-            config, cache, policy=policy_with(self.step_time), max_overtaken=max_overtaken, tier=tier, narrow=narrow
+            config,
+            cache,
+            policy=policy_with(self.step_time),
+            max_overtaken=max_overtaken,
+            tier=tier,
+            narrow=narrow,
+            copies_blocks=copies_blocks,
         )
-        self.book = Book(scheduler, cache, config, max_overtaken, narrow, device, host, self.plain, self.seen)
+        self.book = Book(
+            scheduler, cache, config, max_overtaken, narrow, copies_blocks, device, host, self.plain, self.seen
+        )
         self.caller = Caller(self.book, fails_every)
 
     @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=4))
@@ -260,6 +270,20 @@ class OffloadMachine(SchedulerMachine):
         )
 
 
+class PrefixMachine(SchedulerMachine):
+    """The same with long prompts that have a beginning in common."""
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return replace(
+            arrival,
+            prompt=arrival.prompt + 3,
+            seed=0,
+            fork=(9, 1, 2, 3, 5, 6, 99)[arrival.seed % 7],
+            salt=None,
+            prompt_logprobs=None,
+        )
+
+
 class ServiceMachine(SchedulerMachine):
     """The same with two tenants and classes that promise something or nothing."""
 
@@ -322,6 +346,16 @@ RARE_WITH_HOST = (
 )
 
 
+RARE_WITH_PREFIXES = (
+    "shared",
+    "preemptions",
+    "found while it ran",
+    "copied a beginning",
+    "copied from one that runs",
+    "aborted while running",
+)
+
+
 RARE_WITH_CLASSES = (
     "preemptions",
     "passed over",
@@ -368,6 +402,10 @@ def test_the_scheduler_under_any_load() -> None:
 
 def test_the_scheduler_with_a_host_store_under_any_load() -> None:
     run_machine(OffloadMachine, ("saved", "restore landed", "projected"), 2 * QUICK_EXAMPLES)
+
+
+def test_the_scheduler_with_common_prefixes_under_any_load() -> None:
+    run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES)
 
 
 def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:

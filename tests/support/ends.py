@@ -18,7 +18,7 @@ from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.text.constraint import Constraint
 from jaxgen.text.tokenizer import Tokenizer
-from tests.support.engines import EOS, LLAMA, embed, engine_config, make_engine, params_of, request
+from tests.support.engines import EOS, LLAMA, embed, engine_config, full_blocks, make_engine, params_of, request
 from tests.support.injected import InjectedError, Watcher
 from tests.support.streamed import SMALL, compiled_layers, streamed
 from tests.support.tiny_tokenizers import byte_level
@@ -118,7 +118,7 @@ def check_idle(engine: Engine) -> None:
     assert not any((*of_requests, events._told, events._prompt, events._pools))
     if engine._block_events is not None:
         index: Any = engine._block_events._sink
-        assert index.keys == set(scheduler.pool._by_key)
+        assert index.keys == set(full_blocks(engine))
     if engine.offload is not None:
         for _ in range(100):  # a fetch of one that has ended may be under way, and ends with the next answer
             if engine.offload.busy:

@@ -137,3 +137,9 @@ def embeddings(events: dict[str, list[TokenEvent]]) -> dict[str, tuple[float, ..
 
 def greedy(request: Request) -> Request:
     return replace(request, params=replace(request.params, temperature=0.0))
+
+
+def full_blocks(engine: Engine) -> dict[bytes, int]:
+    """Return the blocks that the prefix cache can share, by key: not those that were filled partly."""
+    pool = engine._scheduler.pool
+    return {key: block for key, block in pool._by_key.items() if block not in pool._partial}

@@ -21,6 +21,7 @@ class Book:
     config: SchedulerConfig
     max_overtaken: int
     narrow: bool
+    copies_blocks: bool
     device: Device
     host: Host | None
     plain: bool

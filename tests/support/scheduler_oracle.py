@@ -60,6 +60,8 @@ class PlanOracle:
         assert sorted(plan.admitted, key=id) == sorted(admitted, key=id)
         self._check_who_runs(before, run, admitted, preempted)
         progress = before.progress | {s: (self._check_hit(s, plan), len(s.tokens)) for s in admitted}
+        progress |= {s: (self._check_found_later(s, plan, before), len(s.tokens)) for s in plan.relocated}
+        self._check_copies(plan)
         assert (book.scheduler.prefix_queries, book.scheduler.prefix_hits) == (self._queries, self._hits)
         self._check_chunks(plan, progress)
         self._check_background(plan)
@@ -117,7 +119,8 @@ class PlanOracle:
         else:
             assert sequence.restore is not None
             start = sequence.num_computed
-        assert start % book.cache.block_size == 0
+        copied = [copy for copy in plan.copies if copy.target in sequence.block_table]
+        assert (start % book.cache.block_size > 0) <= (len(copied) == 1)
         assert start < len(sequence.tokens)
         if book.config.prefix_caching and sequence.params.prompt_logprobs is None:
             self._queries += len(sequence.tokens)
@@ -130,6 +133,32 @@ class PlanOracle:
         book.seen["found again after preemption" if again else "found"] += start > 0
         book.seen["restored beside computing"] += bool(chunks) and sequence.restore is not None
         return start
+
+    def _check_found_later(self, sequence: Sequence, plan: StepPlan, before: Before) -> int:
+        """Where a sequence goes on that ran before and got blocks of others; what they hold, the device checks."""
+        book, (computed, tokens) = self._book, before.progress[sequence]
+        (start,) = [chunk.start for chunk in plan.chunks if chunk.sequence is sequence]
+        assert computed < start < tokens == len(sequence.tokens)
+        assert start % book.cache.block_size == 0
+        self._hits += start - computed
+        if sequence.num_preemptions == 0:
+            book.first_hits[sequence.request_id] += start - computed
+            assert sequence.num_cached == book.first_hits[sequence.request_id]
+        book.seen["found while it ran"] += 1
+        return start
+
+    def _check_copies(self, plan: StepPlan) -> None:
+        """Each is for one sequence that begins, and none is of a block that the same plan writes first."""
+        book = self._book
+        assert not plan.copies or book.copies_blocks
+        targets = [copy.target for copy in plan.copies]
+        assert len(set(targets)) == len(targets)
+        for copy in plan.copies:
+            assert copy.source != copy.target
+            owners = [s for s in plan.admitted if copy.target in s.block_table]  # later ones share it once it is full
+            assert owners[0].restore is None
+            book.seen["copied from one that runs"] += book.scheduler.pool.num_owners(copy.source) > 0
+            book.seen["copied a beginning"] += 1
 
     def _check_chunks(self, plan: StepPlan, progress: dict[Sequence, tuple[int, int]]) -> None:
         book = self._book

@@ -53,6 +53,8 @@ class Arrival:
     """It may be computed only when its last token has arrived, as under a grammar."""
     service: ServiceClass = DEFAULT_CLASS
     tenant: str = ""
+    fork: int = 99
+    """From this position on its prompt is not that of others of the same seed."""
 
     def request(self, name: str, longest: int) -> Request:
         prompt = max(1, longest * self.prompt // 8)
@@ -64,7 +66,7 @@ class Arrival:
             stop_token_ids=(STOP_TOKEN,) if self.stops else (),
             prompt_logprobs=self.prompt_logprobs,
         )
-        tokens = tuple(next_token([self.seed, i]) for i in range(prompt))
+        tokens = tuple(next_token([self.seed, i, self.fork * (i >= self.fork)]) for i in range(prompt))
         return Request(
             name,
             tokens,
@@ -110,8 +112,11 @@ class Device:
         self._block_size = block_size
 
     def load(self, plan: StepPlan) -> None:
-        """Is told of the sequences that the plan admits."""
-        for sequence in plan.admitted:
+        """Copies blocks, and is told of the sequences that the plan admits or moves."""
+        for copy in plan.copies:
+            self.fill(copy.target, self.content(copy.source))
+            self.inputs.update(zip(self._slots(copy.target), self.input_content(copy.source), strict=True))
+        for sequence in (*plan.relocated, *plan.admitted):
             assert sequence.row is not None
             self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.block_table)
 

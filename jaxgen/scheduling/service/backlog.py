@@ -84,9 +84,11 @@ class Backlog:
 
     def find_prefix(self, sequence: Sequence, order_key: OrderKey) -> None:
         """Set what a newcomer will find in the prefix cache: what is there, or what those before it will compute."""
-        found = self._kv_cache.prefixes.look_up(sequence)
+        prefixes, size = self._kv_cache.prefixes, self._kv_cache.block_size
+        found = prefixes.look_up(sequence)
         coming = self._coming.num_common(sequence, order_key)
-        sequence.num_expected = max(len(found), coming) * self._kv_cache.block_size
+        _, beginning = prefixes.look_up_beginning(sequence, len(found))
+        sequence.num_expected = max(len(found) * size + beginning, coming * size)
         owned = sum([self._kv_cache.pool.num_owners(block) > 0 for block in found])
         sequence.num_expected_shared = max(owned, coming)
 

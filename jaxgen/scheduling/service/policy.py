@@ -159,6 +159,7 @@ class ServicePolicy(Fifo):
                 if s.level is Level.BEST_EFFORT
             )
             budget.seconds = self._fill.seconds_for_prompts(self.step_time, len(decodes), positions, due)
+            budget.spare = self._fill.spare(self.step_time, len(decodes), positions, budget.seconds)
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
