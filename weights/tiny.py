@@ -4,6 +4,7 @@ Its tokenizer has one token per byte and a few common words, so it can encode an
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -26,21 +27,51 @@ kept in blocks, and when there are no more blocks a sequence gives its own back 
 answers many people at once, and each of them should see the same words that they would have seen alone."""
 
 
+_TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "vocab_size": _VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+
+
 def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) -> None:
     """Write a Llama checkpoint of two layers, hidden size 64 and context 2048 into ``directory``, in float32.
 
     ``config`` replaces values of config.json, also with larger ones; further tokens of a larger vocabulary are words.
     The same seed gives the same bytes. Existing files are overwritten.
     """
-    make_tiny_outline(directory, **config)
+    make_checkpoint({**_TINY, **config}, directory, seed=seed)
+
+
+def make_checkpoint(config: Mapping[str, object], directory: Path, *, seed: int = 0) -> None:
+    """Write a checkpoint of random weights. ``config``: the fields of config.json, and otherwise as for a tiny one.
+
+    The ids of the first and the last token are the tokenizer's, where ``config`` has none.
+    """
+    _make_outline(config, directory)
     _write_weights(directory, seed)
 
 
 def make_tiny_outline(directory: Path, **config: object) -> None:
     """Write the files of ``make_tiny_checkpoint`` without the weights: enough for --load-format dummy."""
+    _make_outline({**_TINY, **config}, directory)
+
+
+def _make_outline(config: Mapping[str, object], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
-    tokenizer.add_tokens([f" word{token}" for token in range(_VOCAB_SIZE, int(str(config.get("vocab_size", 0))))])
+    tokenizer.add_tokens([f" word{token}" for token in range(_VOCAB_SIZE, int(str(config["vocab_size"])))])
     bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     tokenizer.save(str(directory / "tokenizer.json"))
     _write_json(
@@ -54,28 +85,7 @@ def make_tiny_outline(directory: Path, **config: object) -> None:
         },
     )
     _write_json(directory / GENERATION_CONFIG, {"bos_token_id": bos, "eos_token_id": eos})
-    _write_json(
-        directory / CONFIG,
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "dtype": "float32",
-            "vocab_size": _VOCAB_SIZE,
-            "hidden_size": 64,
-            "intermediate_size": 160,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 2048,
-            "rms_norm_eps": 1e-5,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            "hidden_act": "silu",
-            "tie_word_embeddings": False,
-            "bos_token_id": bos,
-            "eos_token_id": eos,
-            **config,
-        },
-    )
+    _write_json(directory / CONFIG, {"bos_token_id": bos, "eos_token_id": eos, **config})
 
 
 def _tokenizer() -> Tokenizer:
@@ -107,5 +117,5 @@ def _write_weights(directory: Path, seed: int) -> None:
     save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
 
 
-def _write_json(path: Path, data: dict[str, object]) -> None:
+def _write_json(path: Path, data: Mapping[str, object]) -> None:
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

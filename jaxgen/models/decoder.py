@@ -150,10 +150,18 @@ class Decoder(nnx.Module):
             x = self.project_out(x, batch.num_tokens)
         return x
 
-    def logits(self, hidden: Float[Array, "n E"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
-        """Return float32 logits of hidden states, of which only the first ``num_rows`` are needed."""
+    @property
+    def _head(self) -> Embedding:
+        return self.embed if self.lm_head is None else self.lm_head
+
+    def head_products(self, hidden: Float[Array, "n E"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
+        """Return the head's products of hidden states in float32, of which only the first ``num_rows`` are needed."""
+        return self._head.products(hidden, num_rows)
+
+    def logits(self, products: Float[Array, "n V"]) -> Float[Array, "n V"]:
+        """Return the logits of the head's products: with its bias, its scale and its soft cap."""
         about = self.config.head
-        logits = (self.embed if self.lm_head is None else self.lm_head).logits(hidden, num_rows)
+        logits = self._head.biased(products)
         if about.scale != 1.0:
             logits = logits * about.scale
         return logits if about.soft_cap is None else about.soft_cap * jnp.tanh(logits / about.soft_cap)

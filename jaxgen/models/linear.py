@@ -78,6 +78,10 @@ class Embedding(nnx.Module):
         weight = self.weight.get_value()
         return weight.rows(ids) if isinstance(weight, KernelWeight) else weight[ids]
 
-    def logits(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
-        y = product(x, self.weight.get_value(), num_tokens)
-        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
+    def products(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
+        """Return x @ weight.T in float32, without the bias; rows from ``num_tokens`` on are padding."""
+        return product(x, self.weight.get_value(), num_tokens)
+
+    def biased(self, products: Float[Array, "n V"]) -> Float[Array, "n V"]:
+        """Return the products with the bias, if there is one."""
+        return products if self.bias is None else products + self.bias[...].astype(jnp.float32)

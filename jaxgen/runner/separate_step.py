@@ -23,7 +23,7 @@ from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import Logprobs, StepOutput, chosen_tokens, count_tokens, last_logits, prompt_logprobs_of
+from jaxgen.runner.step import Logprobs, StepOutput, chosen_tokens, count_tokens, last_products, prompt_logprobs_of
 from jaxgen.sampling.row_params import Needs
 from jaxgen.sampling.sampler import token_logprobs
 
@@ -52,7 +52,7 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
         batch, rows = unpack(words, rows, width, block_size, num_slots)
         rows = count_tokens(rows, layout, batch, needed=True)
         hidden, cache = bound(batch, cache)
-        return cache, rows, hidden, last_logits(bound, hidden, batch)
+        return cache, rows, hidden, bound.logits(last_products(bound, hidden, batch))
 
     def choosing(sampling: Sampling) -> Any:
         def choose_tokens(

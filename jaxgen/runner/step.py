@@ -96,14 +96,15 @@ def choose_tokens(
     vocab_size: int,
 ) -> tuple[RowState, StepOutput]:
     """Sample each row's token from its last token's final hidden state; return the updated rows and the output."""
-    logits = last_logits(model, hidden, batch)
+    products = last_products(model, hidden, batch)
     R, T = len(batch.rows), len(batch.tokens)
 
     def choose_some(piece: Piece) -> Int[Array, "n"]:
-        return chosen_tokens(piece(logits), rows, row_layout, piece(batch.rows), piece(batch.context_lens))
+        logits = model.logits(piece(products))
+        return chosen_tokens(logits, rows, row_layout, piece(batch.rows), piece(batch.context_lens))
 
     def logprobs_of_some(piece: Piece) -> Logprobs:
-        return Logprobs(*token_logprobs(piece(logits), piece(tokens)))
+        return Logprobs(*token_logprobs(model.logits(piece(products)), piece(tokens)))
 
     tokens = in_pieces(choose_some, jnp.zeros(R, jnp.int32), batch.num_rows, vocab_size)
     rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
@@ -137,10 +138,10 @@ def in_pieces[Found](
     return lax.fori_loop(0, (num_rows + n - 1) // n, body, empty)
 
 
-def last_logits(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
-    """Return the float32 logits after the last token of each chunk."""
+def last_products(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
+    """Return the head's products after the last token of each chunk: ``model.logits`` makes its logits of them."""
     last = jnp.maximum(batch.query_starts[1:] - 1, 0)
-    return model.logits(hidden[last], batch.num_rows)
+    return model.head_products(hidden[last], batch.num_rows)
 
 
 def chosen_tokens(
@@ -191,7 +192,8 @@ def prompt_logprobs_of(
     targets = jnp.pad(targets, (0, padded - T), constant_values=-1)
 
     def compute(start: Int[Array, ""]) -> Logprobs:
-        logits = model.logits(lax.dynamic_slice_in_dim(hidden, start, tile), jnp.int32(tile))
+        products = model.head_products(lax.dynamic_slice_in_dim(hidden, start, tile), jnp.int32(tile))
+        logits = model.logits(products)
         wanted = lax.dynamic_slice_in_dim(targets, start, tile)
         return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
 

@@ -9,7 +9,7 @@ from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization
 from jaxgen.weights.weight_formats import quantized_config
 from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B, TINY, TINY_MOE, TINY_OPT
-from scripts.measure.step_time import SHAPES
+from scripts.measure.shapes import SHAPES
 from tests.support.attention_cases import Case
 from tests.support.goldens import OF_FAMILIES
 

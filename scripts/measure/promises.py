@@ -29,7 +29,7 @@ from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, run_bounded
 from jaxgen.server.benchmark.metrics import RequestRecord, spread
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, PlannedRequest, Planner, request_fields
-from scripts.measure.step_time import SHAPES
+from scripts.measure.shapes import SHAPES
 from scripts.peers.jaxgen import Jaxgen
 from scripts.peers.load import VOCAB_SIZE
 from scripts.peers.peer import SERVED_NAME, Launch, Site

@@ -12,7 +12,8 @@ of them.
 import argparse
 import json
 
-from scripts.measure.step_time import SHAPES, kernels_for
+from scripts.measure.shapes import SHAPES
+from scripts.measure.step_time import kernels_for
 from scripts.offload.restore import Measurement, build, measure
 
 

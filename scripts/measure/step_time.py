@@ -18,7 +18,7 @@ from itertools import count
 from statistics import median, quantiles
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.core.decoder_config import DecoderConfig, HeadConfig, RopeConfig, llama_config
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -26,62 +26,9 @@ from jaxgen.kernels.choice import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
+from scripts.measure.shapes import SHAPES
 from scripts.measure.step_floor import Floor, step_floor
-from tests.support.hub_configs import described
 
-SHAPES = {
-    "88m": llama_config(
-        vocab_size=8192,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_layers=12,
-        num_heads=12,
-        num_kv_heads=4,
-        head_dim=64,
-        max_position=131_072,
-        dtype="bfloat16",
-        norm_eps=1e-5,
-        rope=RopeConfig(),
-    ),
-    "tiny": llama_config(
-        vocab_size=2048,
-        hidden_size=192,
-        intermediate_size=512,
-        num_layers=6,
-        num_heads=6,
-        num_kv_heads=2,
-        head_dim=32,
-        max_position=131_072,
-        dtype="float32",
-        norm_eps=1e-5,
-        rope=RopeConfig(),
-    ),
-}
-SHAPES["1b"] = replace(
-    SHAPES["88m"],
-    vocab_size=32_768,
-    hidden_size=2048,
-    intermediate_size=8192,
-    num_layers=16,
-    num_heads=32,
-    num_kv_heads=8,
-    head=HeadConfig(tied=True),
-)
-"""Llama-3.2-1B's, with a quarter of its vocabulary and plain rotations."""
-SHAPES["88m-mha"] = replace(SHAPES["88m"], num_kv_heads=SHAPES["88m"].num_heads)
-"""The same with as many KV heads as heads."""
-SHAPES["qwen3-0.6b"] = replace(described("Qwen3-0.6B"), vocab_size=32_768)
-"""With a smaller vocabulary, as the next."""
-_A3B = described("Qwen3-30B-A3B-Thinking-2507").of_layers(6)
-SHAPES["30b-a3b-small"] = replace(
-    _A3B,
-    vocab_size=32_768,
-    hidden_size=1024,
-    num_heads=16,
-    num_kv_heads=2,
-    moe=replace(_A3B.moe, inner=384),  # type: ignore[type-var]
-)
-"""A Qwen3-30B-A3B of half the width, heads and inner width, with all of its 128 experts in an eighth of its layers."""
 BLOCK_SIZE = 64
 
 

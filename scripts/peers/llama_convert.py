@@ -1,13 +1,16 @@
-"""``-m scripts.peers.llama_convert SOURCE DESTINATION``: a Hugging Face directory of a Llama as a GGUF file.
+"""``-m scripts.peers.llama_convert SOURCE DESTINATION``: a Hugging Face directory as a GGUF file.
 
-Runs in llama.cpp's environment. Norms are float32, which llama.cpp wants; all else keeps its dtype. The vocabulary is
-not the checkpoint's: token i is written " t<i>", so that every token is a chunk of a stream and can be told from an
-answer's text.
+Runs in llama.cpp's environment. Reads a Llama, a Qwen3 or a Gemma 3. Norms are float32, which llama.cpp wants; all else
+keeps its dtype. The vocabulary is not the checkpoint's: token i is written " t<i>", so that every token is a chunk of a
+stream and can be told from an answer's text.
 """
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import ml_dtypes  # noqa: F401  (makes numpy know bfloat16)
@@ -15,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
+DEFAULT_THETA = 10_000.0
+"""Of a configuration that names none."""
 TENSORS = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
     "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -29,38 +33,76 @@ TENSORS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+"""Names in a checkpoint and in a file, of all architectures."""
+TWO_NORMS = {"post_attention_layernorm": "ffn_norm"}
+FOUR_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+OF_HEADS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """``tensors``: further names. ``neighbours``: a file rotates neighbours, where a checkpoint rotates halves.
+
+    ``norm_offset``: a file's norms are the checkpoint's and this.
+    """
+
+    name: str
+    tensors: Mapping[str, str]
+    neighbours: bool = False
+    norm_offset: float = 0.0
+
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": Architecture("llama", TWO_NORMS, neighbours=True),
+    "Qwen3ForCausalLM": Architecture("qwen3", TWO_NORMS | OF_HEADS),
+    "Gemma3ForCausalLM": Architecture("gemma3", FOUR_NORMS | OF_HEADS, norm_offset=1.0),
+}
 
 
 def main() -> None:
     source, destination = map(Path, sys.argv[1:])
     config = json.loads((source / "config.json").read_text())
-    writer = gguf.GGUFWriter(destination, "llama")
+    architecture = ARCHITECTURES[config["architectures"][0]]
+    writer = gguf.GGUFWriter(destination, architecture.name)
     describe(writer, config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    names = TENSORS | architecture.tensors
     kind = gguf.GGMLQuantizationType.BF16 if config["dtype"] == "bfloat16" else gguf.GGMLQuantizationType.F32
     for name, tensor in load_file(source / "model.safetensors").items():
         values = tensor.astype(np.float32)
         projection = name.split(".")[-2]
-        if projection in heads:
+        if architecture.neighbours and projection in heads:
             values = interleaved(values, heads[projection])
+        if projection.endswith("norm"):
+            values = values + np.float32(architecture.norm_offset)
         stored = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
-        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, stored), raw_dtype=stored)
+        writer.add_tensor(gguf_name(name, names), gguf.quants.quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def describe(writer: gguf.GGUFWriter, config: dict[str, int]) -> None:
+def describe(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    rope = config.get("rope_parameters") or config
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(dict(config["rope_parameters"])["rope_theta"])  # type: ignore[call-overload]
-    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
+    writer.add_rope_freq_base(rope.get("rope_theta", DEFAULT_THETA))
+    writer.add_rope_dimension_count(head_dim)
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
     size = config["vocab_size"]
     writer.add_vocab_size(size)
     writer.add_tokenizer_model("llama")
@@ -72,12 +114,12 @@ def describe(writer: gguf.GGUFWriter, config: dict[str, int]) -> None:
     writer.add_add_bos_token(False)
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, names: Mapping[str, str]) -> str:
     stem = name.removesuffix(".weight")
-    if stem in TENSORS:
-        return f"{TENSORS[stem]}.weight"
+    if stem in names:
+        return f"{names[stem]}.weight"
     _, _, layer, rest = stem.split(".", 3)
-    return f"blk.{layer}.{TENSORS[rest]}.weight"
+    return f"blk.{layer}.{names[rest]}.weight"
 
 
 def interleaved(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:

@@ -17,7 +17,7 @@ OURS = "jaxgen"
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
 HEAD = (
     "Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the "
-    "same random weights of a Llama shape ({about}), one after another on the same machine with the same number of "
+    "same random weights of {about}, one after another on the same machine with the same number of "
     "threads, the load beside them on the same cores. In a round every server has its turn."
 )
 LOADS = f"""

@@ -67,7 +67,7 @@ SHAPES = {
     for shape in (
         Shape(
             DEFAULT,
-            "88 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, 8,192 tokens",
+            "a Llama shape (88 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, 8,192 tokens)",
             peers=("jaxgen", "OpenVINO split-fuse", "vLLM"),
             formats=("bfloat16", "float32"),
             clients=(1, 4, 16, 64),
@@ -78,14 +78,48 @@ SHAPES = {
         ),
         Shape(
             "1b",
-            "1.0 billion parameters: Llama-3.2-1B's 16 layers, hidden 2,048, inner 8,192, 32 heads, 8 KV heads, tied "
-            "embeddings, with 32,768 tokens",
+            "a Llama shape (1.0 billion parameters: Llama-3.2-1B's 16 layers, hidden 2,048, inner 8,192, 32 heads, 8 "
+            "KV heads, tied embeddings, with 32,768 tokens)",
             peers=("jaxgen", "OpenVINO split-fuse", "llama.cpp:int8", "llama.cpp:int4"),
             formats=("bfloat16", "int8", "int4"),
             clients=(1, 4, 16),
             long_clients=0,
             seconds=25.0,
             warmup=5.0,
+            patience=150.0,
+        ),
+        Shape(
+            "1b-152k",
+            "a Llama shape (1.3 billion parameters: Llama-3.2-1B's 16 layers, hidden 2,048, inner 8,192, 32 heads, 8 "
+            "KV heads, tied embeddings, with 151,936 tokens)",
+            peers=("jaxgen", "llama.cpp"),
+            formats=("int8",),
+            clients=(1, 4, 16),
+            long_clients=0,
+            seconds=25.0,
+            warmup=5.0,
+            patience=150.0,
+        ),
+        Shape(
+            "qwen3-0.6b-152k",
+            "Qwen3-0.6B's shape (28 layers, hidden 1,024, 16 heads, 8 KV heads, tied embeddings, 151,936 tokens)",
+            peers=("jaxgen", "llama.cpp"),
+            formats=("int8",),
+            clients=(1, 4, 16, 64),
+            long_clients=0,
+            seconds=12.0,
+            warmup=3.0,
+            patience=150.0,
+        ),
+        Shape(
+            "gemma-3-270m",
+            "Gemma-3-270M's shape (18 layers, hidden 640, 4 heads of 256, 1 KV head, tied embeddings, 262,144 tokens)",
+            peers=("jaxgen", "llama.cpp"),
+            formats=("int8",),
+            clients=(1, 4, 16, 64),
+            long_clients=0,
+            seconds=12.0,
+            warmup=3.0,
             patience=150.0,
         ),
     )

@@ -80,7 +80,7 @@ def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
         model = bind(graph, params)
         batch, _ = unpack(words, rows, limits.scheduler.token_budget, cache.block_size, cache.num_slots)
         hidden, cache = model(batch, cache)
-        return model.logits(hidden, batch.num_tokens), cache
+        return model.logits(model.head_products(hidden, batch.num_tokens)), cache
 
     return forward
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.tier_address import tier_address
-from scripts.measure.step_time import SHAPES, kernels_for
+from scripts.measure.shapes import SHAPES
+from scripts.measure.step_time import kernels_for
 from scripts.offload.tiers.measurement import POLICIES, Measurement
 
 

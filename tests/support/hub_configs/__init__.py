@@ -26,7 +26,7 @@ from tests.support.hub_configs import (
     qwen,
     smollm,
 )
-from tests.support.hub_configs.fields import Model
+from tests.support.hub_configs.fields import Config, Model
 
 HUB: dict[str, Model] = {
     **falcon.MODELS,
@@ -49,8 +49,13 @@ HUB: dict[str, Model] = {
 
 def described(name: str) -> DecoderConfig:
     """Return the description of one of them."""
+    return read(HUB[name][0])
+
+
+def read(fields: Config) -> DecoderConfig:
+    """Return the description that a file config.json of these fields gives."""
     with TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(HUB[name][0]))
+        Path(folder, "config.json").write_text(json.dumps(fields))
         config = read_model_config(Path(folder))
     assert isinstance(config, DecoderConfig)
     return config

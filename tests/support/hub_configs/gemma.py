@@ -1,6 +1,6 @@
 """Configurations of Gemma 2 and 3."""
 
-from tests.support.hub_configs.fields import COMMON, Config, Model, sizes
+from tests.support.hub_configs.fields import COMMON, FULL, SLIDING, Config, Model, sizes, turns
 
 _GEMMA3_OUTER: Config = {
     "architectures": ["Gemma3ForConditionalGeneration"],
@@ -62,6 +62,26 @@ MODELS: dict[str, Model] = {
             "sliding_window_pattern": 6,
         },
         "1.0 B",
+    ),
+    "gemma-3-270m-it": (
+        {"architectures": ["Gemma3ForCausalLM"]}
+        | COMMON
+        | _GEMMA
+        | sizes(262_144, 640, 2048, 18, 4, 1)
+        | {
+            "_sliding_window_pattern": 6,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "layer_types": turns([*[SLIDING] * 5, FULL], 18),
+            "max_position_embeddings": 32_768,
+            "model_type": "gemma3_text",
+            "rope_local_base_freq": 10_000.0,
+            "rope_scaling": None,
+            "rope_theta": 1_000_000.0,
+            "sliding_window": 512,
+            "use_bidirectional_attention": False,
+        },
+        "268.1 M",
     ),
     # The text of these says only what differs from a class's defaults.
     "gemma-3-4b-it": (

@@ -1,0 +1,49 @@
+"""The shapes that measurements and comparisons use, as fields of config.json: weights are random."""
+
+from typing import Any
+
+from jaxgen.core.decoder_config import DecoderConfig
+from tests.support.hub_configs import HUB, read
+from tests.support.hub_configs.fields import Config, gated
+
+LONGEST = 131_072
+"""Tokens of the longest context of shapes that are no model's."""
+
+
+def llama(*sizes: Any, **more: Any) -> Config:
+    """Return the fields of a Llama shape with plain rotations. ``sizes``: as ``gated`` takes them."""
+    return gated("LlamaForCausalLM", *sizes, eps=1e-5, context=LONGEST, **more)
+
+
+def hub(name: str, **changes: Any) -> Config:
+    """Return a model's fields, some of them changed."""
+    return HUB[name][0] | changes
+
+
+VOCABULARY, LARGE_VOCABULARY = 32_768, 151_936
+"""Tokens of shapes whose head is as cheap as that of models of a few years ago, and of Qwen3's."""
+_1B = (2048, 8192, 16, 32, 8)
+CONFIGS: dict[str, Config] = {
+    "88m": llama(8192, 768, 2048, 12, 12, 4),
+    "88m-mha": llama(8192, 768, 2048, 12, 12, 12),
+    "tiny": llama(2048, 192, 512, 6, 6, 2) | {"torch_dtype": "float32"},
+    "1b": llama(VOCABULARY, *_1B, tied=True),
+    "1b-152k": llama(LARGE_VOCABULARY, *_1B, tied=True),
+    "smollm2-135m": hub("SmolLM2-135M-Instruct"),
+    "gemma-3-270m": hub("gemma-3-270m-it"),
+    "qwen3-0.6b": hub("Qwen3-0.6B", vocab_size=VOCABULARY),
+    "qwen3-0.6b-152k": hub("Qwen3-0.6B"),
+    "30b-a3b-small": hub(
+        "Qwen3-30B-A3B-Thinking-2507",
+        vocab_size=VOCABULARY,
+        hidden_size=1024,
+        num_hidden_layers=6,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        moe_intermediate_size=384,
+    ),
+}
+"""``88m-mha`` has as many KV heads as heads. ``1b`` is Llama-3.2-1B's shape with a quarter of its vocabulary.
+``30b-a3b-small`` is a Qwen3-30B-A3B of half the width, heads and inner width, with all of its 128 experts in an eighth
+of its layers."""
+SHAPES: dict[str, DecoderConfig] = {name: read(config) for name, config in CONFIGS.items()}
