@@ -283,6 +283,7 @@ def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -
         "messages": config.max_messages,
         "metadata": MAX_METADATA,
         "stop": config.max_stop_strings,
+        "stop_sequences": config.max_stop_strings,
         "stop_token_ids": config.max_stop_token_ids,
         "tools": config.max_tools,
     }
