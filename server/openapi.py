@@ -344,7 +344,11 @@ _MESSAGES_ERROR: dict[str, Any] = {
         "type": {"const": "error"},
         "error": {
             "type": "object",
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object", "properties": {"error_code": {"type": "string"}}},
+            },
             "required": ["type", "message"],
         },
         "request_id": _nullable("string"),

@@ -91,6 +91,8 @@ class Metadata(PartOfHistory):
     user_id: str | None = None
 
 
+NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code, by which its SDKs send all messages instead."""
 _NONE_CALLED = "this server calls no tools itself: send those of your own as tools"
 
 
@@ -106,7 +108,7 @@ class PromptFields(Body):
         "mcp_servers": Unsupported(_NONE_CALLED, ([],)),
         "prefill": Unsupported("end the messages with one of the assistant's, which the answer then goes on with"),
         "speed": Unsupported("this server has one speed: send 'standard', or leave it out", ("standard",)),
-        "thread": Unsupported("this server keeps no conversations: send all messages"),
+        "thread": Unsupported("this server keeps no conversations: send all messages", code=NO_THREADS),
     }
 
     cache_control: dict[str, Any] | None = None

@@ -48,7 +48,8 @@ def error_of(answer: dict[str, Any]) -> dict[str, Any]:
     assert set(answer) == {"type", "error", "request_id"}
     assert answer["type"] == "error"
     error: dict[str, Any] = answer["error"]
-    assert set(error) == {"type", "message"}
+    assert set(error) - {"details"} == {"type", "message"}
+    assert isinstance(error.get("details", {"error_code": ""})["error_code"], str)
     assert error["message"]
     return error
 

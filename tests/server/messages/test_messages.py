@@ -155,7 +155,8 @@ def test_a_request_is_that_of_a_chat(case: str) -> None:
     (mine,), (other,) = (engine.requests for engine in engines)
     assert mine.prompt == other.prompt
     told = replace(mine.params, seed=other.params.seed) if "seed" not in fields else mine.params
-    if told.grammar is not None and told.grammar.source == "output_config.format":
+    if "output_config" in fields and told.grammar is not None:
+        assert told.grammar.source == "output_config.format", "which errors of the engine name"
         told = replace(told, grammar=replace(told.grammar, source="response_format"))
     assert told == other.params
 
@@ -269,7 +270,7 @@ def test_effort_goes_to_a_template_that_has_levels() -> None:
 
 
 def test_edits_of_the_context_are_said_to_be_none() -> None:
-    fields = {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}
+    fields: dict[str, Any] = {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}
     assert ask(tool_engine("hermes", "Hi"), **fields)["context_management"] == {"applied_edits": []}
     *_, last, _ = ask(tool_engine("hermes", "Hi"), stream=True, **fields)
     assert last["context_management"] == {"applied_edits": []}
@@ -303,6 +304,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no limit": ({"max_tokens": None}, "max_tokens: Field required"),
     "no tokens": ({"max_tokens": 0}, "max_tokens must be 1 or more"),
     "another field": ({"frequency_penalty": 1}, "Unknown field 'frequency_penalty'"),
+    "a thread": ({"thread": {"type": "create"}}, "thread: this server keeps no conversations"),
     "servers of tools": ({"mcp_servers": [{"type": "url"}]}, "mcp_servers: this server calls no tools itself"),
     "temperature": ({"temperature": 3}, "temperature"),
     "top_k": ({"top_k": -2}, "top_k"),
@@ -327,10 +329,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [*turns()[:2], {"role": "assistant", "content": [result()]}]},
         "only messages of the role user have a tool_result block",
     ),
-    "a schema that no grammar holds": (
-        {"output_config": {"format": {"type": "json_schema", "schema": {"$ref": "#/nowhere"}}}},
-        "output_config.format",
-    ),
 }
 
 
@@ -344,6 +342,12 @@ def test_what_is_refused(case: str) -> None:
     assert engine.requests == []
 
 
+def test_codes_are_in_the_details() -> None:
+    error = ask(tool_engine("hermes", "Hello"), 400, thread={"type": "create"})
+    assert error["details"] == {"error_code": "thread_unsupported_request"}, "by which SDKs send all messages instead"
+    assert ask(tool_engine("hermes", "Hello"), 404, model="nobody")["details"] == {"error_code": "model_not_found"}
+
+
 def test_a_prompt_that_is_too_long_is_said_in_the_words_that_agents_look_for() -> None:
     for content in ("a" * 25_000, "a b" * 1_000_000):
         error = ask(tool_engine("hermes", ""), 400, messages=[{"role": "user", "content": content}])
@@ -353,7 +357,7 @@ def test_a_prompt_that_is_too_long_is_said_in_the_words_that_agents_look_for() -
 
 def test_keys_that_are_not_known_are_dropped_within_messages() -> None:
     odd = {"any": {"thing": 1}}
-    fields = {
+    fields: dict[str, Any] = {
         "system": [text("a", **odd)],
         "messages": [{**turn, **odd, "content": turn["content"]} for turn in turns(result([text("1", **odd)], **odd))],
         "tools": [{**F, "defer_loading": True, "input_examples": [], **odd}],
