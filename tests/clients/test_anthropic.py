@@ -36,9 +36,9 @@ def asked(*texts: str, **fields: Any) -> Any:
     return {"model": SCRIPTED, "max_tokens": 500, "messages": messages, **fields}
 
 
-def plain(message: Message) -> dict[str, Any]:
+def plain(message: Any) -> dict[str, Any]:
     """Without what differs from one answer to the next."""
-    found = message.to_dict()
+    found: dict[str, Any] = message.to_dict()
     for block in found["content"]:
         block.pop("id", None)
         block.pop("parsed_output", None)

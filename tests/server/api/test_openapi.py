@@ -61,7 +61,9 @@ def bounds_of(field: dict[str, Any]) -> list[tuple[float, float]]:
 def test_ranges_in_the_document_are_those_that_requests_are_checked_for(path: str) -> None:
     plain = ChatFormat("{% for m in messages %}{{ m.content }}{% endfor %}", {})
     engine = fake_engine(model=ModelInfo(MODEL, 128, 400, chat=plain))
-    content = {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Say"}]}
+    content: dict[str, Any] = (
+        {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Say"}]}
+    )
     content = {"input": "Say"} if path == "/v1/responses" else content
     content |= {"max_tokens": 5} if path == "/v1/messages" else {}
     names = {"/v1/completions": "CompletionRequest", "/v1/chat/completions": "ChatRequest"}

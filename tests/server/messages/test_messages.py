@@ -18,8 +18,10 @@ from tests.support.message_requests import HI, PATH, WEATHER, F, ask, asked
 from tests.support.server_app import client_of
 from tests.support.tool_engines import prompt_of, tool_engine
 
-TOOLS = {"tools": [F, WEATHER]}
-CHAT_TOOLS = {"tools": [{**chat.F, "function": {**chat.F["function"], "parameters": F["input_schema"]}}, chat.WEATHER]}
+TOOLS: dict[str, Any] = {"tools": [F, WEATHER]}
+CHAT_TOOLS: dict[str, Any] = {
+    "tools": [{**chat.F, "function": {**chat.F["function"], "parameters": F["input_schema"]}}, chat.WEATHER]
+}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": "é"}}
 CHAT_CALL = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
