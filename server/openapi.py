@@ -30,6 +30,7 @@ from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema import message_answers as messages
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
+from jaxgen.server.schema.error_shapes import ERROR, MESSAGES_ERROR
 from jaxgen.server.schema.messages import CountTokensRequest, MessagesRequest
 from jaxgen.server.schema.responses import InputTokensRequest, ResponsesRequest
 
@@ -236,7 +237,7 @@ class Description:
 def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, but for ``open_paths``."""
     references, definitions = _schemas()
-    schemas = {**definitions.get("$defs", {}), "Error": _ERROR, "MessagesError": _MESSAGES_ERROR}
+    schemas = {**definitions.get("$defs", {}), "Error": ERROR, "MessagesError": MESSAGES_ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         bodies = [references[model, "validation"] for model in route.bodies]
@@ -315,43 +316,3 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
     if parameters:
         found["parameters"] = parameters
     return found
-
-
-def _nullable(kind: str) -> dict[str, Any]:
-    return {"anyOf": [{"type": kind}, {"type": "null"}]}
-
-
-_ERROR: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": _nullable("string"),
-                "code": _nullable("string"),
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-
-_MESSAGES_ERROR: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "properties": {
-                "type": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {"type": "object", "properties": {"error_code": {"type": "string"}}},
-            },
-            "required": ["type", "message"],
-        },
-        "request_id": _nullable("string"),
-    },
-    "required": ["type", "error", "request_id"],
-}

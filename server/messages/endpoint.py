@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.server.api.chat import resolve_chat
+from jaxgen.server.api.chat import resolve_chat, with_format_named
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint, check_model
 from jaxgen.server.api.query import caller
 from jaxgen.server.api.response_builder import ResponseBuilder
@@ -65,7 +65,4 @@ async def _resolve(body: PromptFields, services: AppState, name: str) -> tuple[C
         params, reading = await resolve_chat(chat, services, name)
     except ApiError as error:
         raise renamed(error) from error
-    grammar = params.sampling.grammar
-    if grammar is not None and grammar.source == "response_format":
-        params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-    return params, reading
+    return with_format_named(params, FORMAT), reading

@@ -2,38 +2,26 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.conftest import ROOT, SCRIPTED, call, script
+from tests.clients.conftest import SCRIPTED, call, packages_of, run_node, script
 
+PACKAGES = packages_of("anthropic_node")
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.skipif(
-        not (ROOT / ".venv-clients" / "anthropic_node_packages" / ".installed").exists(),
+        not (PACKAGES / ".installed").exists(),
         reason="npm did not answer, or is not there: it installs what tests/clients/anthropic_node/ pins",
     ),
 ]
-TESTS = ROOT / "tests" / "clients" / "anthropic_node" / "clients.test.mjs"
-PACKAGES = ROOT / ".venv-clients" / "anthropic_node_packages"
 
 
 def test_the_package_for_node(scripted: str) -> None:
-    """The file goes to the packages, beside which node looks for them."""
-    shutil.copy(TESTS, PACKAGES)
-    done = subprocess.run(
-        ["node", "--test", "--test-reporter=tap", TESTS.name],
-        cwd=PACKAGES,
-        env={**os.environ, "URL_OF_SERVER": scripted, "MODEL": SCRIPTED},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    run_node("anthropic_node", scripted)
 
 
 def claude(url: str, tmp_path: Path, prompt: str) -> list[dict[str, Any]]:
