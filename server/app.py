@@ -24,6 +24,7 @@ from jaxgen.server.batches.app import Batches
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.queue_limit import QueueLimit
+from jaxgen.server.messages.endpoint import CountTokensEndpoint, MessagesEndpoint
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.access_log import PROBES, AccessLogMiddleware
 from jaxgen.server.middleware.auth import ApiKeyMiddleware, ApiKeys, open_paths
@@ -108,6 +109,13 @@ def create_app(
                 middleware=[counted],
             ),
             *KeptResponses(responses).routes(counted),
+            Route("/v1/messages", MessagesEndpoint(services), methods=["POST"]),
+            Route(
+                "/v1/messages/count_tokens",
+                CountTokensEndpoint(services).count,
+                methods=["POST"],
+                middleware=[counted],
+            ),
             Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/v1/latency", LatencyEndpoint(services), methods=["POST"]),
             Route("/v1/completions/render", RenderEndpoint(services, chat=False), methods=["POST"]),

@@ -21,13 +21,17 @@ from jaxgen.server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from jaxgen.server.batches.endpoint import BatchRequest
 from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.envelopes import OVERLOADED, of_messages
 from jaxgen.server.middleware.auth import open_paths
 from jaxgen.server.requests.answers import format_of
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.resume.ticket import ASKING, FIELD
 from jaxgen.server.schema import answers as shapes
+from jaxgen.server.schema import message_answers as messages
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
+from jaxgen.server.schema.error_shapes import ERROR, MESSAGES_ERROR
+from jaxgen.server.schema.messages import CountTokensRequest, MessagesRequest
 from jaxgen.server.schema.responses import InputTokensRequest, ResponsesRequest
 
 REFERENCE = "#/components/schemas/{model}"
@@ -56,8 +60,8 @@ NO_LIMITS = (
 class Described:
     """A route. ``answer``: model of its response; None: it is not JSON. ``body``: model of its body; None: no body.
 
-    ``errors``: statuses of errors in OpenAI's format, beside those for callers without a key and for pages of other
-    origins. ``streams``: the response may also be server-sent events.
+    ``errors``: statuses of errors, beside those for callers without a key and for pages of other origins. ``streams``:
+    the response may also be server-sent events.
     """
 
     method: str
@@ -73,6 +77,12 @@ class Described:
     """Whether a stream that broke goes on after the event that Last-Event-ID names."""
     or_body: type[Body] | None = None
     """Model of the other bodies that it takes."""
+    or_answer: type[BaseModel] | None = None
+    """Model of its other answer, which the header ``anthropic-version`` asks for."""
+
+    @property
+    def answers(self) -> list[type[BaseModel]]:
+        return [answer for answer in (self.answer, self.or_answer) if answer is not None]
 
     @property
     def bodies(self) -> list[type[Body]]:
@@ -80,12 +90,13 @@ class Described:
 
 
 _BODY_ERRORS = (400, 404, 408, 413, 415, 503)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 504)
+_GENERATING = (*_BODY_ERRORS, 500, 504)
 
 
 def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
     resumes = "resume" in body.model_fields
-    errors = (*_GENERATING, 409) if resumes else _GENERATING
+    busy = OVERLOADED if of_messages(path) else 429
+    errors = (*_GENERATING, busy, 409) if resumes else (*_GENERATING, busy)
     return Described(
         "POST", path, summary, answer, body, errors, streams="stream" in body.model_fields, resumes=resumes
     )
@@ -110,6 +121,15 @@ ROUTES = (
     Described("DELETE", "/v1/responses/{response_id}", "Delete it.", shapes.DeletedResponse, errors=(404, 503)),
     Described("GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT),
     Described("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
+    _generating("/v1/messages", "Answer a conversation, in Anthropic's API.", messages.Message, MessagesRequest),
+    Described(
+        "POST",
+        "/v1/messages/count_tokens",
+        "The length of a prompt.",
+        messages.CountedTokens,
+        CountTokensRequest,
+        (*_BODY_ERRORS, OVERLOADED),
+    ),
     _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
     Described(
         "POST",
@@ -164,8 +184,12 @@ ROUTES = (
         errors=(404, 409, 503, 507),
     ),
     Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)),
-    Described("GET", "/v1/models", "The model that is served.", shapes.Models),
-    Described("GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,)),
+    Described(
+        "GET", "/v1/models", "The model that is served.", shapes.Models, errors=(400,), or_answer=messages.Models
+    ),
+    Described(
+        "GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,), or_answer=messages.Model
+    ),
     Described("GET", "/steps", "What the engine computes, as events.", None, errors=(404, 429, 503), streams=True),
     Described("GET", "/steps/history", "The last hour in samples.", shapes.StepHistory, errors=(404,)),
     Described("GET", "/version", "The version of jaxgen.", shapes.Version),
@@ -213,12 +237,13 @@ class Description:
 def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, but for ``open_paths``."""
     references, definitions = _schemas()
-    schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
+    schemas = {**definitions.get("$defs", {}), "Error": ERROR, "MessagesError": MESSAGES_ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         bodies = [references[model, "validation"] for model in route.bodies]
         body = {"anyOf": bodies} if route.or_body else next(iter(bodies), None)
-        answer = route.answer and references[route.answer, "validation"]
+        found = [references[model, "validation"] for model in route.answers]
+        answer = {"anyOf": found} if route.or_answer else next(iter(found), None)
         errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
@@ -236,7 +261,7 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
 @cache
 def _schemas() -> tuple[Any, dict[str, Any]]:
     """Return pydantic's references and definitions of all bodies and answers, which take longer to make than an app."""
-    shown = [model for route in ROUTES for model in (*route.bodies, route.answer) if model is not None]
+    shown = [model for route in ROUTES for model in (*route.bodies, *route.answers)]
     return models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
 
 
@@ -264,7 +289,9 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
 
 
 def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": REFERENCE.format(model="Error")}}}
+    # Others answer with Anthropic's errors too, to callers who send anthropic-version.
+    shape = "MessagesError" if of_messages(route.path) else "Error"
+    error = {"application/json": {"schema": {"$ref": REFERENCE.format(model=shape)}}}
     content = {"application/json": {"schema": answer}} if answer else {}
     if route.streams:
         content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for events
@@ -289,25 +316,3 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
     if parameters:
         found["parameters"] = parameters
     return found
-
-
-def _nullable(kind: str) -> dict[str, Any]:
-    return {"anyOf": [{"type": kind}, {"type": "null"}]}
-
-
-_ERROR: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": _nullable("string"),
-                "code": _nullable("string"),
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}

@@ -39,6 +39,11 @@ class CompletionText:
         self.finish_reason: FinishReason | None = None
         """Set once the text is complete: STOP after a stop string, else the reason that was fed."""
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text; None: none did."""
+        return None if self._stop is None else self._stop.found
+
     def feed(self, token: int | None, finish_reason: FinishReason | None = None) -> str:
         """Return the text that became certain with this token; with a ``finish_reason``, also the rest of the text.
 

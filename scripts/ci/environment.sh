@@ -4,7 +4,7 @@
 # not there with that version of jax.
 # make_client_environment NAME REQUIREMENTS [PYTHON] makes .venv-clients/NAME likewise, for clients of the server; with
 # PYTHON it has that one's packages as well, after its own.
-# make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
+# make_node_environment NAME makes .venv-clients/NAME_packages, of npm's packages that tests/clients/NAME/ pins.
 # make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
 # make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/, make_redis a redis-server for KV tiers, and
 # make_nginx a proxy.
@@ -85,13 +85,13 @@ make_client_environment() {
 }
 
 make_node_environment() {
-    directory=.venv-clients/node_packages
-    wanted=$(cat tests/clients/node/package*.json | cksum)
+    directory=.venv-clients/$1_packages
+    wanted=$(cat tests/clients/"$1"/package*.json | cksum)
     [ "$(cat "$directory/.installed" 2>/dev/null)" = "$wanted" ] && return 0
     rm -rf "$directory"
-    mkdir -p "$directory" && cp tests/clients/node/package*.json "$directory" || return 1
+    mkdir -p "$directory" && cp tests/clients/"$1"/package*.json "$directory" || return 1
     echo "installing clients into $directory (once) ..." >&2
-    (cd "$directory" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 || return 1
+    (cd "$directory" && timeout 300 npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 || return 1
     printf '%s' "$wanted" >"$directory/.installed"
 }
 

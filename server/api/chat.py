@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from jaxgen.client import EngineClient
@@ -52,6 +53,14 @@ async def resolve_chat(body: ChatRequest, services: AppState, caller: str) -> tu
     if (grammar := reading.grammar(answer)) is not None:
         params = params.with_grammar(grammar)
     return params, reading
+
+
+def with_format_named(params: CompletionParams, name: str) -> CompletionParams:
+    """Return a copy whose errors have the ``name`` of another API's field for ``response_format``."""
+    grammar = params.sampling.grammar
+    if grammar is None or grammar.source != "response_format":
+        return params
+    return params.with_grammar(replace(grammar, source=name))
 
 
 class ChatCompletion(ChoicesBuilder):

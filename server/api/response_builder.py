@@ -129,17 +129,16 @@ class ResponseBuilder(ABC):
         """Stream the response as server-sent events.
 
         Events that are ready together go out in one write; no output is taken while a write waits. ``send`` takes the
-        first message, ``send_more`` the others. ``ping_seconds``: after so long without an event a comment is sent; 0:
+        first message, ``send_more`` the others. ``ping_seconds``: after so long without an event a ping is sent; 0:
         never, and the first message waits for the first event. Raises ApiError before anything is sent.
         """
         # Until its head is sent the response can still be an error with its own status.
         first = await self._first_events(generation, min(HEAD_SECONDS, ping_seconds))
         await send(start_of_events())
-        ping = self._ids.comment
-        writer = EventWriter(send_more, ping=ping, ping_seconds=ping_seconds)
+        writer = EventWriter(send_more, ping=self._ping, ping_seconds=ping_seconds)
         # Output of several choices goes out together; only a single choice is written without waking this task.
         drain = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
-        goes_on, events = (True, [ping]) if first is None else (bool(first), first)
+        goes_on, events = (True, [self._ping()]) if first is None else (bool(first), first)
         try:
             while goes_on:
                 if events:
@@ -156,6 +155,10 @@ class ResponseBuilder(ABC):
             await writer.write(self._ended(), last=True)
         finally:
             writer.close()
+
+    def _ping(self) -> bytes:
+        """Return what ends a silence: a comment, unless an API has events for that."""
+        return self._ids.comment
 
     async def _first_events(self, generation: Generation[Choice], seconds: float) -> list[bytes] | None:
         """Return the first events that were not told before, none where all were; None: none has come in ``seconds``

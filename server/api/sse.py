@@ -1,7 +1,7 @@
 """Send server-sent events, and cancel work when its caller disconnects."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import pydantic_core
@@ -20,8 +20,13 @@ def encode(data: Any) -> bytes:
 
 def sse_event(data: Any, *, name: str = "") -> bytes:
     """Return one event, with a ``name`` if it is not empty."""
+    return sse_head(data, name=name) + b"\n\n"
+
+
+def sse_head(data: Any, *, name: str = "") -> bytes:
+    """Return an event without its end, to which an id may be added."""
     head = f"event: {name}\n".encode("ascii") if name else b""
-    return head + b"data: " + encode(data) + b"\n\n"
+    return head + b"data: " + encode(data)
 
 
 def start_of_events() -> Message:
@@ -42,10 +47,11 @@ def more_events(events: Iterable[bytes], *, last: bool = False) -> Message:
 class EventWriter:
     """Sends the events of one response, in order, after its first message.
 
-    After ``ping_seconds`` without an event it writes ``ping``, so that no proxy takes the response for dead; 0: never.
+    After ``ping_seconds`` without an event it writes what ``ping`` returns, so that no proxy takes the response for
+    dead; 0: never.
     """
 
-    def __init__(self, send: Send, *, ping: bytes = b"", ping_seconds: float = 0.0) -> None:
+    def __init__(self, send: Send, *, ping: Callable[[], bytes] = bytes, ping_seconds: float = 0.0) -> None:
         self._send = send
         self._under_way: asyncio.Task[None] | None = None
         self._waits = False
@@ -108,7 +114,7 @@ class EventWriter:
         if self._waits or not self.is_free:
             self._written = now
         elif now >= self._written + self._ping_seconds:
-            sending = self._begin((self._ping,))
+            sending = self._begin((self._ping(),))
             if not sending.done() or sending.exception() is not None:
                 self._under_way = sending  # the next write raises its error
         self._set_timer()

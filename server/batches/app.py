@@ -20,6 +20,7 @@ from jaxgen.server.batches.files import FilesEndpoint
 from jaxgen.server.batches.runner import BatchRunner, LineEndpoint
 from jaxgen.server.batches.store import Store
 from jaxgen.server.generation.queue_limit import QueueLimit
+from jaxgen.server.messages.endpoint import MessagesEndpoint
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.lifecycle import LifecycleMiddleware
 from jaxgen.server.requests.prompts import PromptReader
@@ -29,6 +30,7 @@ ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,
     "/v1/chat/completions": ChatEndpoint,
     "/v1/responses": ResponsesEndpoint,
+    "/v1/messages": MessagesEndpoint,
     "/v1/embeddings": EmbeddingsEndpoint,
 }
 """The endpoints that batch lines may call."""

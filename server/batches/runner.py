@@ -15,6 +15,7 @@ from jaxgen.server.batches.lines import Line, Validator, answered, not_answered,
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.envelopes import anthropic_error, of_messages
 from jaxgen.server.errors import as_api_error
 from jaxgen.server.middleware.lifecycle import Lifecycle
 
@@ -213,12 +214,12 @@ class BatchRunner:
         self._running += 1
         try:
             try:
-                body, status = await self._endpoints[line.url].answer_whole(line.body, owner), 200
+                status, body = 200, await self._endpoints[line.url].answer_whole(line.body, owner)
             except EngineDeadError:
                 raise
             except Exception as error:  # any error of a line is its result
-                refusal = as_api_error(error)
-                body, status = refusal.body(), refusal.status
+                told = as_api_error(error)
+                status, body = anthropic_error(told) if of_messages(line.url) else (told.status, told.body())
             result = number, status == 200, answered(line.custom_id, status, body)
             await self._keep(batch["id"], result)
             self._left[batch["id"]] -= 1

@@ -114,6 +114,11 @@ class Choice:
         return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
 
     @property
+    def stop_string(self) -> str | None:
+        """The caller's stop string that ended it; None: something else did."""
+        return self._text.stop_string
+
+    @property
     def starts(self) -> Sequence[tuple[int, int]]:
         """Where its content goes on after something else; see MessageParser."""
         return () if self._parser is None else self._parser.starts

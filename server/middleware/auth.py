@@ -1,4 +1,5 @@
-"""API keys: ``Authorization: Bearer KEY`` on every route but the probes, the page, and perhaps /metrics."""
+"""API keys: ``Authorization: Bearer KEY``, or ``x-api-key: KEY`` as Anthropic's clients send it, on every route but the
+probes, the page, and perhaps /metrics."""
 
 import codecs
 import hmac
@@ -17,6 +18,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.context import context_of
+from jaxgen.server.middleware.refusals import refused
 
 logger = logging.getLogger(__name__)
 
@@ -139,27 +141,32 @@ class ApiKeyMiddleware:
         if scope["type"] != "http" or not self._keys.asked_for or context_of(scope).path in self._open_paths:
             await self._app(scope, receive, send)
             return
-        key = Headers(scope=scope).get("authorization", "")
-        found = self._check(key)
-        if isinstance(found, ApiError):
-            await found.response()(scope, receive, send)
-        else:
-            context = context_of(scope)
-            rights = self._keys.rights(found)
-            context.caller, context.weight, context.operator = found, rights.weight, rights.operator
-            context.key = key.partition(" ")[2].strip().encode("latin-1")
-            await self._app({**scope, CALLER: found}, receive, send)
+        given = _given_keys(Headers(scope=scope))
+        for key in given:
+            if (caller := self._keys.caller(key)) is not None:
+                context = context_of(scope)
+                rights = self._keys.rights(caller)
+                context.caller, context.weight, context.operator = caller, rights.weight, rights.operator
+                context.key = key
+                await self._app({**scope, CALLER: caller}, receive, send)
+                return
+        await refused(scope, _WRONG_KEY if given else _NO_KEY)(scope, receive, send)
 
-    def _check(self, authorization: str) -> str | ApiError:
-        headers = {"WWW-Authenticate": "Bearer"}
-        scheme, _, key = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
-            message = "You didn't provide an API key: send it as the header Authorization: Bearer YOUR_KEY."
-            return ApiError(401, message, headers=headers)
-        caller = self._keys.caller(key.strip().encode("latin-1"))  # header text is latin-1 by ASGI
-        if caller is None:
-            return ApiError(401, "Incorrect API key provided.", code="invalid_api_key", headers=headers)
-        return caller
+
+_ASKED = {"WWW-Authenticate": "Bearer"}
+_NO_KEY = ApiError(
+    401,
+    "You didn't provide an API key: send it as the header Authorization: Bearer YOUR_KEY, or as x-api-key: YOUR_KEY.",
+    headers=_ASKED,
+)
+_WRONG_KEY = ApiError(401, "Incorrect API key provided.", code="invalid_api_key", headers=_ASKED)
+
+
+def _given_keys(headers: Headers) -> list[bytes]:
+    """Return the keys that a request has: some of Anthropic's clients send two, one of them for another server."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    keys = [bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+    return [key.strip().encode("latin-1") for key in keys if key.strip()]  # header text is latin-1 by ASGI
 
 
 def _keys_of(content: bytes, file: Path) -> dict[bytes, Rights]:

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.config import Cors
 from jaxgen.server.errors import ApiError
-from jaxgen.server.middleware.context import context_of
+from jaxgen.server.middleware.refusals import refused
 from jaxgen.server.middleware.request_id import HEADER
 
 _OF_PAGES = ("http", "https")
@@ -45,9 +45,7 @@ class OriginMiddleware:
             await self._app(scope, receive, send)
             return
         message = f"Pages of {origin[:200]!r} may not call this server: their origin is none of --allowed-origins."
-        refusal = ApiError(403, message, code="origin_not_allowed")
-        context_of(scope).error = refusal.code
-        await refusal.response()(scope, receive, send)
+        await refused(scope, ApiError(403, message, code="origin_not_allowed"))(scope, receive, send)
 
     def _allows(self, origin: str, scope: Scope) -> bool:
         if "*" in self._named or origin in self._named:

@@ -1,4 +1,4 @@
-"""Answer errors that routes and middleware raise, in OpenAI's format."""
+"""Answer errors that routes and middleware raise, in the format of the API that is called."""
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError, as_api_error
 from jaxgen.server.middleware.context import context_of
 from jaxgen.server.middleware.nearest_route import nearest_route
+from jaxgen.server.middleware.refusals import refused
 
 
 async def http_exception(request: Request, error: Exception) -> Response:
@@ -19,17 +20,11 @@ async def http_exception(request: Request, error: Exception) -> Response:
         message = "There is no such route" + ("." if near is None else f"; the nearest is {near}.")
     elif error.status_code == 405:
         message = "This route does not take that method."
-    return ApiError(error.status_code, message, headers=error.headers).response()
+    return refused(request.scope, ApiError(error.status_code, message, headers=error.headers))
 
 
 async def api_error(request: Request, error: Exception) -> Response:
-    return _recorded(request.scope, error).response()
-
-
-def _recorded(scope: Scope, error: Exception) -> ApiError:
-    told = as_api_error(error)
-    context_of(scope).error = told.code or told.kind
-    return told
+    return refused(request.scope, as_api_error(error))
 
 
 async def client_left(_: Request, __: Exception) -> Response:
@@ -37,9 +32,9 @@ async def client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=499)
 
 
-async def unexpected_error(_: Request, __: Exception) -> Response:
+async def unexpected_error(request: Request, _: Exception) -> Response:
     """Answer 500 in the outermost handler; Starlette then raises the error again for the HTTP server to log."""
-    return ApiError(500, INTERNAL_MESSAGE).response()
+    return refused(request.scope, ApiError(500, INTERNAL_MESSAGE))
 
 
 class UnexpectedErrorMiddleware:
@@ -55,7 +50,7 @@ class UnexpectedErrorMiddleware:
         except Exception as error:
             if scope["type"] != "http":
                 raise
-            told = _recorded(scope, error)
+            answer = refused(scope, as_api_error(error))
             # Once a response has begun, no answer is possible: the HTTP server closes the connection.
             if context_of(scope).status is None:
-                await told.response()(scope, receive, send)
+                await answer(scope, receive, send)

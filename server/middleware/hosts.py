@@ -6,7 +6,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.errors import ApiError
-from jaxgen.server.middleware.context import context_of
+from jaxgen.server.middleware.refusals import refused
 
 _LOCAL = "localhost"
 
@@ -31,9 +31,7 @@ class HostMiddleware:
             return
         name = _host(scope)[:200]
         message = f"This server is not to be called as {name!r}: it is none of --allowed-hosts."
-        refusal = ApiError(403, message, code="host_not_allowed")
-        context_of(scope).error = refusal.code
-        await refusal.response()(scope, receive, send)
+        await refused(scope, ApiError(403, message, code="host_not_allowed"))(scope, receive, send)
 
     def _may_pass(self, scope: Scope) -> bool:
         if "*" in self._exact or not (self._exact or _is_loopback(scope)):

@@ -1,4 +1,5 @@
-"""Put ``x-request-id`` into every response and record: the caller's id, or a new one."""
+"""Put ``x-request-id`` into every response and record: the caller's id, or a new one. Anthropic's clients read it as
+``request-id``."""
 
 import re
 from collections.abc import Collection
@@ -7,9 +8,11 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jaxgen.server.envelopes import speaks_anthropic
 from jaxgen.server.middleware.context import CONTEXT, RequestContext, route_path
 
 HEADER = "x-request-id"
+OF_ANTHROPIC = "request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -36,7 +39,10 @@ class RequestIdMiddleware:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 context.status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = name
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = name
+                if speaks_anthropic(path, scope["headers"]):
+                    headers[OF_ANTHROPIC] = name
             await send(message)
 
         await self._app({**scope, CONTEXT: context}, receive, named)

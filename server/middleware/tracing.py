@@ -19,6 +19,7 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
+    "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
 }
 """The ``gen_ai.operation.name`` of the semantic conventions for generative AI, by path."""

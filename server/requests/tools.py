@@ -1,7 +1,9 @@
 """Resolve the tools of a request: which functions may be called, in which format, and whether a call is required."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from jaxgen.core.sampling_params import Grammar
@@ -12,7 +14,12 @@ from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
 from jaxgen.server.tool_calls.harmony import NAMES
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
 
+logger = logging.getLogger(__name__)
+
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+MAX_KINDS = 100
+"""Most types of dropped tools that are told apart in the log: callers choose the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,18 @@ def only_allowed(
             f"{field}: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is none of the tools.", field
         )
     return [function for function in functions if function.name in allowed]
+
+
+@cache
+def _said() -> set[str]:
+    return set()
+
+
+def say_dropped(kind: str) -> None:
+    """Log that tools of a type are not there for the model, once for each type."""
+    if kind not in _said() and len(_said()) < MAX_KINDS:
+        _said().add(kind)
+        logger.warning("tools of the type %r are dropped: only functions can be called here", kind)
 
 
 def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:

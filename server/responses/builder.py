@@ -6,7 +6,7 @@ from typing import Any, override
 
 from jaxgen.client import EngineClient
 from jaxgen.server.api.response_builder import ResponseBuilder
-from jaxgen.server.api.sse import encode
+from jaxgen.server.api.sse import sse_head
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.middleware.context import RequestContext
@@ -117,7 +117,7 @@ class ItemsBuilder(ResponseBuilder):
     def _numbered(self, event: Event) -> bytes:
         """Return an event with the next number, to which its id is added."""
         number, self._next_number = self._next_number, self._next_number + 1
-        return f"event: {event['type']}\n".encode("ascii") + b"data: " + encode({**event, "sequence_number": number})
+        return sse_head({**event, "sequence_number": number}, name=event["type"])
 
     def _response(self, status: str) -> dict[str, Any]:
         body, ended = self._body, status != "in_progress"

@@ -1,13 +1,12 @@
 """POST /v1/responses, OpenAI's newer API for conversations, and POST /v1/responses/input_tokens."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.server.api.chat import resolve_chat
+from jaxgen.server.api.chat import resolve_chat, with_format_named
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint, check_model
 from jaxgen.server.api.query import caller
 from jaxgen.server.api.response_builder import ResponseBuilder
@@ -77,7 +76,4 @@ async def _resolve(
         params, reading = await resolve_chat(as_chat(body, asked), services, name)
     except ApiError as error:
         raise renamed(error) from error
-    grammar = params.sampling.grammar
-    if grammar is not None and grammar.source == "response_format":
-        params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-    return params, reading
+    return with_format_named(params, FORMAT), reading

@@ -1,11 +1,9 @@
 """Convert a request to /v1/responses to a request for a chat completion."""
 
-import logging
 import re
-from functools import cache
 
 from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.requests.tools import only_allowed
+from jaxgen.server.requests.tools import only_allowed, say_dropped
 from jaxgen.server.responses.items import Asked
 from jaxgen.server.schema.base import JsonSchema, ResponseFormat
 from jaxgen.server.schema.chat import ChatRequest, Message
@@ -20,8 +18,6 @@ from jaxgen.server.schema.tools import (
     ToolCall,
     ToolMode,
 )
-
-logger = logging.getLogger(__name__)
 
 FORMAT = "text.format"
 _NAMES = {
@@ -57,9 +53,6 @@ _SAME = (
 )
 """Fields that both requests have."""
 
-MAX_KINDS = 100
-"""Most types of dropped tools that are told apart in the log: callers choose the names."""
-
 
 def as_chat(body: ConversationFields, asked: Asked) -> ChatRequest:
     """Return the same request to /v1/chat/completions. Raises ApiError 400 for invalid input."""
@@ -83,7 +76,7 @@ def as_chat(body: ConversationFields, asked: Asked) -> ChatRequest:
 def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None, list[FunctionTool]]:
     for tool in body.tools or ():
         if isinstance(tool, OtherTool):
-            _say_dropped(tool.type[:100])
+            say_dropped(tool.type[:100])
     choice = body.tool_choice
     defined = [FunctionDefinition(**function.model_dump(exclude={"type"})) for function in body.functions]
     if isinstance(choice, AllowedTools):
@@ -94,17 +87,6 @@ def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None,
     if isinstance(choice, NamedFunction):
         return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), made
     return choice if isinstance(choice, str) else None, made
-
-
-@cache
-def _said() -> set[str]:
-    return set()
-
-
-def _say_dropped(kind: str) -> None:
-    if kind not in _said() and len(_said()) < MAX_KINDS:
-        _said().add(kind)
-        logger.warning("tools of the type %r are dropped: only functions can be called here", kind)
 
 
 def _response_format(body: ConversationFields) -> ResponseFormat | None:

@@ -77,13 +77,14 @@ Stop = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A field of OpenAI's that this server does not honour. ``reason``: what callers are told.
+    """A field of OpenAI's or Anthropic's that this server does not honour. ``reason``: what callers are told.
 
-    ``harmless``: values beside null that ask for nothing but what is done anyway.
+    ``harmless``: values beside null that ask for nothing but what is done anyway. ``code``: of the error.
     """
 
     reason: str
     harmless: tuple[Any, ...] = ()
+    code: str = UNSUPPORTED
 
     def allows(self, value: Any) -> bool:
         """Whether the value asks for nothing."""
@@ -257,7 +258,7 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
         if unsupported is None:
             raise _unknown(name[:100])
         if not unsupported.allows(data[name]):
-            raise bad_request(f"{name}: {unsupported.reason}.", name, UNSUPPORTED)
+            raise bad_request(f"{name}: {unsupported.reason}.", name, unsupported.code)
     data = {name: value for name, value in data.items() if name in kind.model_fields}
     # Sizes first: a value over a limit need not be validated entry by entry.
     _check_sizes(kind, data, config)
@@ -283,6 +284,7 @@ def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -
         "messages": config.max_messages,
         "metadata": MAX_METADATA,
         "stop": config.max_stop_strings,
+        "stop_sequences": config.max_stop_strings,
         "stop_token_ids": config.max_stop_token_ids,
         "tools": config.max_tools,
     }

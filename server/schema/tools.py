@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, fields_of
 
-FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}\z")]
 
 
 class FunctionDefinition(PartOfHistory):

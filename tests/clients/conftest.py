@@ -6,6 +6,7 @@ These modules run in environments that have no jaxgen: scripts/ci/check_clients.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,6 +96,26 @@ def post(url: str, body: dict[str, Any]) -> Any:
     request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urlopen(request, timeout=60) as answer:
         return json.load(answer)
+
+
+def run_node(folder: str, url: str) -> None:
+    """Run tests/clients/FOLDER/clients.test.mjs, which goes to its packages: beside it node looks for them."""
+    tests, packages = ROOT / "tests" / "clients" / folder / "clients.test.mjs", packages_of(folder)
+    shutil.copy(tests, packages)
+    done = subprocess.run(
+        ["node", "--test", "--test-reporter=tap", tests.name],
+        cwd=packages,
+        env={**os.environ, "URL_OF_SERVER": url, "MODEL": SCRIPTED},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+
+
+def packages_of(folder: str) -> Path:
+    """Where npm's packages are that tests/clients/FOLDER/ pins."""
+    return ROOT / ".venv-clients" / f"{folder}_packages"
 
 
 def run(command: str, *arguments: str, cwd: Path) -> str:

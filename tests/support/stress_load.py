@@ -115,6 +115,11 @@ _WRONG: dict[str, list[dict[str, Any]]] = {
         *({"structured_outputs": asked} for asked in _BAD_GRAMMARS),
     ],
     "/v1/responses": [{"input": []}, {"input": [{"type": "reference"}]}, {"previous_response_id": "resp_1"}],
+    "/v1/messages": [
+        {"messages": []},
+        {"max_tokens": 0},
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    ],
     "/v1/embeddings": [{"input": ""}, {"dimensions": 0}, {"encoding_format": "hex"}],
     "/tokenize": [{"messages": []}, {"prompt": 5}],
 }
@@ -123,6 +128,7 @@ _RIGHT: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
     "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5},
     "/v1/embeddings": {"input": "a"},
     "/tokenize": {"prompt": "a"},
 }

@@ -174,6 +174,8 @@ def test_an_object_of_thousands_of_unknown_fields_is_one_short_answer(client: Te
         ("/v1/chat/completions", "tools", {"type": "function", "function": {"name": "f"}}),
         ("/v1/responses", "input", {"role": "user", "content": "a"}),
         ("/v1/responses", "tools", {"type": "function", "name": "f"}),
+        ("/v1/messages", "messages", {"role": "user", "content": "a"}),
+        ("/v1/messages", "tools", {"name": "f", "input_schema": {}}),
         ("/v1/embeddings", "input", "a"),
         ("/v1/embeddings", "input", [5]),
         ("/v1/completions", "prompt", "a"),

@@ -89,7 +89,7 @@ def test_what_is_given_up_does_not_go_out() -> None:
 def test_a_silent_writer_pings_unless_the_connection_is_full() -> None:
     async def run() -> None:
         connection = Connection()
-        writer = EventWriter(connection.send, ping=b":", ping_seconds=0.02)
+        writer = EventWriter(connection.send, ping=lambda: b":", ping_seconds=0.02)
         await asyncio.sleep(0.1)
         assert set(connection.sent) == {b":"}
         assert len(connection.sent) >= 2
@@ -114,7 +114,7 @@ def test_a_ping_that_fails_is_told_with_the_next_write() -> None:
         raise OSError("gone")
 
     async def run() -> None:
-        writer = EventWriter(send, ping=b":", ping_seconds=0.01)
+        writer = EventWriter(send, ping=lambda: b":", ping_seconds=0.01)
         await asyncio.sleep(0.1)
         await writer.write([b"a"])
 

@@ -55,7 +55,36 @@ RESPONSE = {
     "stream": False,
     "max_output_tokens": 30,
 }
-BODIES = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSE}
+MESSAGE: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 30,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm", "signature": ""},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "1", "is_error": True}]},
+    ],
+    "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "bash_20250124", "name": "bash"}],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "low"},
+    "stop_sequences": ["END"],
+    "metadata": {"user_id": "a"},
+    "top_k": 5,
+    "stream": False,
+}
+BODIES = {"/v1/chat/completions": CHAT, "/v1/messages": MESSAGE, "/v1/responses": RESPONSE}
+LAST = {
+    "/v1/chat/completions": "data: [DONE]",
+    "/v1/messages": "event: message_stop",
+    "/v1/responses": "event: response.",
+}
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -89,10 +118,10 @@ def check(path: str, body: dict[str, Any], kind: str, text: str) -> None:
     assert answer.status_code in (200, 400, 404), (answer.status_code, answer.text[:500])
     assert not engine.open
     if answer.status_code != 200:
-        assert error_of(answer.json())["type"] == "invalid_request_error"
+        error = answer.json()["error"] if path == "/v1/messages" else error_of(answer.json())
+        assert error["type"] in ("invalid_request_error", "not_found_error")
     elif body.get("stream"):
-        last = "event: response." if path == "/v1/responses" else "data: [DONE]"
-        assert answer.text.rstrip("\n").split("\n\n")[-1].startswith(last)
+        assert answer.text.rstrip("\n").split("\n\n")[-1].startswith(LAST[path])
 
 
 each_path = pytest.mark.parametrize("path", sorted(BODIES))

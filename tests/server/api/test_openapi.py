@@ -57,16 +57,20 @@ def bounds_of(field: dict[str, Any]) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_ranges_in_the_document_are_those_that_requests_are_checked_for(path: str) -> None:
     plain = ChatFormat("{% for m in messages %}{{ m.content }}{% endfor %}", {})
     engine = fake_engine(model=ModelInfo(MODEL, 128, 400, chat=plain))
-    content = {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Say"}]}
+    content: dict[str, Any] = (
+        {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Say"}]}
+    )
     content = {"input": "Say"} if path == "/v1/responses" else content
+    content |= {"max_tokens": 5} if path == "/v1/messages" else {}
     names = {"/v1/completions": "CompletionRequest", "/v1/chat/completions": "ChatRequest"}
+    names |= {"/v1/responses": "ResponsesRequest", "/v1/messages": "MessagesRequest"}
     checked = set()
     with client_of(engine) as client:
-        schema = client.get("/openapi.json").json()["components"]["schemas"][names.get(path, "ResponsesRequest")]
+        schema = client.get("/openapi.json").json()["components"]["schemas"][names[path]]
         for name, field in schema["properties"].items():
             extra = {"logprobs": True} if path == "/v1/chat/completions" and name == "top_logprobs" else {}
             for allowed, refused in bounds_of(field):
@@ -77,7 +81,9 @@ def test_ranges_in_the_document_are_those_that_requests_are_checked_for(path: st
                 assert answer.status_code == 200, (name, allowed, answer.text)
                 answer = client.post(path, json={**body, name: refused})
                 assert answer.status_code == 400, (name, refused)
-                assert answer.json()["error"]["param"] == name
+                assert name in (
+                    answer.json()["error"]["message"] if path == "/v1/messages" else answer.json()["error"]["param"]
+                )
     assert {"temperature", "top_p", "top_k"} <= checked
 
 
@@ -122,4 +128,4 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []
-    assert found["resumable_streams"] == ["/v1/completions", "/v1/chat/completions", "/v1/responses"]
+    assert found["resumable_streams"] == ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"]

@@ -41,6 +41,8 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "encoding_format": lambda value: "base64",
     "frequency_penalty": lambda value: value % 2,
     "image": lambda value: None,
+    "mcp_servers": lambda value: None,
+    "output_config": lambda value: None,
     "include": lambda value: ["message.output_text.logprobs"],
     "logit_bias": lambda value: {"3": 1},
     "logprobs": lambda value: value if isinstance(value, bool) else value % 6,
@@ -67,6 +69,8 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "service_tier": lambda value: "auto",
     "spaces_between_special_tokens": lambda value: True,
     "stop": lambda value: ["zz"],
+    "stop_sequences": lambda value: ["zz"],
+    "system": lambda value: "Be brief.",
     "stop_token_ids": lambda value: [3],
     "store": lambda value: False,
     "stream_options": lambda value: None,
@@ -87,6 +91,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"input": "Hi"},
     "/v1/responses/input_tokens": {"input": "Hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/embeddings": {"input": "Hi"},
     "/v1/latency": {"prompt": "Say"},
     "/v1/completions/render": {"prompt": "Say"},
@@ -110,6 +116,8 @@ def check(case: Case) -> None:
             case.body |= {"n": 1, "best_of": 1, "prompt": "Say"}
         if needed:
             case.body["model"] = MODEL
+        if case.path.startswith("/v1/messages"):
+            case.body["messages"] = needed["messages"]  # blocks stand in an order
     elif case.path == "/v1/models/{model}" and good:
         case.path_parameters["model"] = MODEL
     if good and case.headers:

@@ -1,6 +1,7 @@
 """A stream that has nothing to say for long: its head goes out, then comments, and errors are events."""
 
 import asyncio
+import json
 from typing import Any
 
 import openai
@@ -16,6 +17,9 @@ from tests.server.api.test_chat import chat_engine, user
 from tests.server.responses.test_responses import events_of
 from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.live_server import serve
+from tests.support.message_requests import accumulated
+from tests.support.message_requests import error_of as message_error
+from tests.support.message_requests import events_of as message_events
 from tests.support.resumed import events_of as events_with_ids
 from tests.support.resumed import one_by_one
 from tests.support.server_app import body, byte_by_byte, call, error_of, fake_engine, stream_chunks
@@ -27,8 +31,17 @@ SILENCE = 0.2
 TEXT = "one END"
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [user("Hi")], "stream": True}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Hi", "stream": True}
-ROUTES = {"/v1/completions": body(stream=True), "/v1/chat/completions": CHAT, "/v1/responses": RESPONSE}
-COMMENTS = (":\n\n", ":\n")
+MESSAGES: dict[str, Any] = {**CHAT, "max_tokens": 50}
+ROUTES = {
+    "/v1/completions": body(stream=True),
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": RESPONSE,
+    "/v1/messages": MESSAGES,
+}
+UNENDED = ("/v1/responses", "/v1/messages")
+"""Routes whose streams end without [DONE]."""
+PING_EVENT = 'event: ping\ndata: {"type":"ping"}\n\n'
+COMMENTS = (":\n\n", ":\n", PING_EVENT)
 SPECIAL = 0
 """A token without text."""
 
@@ -95,14 +108,17 @@ def test_comments_end_silence_and_change_no_event(path: str, *, ids: bool) -> No
     bodies = caller.bodies
     first = next(i for i, one in enumerate(bodies) if one != comment)
     assert first >= 2, "with the head, and again"
-    assert comment in bodies[first:], "between tokens too"
-    assert bodies[-1] != comment
+    later = PING_EVENT if path == "/v1/messages" else comment
+    assert later in bodies[first:], "between tokens too"
+    assert bodies[-1] not in COMMENTS
     read = caller.text
     if ids:
-        numbers = [event.last_id.split(".", 1)[1] for event in events_with_ids(read, done=path != "/v1/responses")]
+        numbers = [event.last_id.split(".", 1)[1] for event in events_with_ids(read, done=path not in UNENDED)]
         assert len(set(numbers)) == len(numbers)
     elif path == "/v1/responses":
         assert events_of(read)[-1]["type"] == "response.completed"
+    elif path == "/v1/messages":
+        assert accumulated(message_events(read))["content"] == [{"type": "text", "text": TEXT}]
     else:
         assert stream_chunks(read)[-1]["choices"][0]["finish_reason"] == "stop"
 
@@ -155,6 +171,10 @@ def test_an_error_after_the_head_is_an_event(path: str) -> None:
             *("response.created", "response.in_progress", "response.failed"),
         ]
         assert events[-1]["response"]["error"]["message"] == "The engine is not running."
+    elif path == "/v1/messages":
+        head, data = read.strip().split("\n")
+        assert head == "event: error"
+        assert message_error(json.loads(data.removeprefix("data: ")))["message"] == "The engine is not running."
     else:
         (chunk,) = stream_chunks(read)
         assert error_of(chunk)["message"] == "The engine is not running."

@@ -63,6 +63,7 @@ def test_every_line_is_answered_as_it_would_be_online(client: TestClient, engine
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}, "choices"),
         ("/v1/responses", {"input": "Hi", "max_output_tokens": 3}, "usage"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}, "content"),
         ("/v1/embeddings", {"input": ["Hi", "Ho"]}, "data"),
     ],
 )
@@ -74,6 +75,16 @@ def test_every_endpoint_answers_lines(config: ServerConfig, endpoint: str, field
         online = client.post(endpoint, json=item["body"]).json()
     assert (batch.status, failed) == ("completed", [])
     assert done[0]["response"]["body"][said] == online[said]
+
+
+def test_an_error_of_a_line_has_the_shape_of_its_endpoint(config: ServerConfig) -> None:
+    fields = {"model": "nobody", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    item = {"custom_id": "a", "method": "POST", "url": "/v1/messages", "body": fields}
+    with client_of(fake_engine(), config) as client:
+        _, _, (failed,) = run(client, jsonl(item), endpoint="/v1/messages")
+    assert failed["response"]["status_code"] == 404
+    body = failed["response"]["body"]
+    assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
 
 
 def test_a_bad_request_is_an_error_of_its_line(client: TestClient) -> None:

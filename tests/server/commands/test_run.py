@@ -40,6 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/completions": body(n=2, max_tokens=100),
     "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"model": MODEL, "input": "Hi"},
+    "/v1/messages": {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/embeddings": {"model": MODEL, "input": ["Hi", "there"]},
 }
 
@@ -188,10 +189,12 @@ def test_streams_that_are_cut_off_end_with_an_error_event(path: str, caplog: pyt
             server.tell()
             text = begun + "".join(pieces)
         assert server.ended.result(60).said.endswith(" 1 request was cut off")
-    if path == "/v1/responses":
+    events = {"/v1/responses": "response.failed", "/v1/messages": "error"}
+    if path in events:
         last = text.split("\n\n")[-2]
-        assert last.startswith("event: response.failed\n")
-        assert "shutting down" in json.loads(last.split("data: ")[1])["response"]["error"]["message"]
+        assert last.startswith(f"event: {events[path]}\n")
+        failed = json.loads(last.split("data: ")[1])
+        assert "shutting down" in failed.get("response", failed)["error"]["message"]
     else:
         assert stream_chunks(text)[-1]["error"]["code"] == "shutting_down"
     (said,) = lines(caplog)

@@ -98,7 +98,7 @@ def test_failures_have_their_line_too(log: pytest.LogCaptureFixture) -> None:
         ("/v1/completions", 404, "model_not_found"),
         ("/v1/completions", 500, "server_error"),
         ("/v1/completions", 200, "server_error"),
-        ("/nowhere", 404, None),
+        ("/nowhere", 404, "invalid_request_error"),
         ("/tokenize", 200, None),
     ]
 

@@ -55,6 +55,7 @@ def test_lists_of_prompts_and_other_routes_take_them_too() -> None:
         "/v1/chat/completions": {"messages": [user("Hi")], "max_completion_tokens": 2.0, "top_logprobs": 1.0}
         | {"logprobs": True},
         "/v1/responses": {"input": "Hi", "max_output_tokens": 2.0, "top_logprobs": 1.0},
+        "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2.0, "top_k": 1.0},
         "/v1/embeddings": {"input": [5.0, 6.0], "dimensions": 2.0},
         "/detokenize": {"tokens": [5.0, 6.0]},
     }

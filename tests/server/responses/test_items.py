@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from jaxgen.server.responses import input as conversion
+from jaxgen.server.requests import tools
 from jaxgen.server.schema import base
 from tests.server.responses.test_responses import CALL, PATH, WEATHER, F, ask
 from tests.support.fakes import MODEL
@@ -22,9 +22,9 @@ NAMESPACE = {"type": "namespace", "name": "agents", "description": "", "tools": 
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is said once in a process is said in each test."""
     monkeypatch.setattr(base, "_dropped", set())
-    conversion._said.cache_clear()
+    tools._said.cache_clear()
     yield
-    conversion._said.cache_clear()
+    tools._said.cache_clear()
 
 
 def test_keys_that_are_not_known_change_nothing(caplog: pytest.LogCaptureFixture) -> None:

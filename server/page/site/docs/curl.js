@@ -7,6 +7,8 @@ const BODIES = {
   "/v1/chat/completions": { messages: [{ role: "user", content: "Hello!" }], max_tokens: 32 },
   "/v1/responses": { input: "Hello!", max_output_tokens: 32 },
   "/v1/responses/input_tokens": { input: "Hello!" },
+  "/v1/messages": { messages: [{ role: "user", content: "Hello!" }], max_tokens: 32 },
+  "/v1/messages/count_tokens": { messages: [{ role: "user", content: "Hello!" }] },
   "/v1/embeddings": { input: ["one text", "another"] },
   "/tokenize": { prompt: "Hello!" },
   "/detokenize": { tokens: [1, 2, 3] },
