@@ -5,7 +5,7 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.core.quantization import Index
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.gguf.header import check_header
@@ -39,6 +40,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     kind: Any
     data: Array
+
+    def at(self, index: Index) -> "StoredTensor":
+        """Return some of the tensor: an expert, or some rows, of whose numbers none is in two blocks."""
+        shape = np.broadcast_to(np.empty(()), self.shape)[index].shape
+        return replace(self, shape=shape, data=self.data[index])
 
     def dequantised(self, dtype: npt.DTypeLike) -> Array:
         """Return the values in ``dtype``, rounded once from float32; one too large for float16 is infinite."""
