@@ -101,7 +101,7 @@ def _with_golden_s_numbers(kind: Any, config: dict[str, Any]) -> Any:
         model_arch = kind.model_arch
 
         def set_gguf_parameters(self) -> None:
-            inner = getattr(self, "impl", self)
+            inner: Any = getattr(self, "impl", self)
             if config["model_type"] == "gpt_neox":
                 inner.hparams["rotary_pct"] = config["rotary_pct"]
             super().set_gguf_parameters()

@@ -16,7 +16,7 @@ Names = tuple[str, ...]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _IN_LAYER = "layers."
 _QKV = "layers.attn.qkv"
-NAMES: Mapping[str, tuple[Names, ...]] = {
+NAMES: dict[str, tuple[Names, ...]] = {
     "embed": (("token_embd",),),
     "positions": (("position_embd",),),
     "norm": (("output_norm",),),
