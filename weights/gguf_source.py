@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.extras import need
 from jaxgen.weights import hub as hubs
 from jaxgen.weights.files import gguf_parts, is_gguf
 
@@ -14,6 +15,8 @@ FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
 _TAGGED = re.compile(r"([^/:\\]+/[^/:\\]+):([\w.\-]+)")
 _NO_MODEL = ("mmproj", "imatrix")
 """Beginnings of names of files beside a model: of images, and of a quantiser."""
+_NOTHING = ("?",)
+"""Patterns of no file: the hub's client takes a cache that lacks one of the wanted files for none."""
 _SHOWN = 8
 
 
@@ -43,6 +46,7 @@ def tags_of(names: Iterable[str]) -> list[str]:
 
 
 def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles) -> Path:
+    need("gguf", f"--model {name}:{tag}")
     chosen = ""
 
     def fetch_chosen(name: str, hub: HubOptions) -> Path:
@@ -59,7 +63,7 @@ def _listed(name: str, hub: HubOptions) -> list[str]:
         return hubs.files_of(name, hub)
     except Exception as error:
         try:
-            folder = hubs.download(name, hub, ["*.gguf"], cached=True)
+            folder = hubs.download(name, hub, _NOTHING, cached=True)
         except Exception:
             raise error from None  # which says why the hub cannot be asked
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
