@@ -103,7 +103,7 @@ def _check_room(destination: Path, config: ModelConfig) -> None:
 def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
     check_path("SOURCE", source)
-    if (file := find_gguf(source, hub or HubOptions())) is not None:
+    if (file := find_gguf(source, hub or HubOptions(), flag="SOURCE")) is not None:
         with gguf.opened(file) as found:
             yield found
         return

@@ -20,22 +20,22 @@ _NOTHING = ("?",)
 _SHOWN = 8
 
 
-def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download) -> Path | None:
+def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download, *, flag: str = "--model") -> Path | None:
     """Return the GGUF file that a ``--model`` value means, or the first of its parts; None: it means something else.
 
-    ``fetch`` replaces how files of the hub are fetched. Raises ConfigError for a file that is not there, and for a tag
-    that no file of the repository has, or several have.
+    ``fetch`` replaces how files of the hub are fetched; ``flag`` has the value in errors. Raises ConfigError for a file
+    that is not there, and for a tag that no file of the repository has, or several have.
     """
     path = Path(model).expanduser()
     tagged = None if path.exists() else _TAGGED.fullmatch(model)
     if tagged is not None:
-        return _of_hub(tagged[1], tagged[2], hub, fetch)
+        return _of_hub(tagged[1], tagged[2], hub, fetch, flag)
     if not is_gguf(path) or path.is_dir():
         return None
     if not path.is_file():
-        raise ConfigError(f"--model {model}: there is no such file")
+        raise ConfigError(f"{flag} {model}: there is no such file")
     if hub.revision is not None:
-        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a file")
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: {flag} {model} is a file")
     return path
 
 
@@ -45,16 +45,16 @@ def tags_of(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles) -> Path:
-    need("gguf", f"--model {name}:{tag}")
+def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles, flag: str) -> Path:
+    need("gguf", f"{flag} {name}:{tag}")
     chosen = ""
 
     def fetch_chosen(name: str, hub: HubOptions) -> Path:
         nonlocal chosen
-        chosen = _chosen(name, tag, _listed(name, hub))
+        chosen = _chosen(f"{flag} {name}:{tag}", tag, _listed(name, hub))
         return fetch(name, hub, gguf_parts(chosen))
 
-    return hubs.fetched("--model", name, hub, fetch_chosen) / chosen
+    return hubs.fetched(flag, name, hub, fetch_chosen) / chosen
 
 
 def _listed(name: str, hub: HubOptions) -> list[str]:
@@ -69,18 +69,21 @@ def _listed(name: str, hub: HubOptions) -> list[str]:
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
 
 
-def _chosen(name: str, tag: str, files: Iterable[str]) -> str:
-    """Return the file of a repository that has this tag in its name, or in that of its folder."""
+def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
+    """Return the file of a repository that has this tag in its name, or in that of its folder.
+
+    ``asked``: what is asked for, for errors.
+    """
     models = _models(files)
     ends = re.compile(rf"(?:.*[-._])?{re.escape(tag)}", re.IGNORECASE)
     found = [file for file in models if ends.fullmatch(_stem(file)) or _folder(file).lower() == tag.lower()]
     if len(found) == 1:
         return found[0]
     if not models:
-        raise ConfigError(f"--model {name}:{tag}: the repository has no GGUF file; leave :{tag} out")
+        raise ConfigError(f"{asked}: the repository has no GGUF file; leave :{tag} out")
     shown = ", ".join((found or models)[:_SHOWN])
     said = "several files have this tag" if found else "no file has this tag"
-    raise ConfigError(f"--model {name}:{tag}: {said}; say more of the name of one of {shown}")
+    raise ConfigError(f"{asked}: {said}; say more of the name of one of {shown}")
 
 
 def _models(names: Iterable[str]) -> list[str]:
