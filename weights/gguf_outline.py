@@ -12,7 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import huggingface_hub
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub import get_session, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from jaxgen.core.config import HubOptions
 from jaxgen.weights import gguf
