@@ -38,6 +38,7 @@ from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import check_options
 from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
+from jaxgen.weights.gguf_conversions import kept_conversion
 from jaxgen.weights.load import DEMO
 from jaxgen.weights.pooling import texts_differ
 
@@ -57,12 +58,14 @@ def find_parts(
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
     budgets: Sequence[int] | None = None,
+    progress: bool = True,
 ) -> ResolvedModel:
-    """Find model, device and memory for a model directory or hub id (None: the embedded default).
+    """Find model, device and memory for a model directory, GGUF file or hub id (None: the embedded default).
 
     ``kernels``: see KernelChoice. ``quantization``: what weights become when they are loaded. ``load_format``: see
-    LoadFormat. ``budgets``: token budgets of the steps that will run, if they are not the one of ``options``. Proves a
-    GPU's kernels before it opens the GPU. Raises ConfigError.
+    LoadFormat. ``budgets``: token budgets of the steps that will run, if they are not the one of ``options``.
+    ``progress``: whether bars may show how far the conversion of a GGUF file is. Proves a GPU's kernels before it opens
+    the GPU. Raises ConfigError.
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
@@ -83,6 +86,7 @@ def find_parts(
         quantization=quantization,
         load_format=load_format,
         kv_dtype=kv_dtype,
+        of_gguf=partial(kept_conversion, caches=caches, progress=progress),
     )
     directory, config = find(device=device)
     verdict = None
@@ -141,7 +145,7 @@ def load_engine(
     compilation_cache: bool = True,
     progress: bool = False,
 ) -> AsyncEngine:
-    """Return an engine, not started yet, for a model directory or hub id (None: the embedded default).
+    """Return an engine, not started yet, for a model directory, GGUF file or hub id (None: the embedded default).
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
     ``load_format`` "dummy": weights are random, and the model needs no files of them.
@@ -161,6 +165,7 @@ def load_engine(
         cache_dir=cache_dir,
         options=options,
         hub=hub,
+        progress=progress,
     )
     words, texts = read_texts(
         parts.directory,

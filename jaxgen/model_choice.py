@@ -6,7 +6,7 @@ It opens no device and imports no jax, so that a plan is ready before an engine 
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, LoadFormat, ModelConfig
@@ -20,7 +20,16 @@ from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.files import CONFIG
-from jaxgen.weights.load import Fetch, default_model, download_model, download_outline, load_model_config, resolve_model
+from jaxgen.weights.gguf_source import FetchFiles
+from jaxgen.weights.hub import Fetch, download
+from jaxgen.weights.load import (
+    OfGguf,
+    default_model,
+    download_model,
+    download_outline,
+    load_model_config,
+    resolve_model,
+)
 from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
@@ -37,11 +46,14 @@ def find_model(
     load_format: LoadFormat = "auto",
     kv_dtype: KVDType = "auto",
     fetch: Fetch = download_model,
+    fetch_gguf: FetchFiles = download,
+    of_gguf: OfGguf | None = None,
 ) -> tuple[Path, ModelConfig]:
     """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
 
     ``quantization``: what its weights become when they are loaded. ``load_format`` "dummy": no weight files are needed,
-    and none is fetched. ``kv_dtype``: of its KV cache. ``fetch``: as for ``resolve_model``. Raises ConfigError.
+    and none is fetched. ``kv_dtype``: of its KV cache. ``fetch``, ``fetch_gguf``, ``of_gguf``: as for
+    ``resolve_model``. Raises ConfigError.
     """
     if load_format not in LOAD_FORMATS:
         raise ConfigError(f"--load-format must be {' or '.join(LOAD_FORMATS)}, not {load_format!r:.40}")
@@ -49,7 +61,8 @@ def find_model(
         fetch = download_outline
     if not model and hub is not None and hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
-    directory = resolve_model(model, hub, fetch=fetch) if model else default_model()
+    ways: dict[str, Any] = {"fetch": fetch, "fetch_gguf": fetch_gguf, "of_gguf": of_gguf}
+    directory = resolve_model(model, hub, **ways) if model else default_model()
     if load_format == "dummy":
         _check_formats_known(directory)
     config = load_model_config(directory, dtype, quantization)

@@ -7,6 +7,7 @@ the last change of an inode cannot be set by programs, so a file that was writte
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,22 @@ def weights_digest(directory: Path, kept: Path | None = None, *, progress: bool 
     if is_converted(directory):
         files = read_manifest(directory).files
         return digest_of({name: record.sha256 for name, record in files.items() if name.startswith(PARAMS)})
-    names = weight_files(directory)
-    known = {name: found for name in names if (found := _kept(member(directory, name), kept)) is not None}
-    before = {name: _state(member(directory, name)) for name in names if name not in known}
+    return digest_of(file_checksums(directory, weight_files(directory), kept, progress=progress))
+
+
+def file_checksums(
+    directory: Path, names: Iterable[str], kept: Path | None = None, *, progress: bool = False
+) -> dict[str, str]:
+    """Return the SHA-256 of files of a directory by name; ``kept`` as for ``weights_digest``."""
+    paths = {name: member(directory, name) for name in names}
+    known = {name: found for name, path in paths.items() if (found := _kept(path, kept)) is not None}
+    before = {name: _state(path) for name, path in paths.items() if name not in known}
     if before:
         made = checksums_of(directory, before, "computing checksums of the weights", progress)
         for name, state in before.items():
-            _keep(member(directory, name), state, made[name], kept)
+            _keep(paths[name], state, made[name], kept)
         known |= made
-    return digest_of(known)
+    return known
 
 
 def _state(path: Path) -> dict[str, int]:

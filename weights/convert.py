@@ -2,6 +2,7 @@
 fast."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,17 +11,18 @@ from typing import Literal
 
 import jax
 
-from jaxgen.core.config import DType, HubOptions
+from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.quantization import Quantization
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options
 from jaxgen.weights import checkpoint, gguf
 from jaxgen.weights.atomic import new_directory
-from jaxgen.weights.files import is_gguf
+from jaxgen.weights.gguf_source import find_gguf
 from jaxgen.weights.hf_checkpoint import Tensors
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.manifest import is_converted
+from jaxgen.weights.weight_formats import parameter_bytes
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "verified on load.",
     )
     parser.add_argument(
-        "source", metavar="SOURCE", help="directory with config.json and safetensors files, hub id, or GGUF file"
+        "source",
+        metavar="SOURCE",
+        help="directory with config.json and safetensors files, hub id, GGUF file, or REPOSITORY:Q4_K_M of the hub",
     )
     parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
     add_dtype_flag(
@@ -79,23 +83,31 @@ def convert(
     check_path("DEST", destination)
     with _opened(source, hub) as (directory, tensors):
         config = load_model_config(directory, dtype, quantization)
+        _check_room(destination, config)
         with new_directory(destination, replaceable=is_converted if force else None) as partial:
             params = load_params(directory, config, tensors=tensors, progress=progress)
             checkpoint.save(partial, params, config, directory, progress=progress)
 
 
+def _check_room(destination: Path, config: ModelConfig) -> None:
+    """Raise ConfigError where the disk has less room than the parameters take."""
+    above = next(one for one in destination.absolute().parents if one.exists())
+    room, wanted = shutil.disk_usage(above).free, parameter_bytes(config)
+    if room < wanted:
+        raise ConfigError(
+            f"{destination} needs {wanted / 2**30:,.2f} GiB, and its disk has {room / 2**30:,.2f} GiB left"
+        )
+
+
 @contextmanager
 def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
-    path = Path(source).expanduser()
-    if not is_gguf(path) or path.is_dir():
-        directory = resolve_model(source, hub)
-        if is_converted(directory):
-            raise ConfigError(f"{directory} is converted already")
-        yield directory, None
+    check_path("SOURCE", source)
+    if (file := find_gguf(source, hub or HubOptions())) is not None:
+        with gguf.opened(file) as found:
+            yield found
         return
-    check_path("SOURCE", path)
-    if hub is not None and hub.revision is not None:
-        raise ConfigError(f"--revision {hub.revision} needs a hub id: {source} is a file")
-    with gguf.opened(path) as found:
-        yield found
+    directory = resolve_model(source, hub)
+    if is_converted(directory):
+        raise ConfigError(f"{directory} is converted already")
+    yield directory, None

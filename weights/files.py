@@ -1,6 +1,7 @@
 """Open files of a checkpoint directory safely, and read JSON. Host only, no jax."""
 
 import json
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -31,6 +32,7 @@ SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG, "config_sentence_transforme
 CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *SENTENCE_FILES)
 """Files of a model beside its weights; a directory may lack some of them."""
 
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _LONGEST = 2**26
 """Longest JSON file that is read, bytes; tokenizers and indices of the largest models have half."""
 
@@ -40,9 +42,18 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf"
 
 
-def convert_first(file: Path | str) -> str:
-    """Return how a GGUF file becomes a model that can be served."""
-    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
+def gguf_hint(directory: Path) -> str:
+    """Return what to add to an error about a directory that has no model, but a GGUF file; empty: it has none."""
+    found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
+    return "" if found is None else f", but a GGUF file: name that, as --model {found}"
+
+
+def gguf_parts(name: str) -> list[str]:
+    """Return the files of a GGUF model in parts, of which ``name`` is one, in their order; of another, itself."""
+    found = _PART.fullmatch(name)
+    if found is None or not 1 <= int(found[2]) <= int(found[3]):
+        return [name]
+    return [f"{found[1]}-{one:05}-of-{found[3]}.gguf" for one in range(1, int(found[3]) + 1)]
 
 
 def member(directory: Path, name: str) -> Path:

@@ -6,13 +6,10 @@ Only what makes arrays imports jax: a model is found and described without it.
 import atexit
 import shutil
 import tempfile
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import huggingface_hub
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
@@ -21,9 +18,11 @@ from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, convert_first, is_gguf, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, gguf_hint, member
+from jaxgen.weights.gguf_source import FetchFiles, find_gguf, tags_of
 from jaxgen.weights.headers import tensor_names
 from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.hub import Fetch, download, fetched, files_of
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value, lacks_head
 from jaxgen.weights.tiny import make_tiny_checkpoint
@@ -39,11 +38,8 @@ _WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
-HUB_SECONDS = 10.0
-"""Until the hub is taken to be out of reach."""
-
-Fetch = Callable[[str, HubOptions], Path]
-"""A function that returns a directory with the files of a hub id. It may raise any error."""
+OfGguf = Callable[[Path], Path]
+"""A function that returns a directory for a GGUF file: its conversion, or an outline. It may raise ConfigError."""
 
 
 def download_model(name: str, hub: HubOptions, *, cached: bool = False) -> Path:
@@ -51,57 +47,63 @@ def download_model(name: str, hub: HubOptions, *, cached: bool = False) -> Path:
 
     ``cached``: what is not in the cache is not fetched. Raises the errors of the hub's client.
     """
-    return _download(name, hub, _WANTED, _UNWANTED, cached=cached)
+    return download(name, hub, _WANTED, _UNWANTED, cached=cached)
 
 
 def download_outline(name: str, hub: HubOptions) -> Path:
     """Return the directory of a hub id in the hub's cache, without weights. Raises the errors of the hub's client."""
-    return _download(name, hub, [one for one in _WANTED if one != _WEIGHTS], _UNWANTED)
+    return download(name, hub, [one for one in _WANTED if one != _WEIGHTS], _UNWANTED)
 
 
-def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = download_model) -> Path:
+def resolve_model(
+    model: str,
+    hub: HubOptions | None = None,
+    *,
+    fetch: Fetch = download_model,
+    fetch_gguf: FetchFiles = download,
+    of_gguf: OfGguf | None = None,
+) -> Path:
     """Return the directory of a model: an existing one, or that of a hub id in the hub's cache, fetched if missing.
 
-    Only JSON, safetensors and tokenizer files are fetched, never pickles or code; ``fetch`` replaces how. Raises
-    ConfigError when the directory does not exist and cannot be fetched, for links that lead out of the directory, and
-    for a revision of a directory.
+    Only JSON, safetensors, tokenizer and GGUF files are fetched, never pickles or code; ``fetch`` and ``fetch_gguf``
+    replace how. ``of_gguf`` gives the directory of a GGUF file, or of one of a repository's by its tag; None: such a
+    file is refused. Raises ConfigError when the directory does not exist and cannot be fetched, for links that lead out
+    of the directory, and for a revision of a directory.
     """
     hub = hub or HubOptions()
     check_path("--model", model)
+    if (file := find_gguf(model, hub, fetch_gguf)) is not None:
+        if of_gguf is None:
+            raise ConfigError(f"--model {model} is a GGUF file, and no directory with weights")
+        return of_gguf(file)
     directory = Path(model).expanduser()
     if directory.is_file():
-        if is_gguf(directory):
-            raise ConfigError(f"--model {model} is a GGUF file; {convert_first(directory)}")
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
-        directory = _fetched("--model", model, hub, fetch)
+        directory = fetched("--model", model, hub, fetch)
         _check_not_gguf(model, directory, hub)
     elif hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
-        found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
-        hint = "" if found is None else f", but a GGUF file; {convert_first(found)}"
-        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
+        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{gguf_hint(directory)}")
     return directory
 
 
 def _check_not_gguf(model: str, directory: Path, hub: HubOptions) -> None:
-    """Raise ConfigError for a hub id that has its weights in GGUF files alone, which are not fetched."""
+    """Raise ConfigError for a hub id that has its weights in GGUF files alone, of which none is named."""
     if (directory / CONFIG).is_file() and any(directory.glob("*.safetensors*")):
         return
     try:
-        found = huggingface_hub.HfApi().model_info(model, revision=hub.revision, timeout=HUB_SECONDS).siblings or ()
+        tags = tags_of(files_of(model, hub))
     # the hub's client raises errors of its HTTP library; that what is needed is missing is said later
     except Exception:
         return
-    names = sorted(file.rfilename for file in found if is_gguf(Path(file.rfilename)))
-    if names:
-        one = names[0]
+    if tags:
         raise ConfigError(
-            f"--model {model} has its weights in GGUF files, such as {one}: download one (hf download {model} {one} "
-            f"--local-dir .); {convert_first(one)}"
+            f"--model {model} has its weights in GGUF files: name one, as --model {model}:{tags[0]}; "
+            f"there are {', '.join(tags)}"
         )
 
 
@@ -113,8 +115,8 @@ def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
         raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
     if not directory.is_dir():
         # transformers may ask config.json which tokenizer it is
-        fetch = partial(_download, wanted=(CONFIG, *TOKENIZER_FILES))
-        directory = _fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
+        fetch = partial(download, wanted=(CONFIG, *TOKENIZER_FILES))
+        directory = fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
     for name in TOKENIZER_FILES:
         member(directory, name)
     return directory
@@ -206,37 +208,3 @@ def load_params(
         path: jax.block_until_ready(place(path, value))
         for path, value in hf_checkpoint.read_parameters(directory, config, tensors=tensors, progress=progress)
     }
-
-
-def _download(
-    name: str, hub: HubOptions, wanted: Sequence[str], unwanted: Sequence[str] = (), *, cached: bool = False
-) -> Path:
-    return Path(
-        huggingface_hub.snapshot_download(
-            name,
-            revision=hub.revision,
-            cache_dir=hub.download_dir and hub.download_dir.expanduser(),
-            allow_patterns=list(wanted),
-            ignore_patterns=list(unwanted) or None,
-            local_files_only=cached,
-        )
-    )
-
-
-def _fetched(flag: str, name: str, hub: HubOptions, fetch: Fetch) -> Path:
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ConfigError(f"{flag} {name}: there is no such directory")
-    if hub.download_dir is not None:
-        check_path("--download-dir", hub.download_dir)
-    try:
-        return fetch(name, hub)
-    # the hub's client raises errors of its HTTP library, which depends on the client's version
-    except Exception as error:
-        reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" ...")
-        raise ConfigError(
-            f"{flag} {name}{_at(hub)}: there is no such directory, and it cannot be fetched from the hub: {reason}"
-        ) from error
-
-
-def _at(hub: HubOptions) -> str:
-    return "" if hub.revision is None else f" --revision {hub.revision}"

@@ -18,7 +18,8 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member
-from jaxgen.weights.load import HUB_SECONDS, Fetch, download_model
+from jaxgen.weights.hub import SECONDS, Fetch
+from jaxgen.weights.load import download_model
 from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
 
 _AT_ONCE = 8
@@ -66,7 +67,7 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
     Headers come by range requests, of 100 kB at first, the other files whole. Raises the errors of the hub's client.
     """
     try:
-        info = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=HUB_SECONDS)
+        info = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=SECONDS)
     except Exception:
         with suppress(Exception):
             return download_model(name, hub, cached=True)

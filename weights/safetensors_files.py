@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import convert_first, is_gguf, member, read_json
+from jaxgen.weights.files import gguf_hint, member, read_json
 from jaxgen.weights.tensors import Array
 
 SINGLE = "model.safetensors"
@@ -164,6 +164,4 @@ def no_safetensors(directory: Path) -> ConfigError:
             f"{directory} has its weights in {found[0]}, a pickle, which can run code when it is opened; "
             f"only safetensors files are read: save the model again with safetensors"
         )
-    gguf = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
-    hint = "" if gguf is None else f", but a GGUF file; {convert_first(gguf)}"
-    return ConfigError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{hint}")
+    return ConfigError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{gguf_hint(directory)}")

@@ -17,6 +17,7 @@ FOLDERS = {
     "kernels": "v1",
     "proofs": "v2",
     "checksums": "v2",
+    "converted": "v1",
 }
 """The folders of CacheDirs, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
 
@@ -38,6 +39,8 @@ class CacheDirs:
     """Verdicts on kernels for GPUs, see jaxgen.kernels.proof."""
     checksums: Path | None = None
     """Checksums of large weight files, see jaxgen.weights.contents."""
+    converted: Path | None = None
+    """Conversions of GGUF files, see jaxgen.weights.gguf_conversions."""
 
 
 def default_cache_dir() -> Path | None:

@@ -13,7 +13,11 @@ DTYPE_CHOICES = ("auto", *DTYPES)
 
 def add_model_flag(group: Any) -> None:
     """Add ``--model``, which commands take without the flag too."""
-    group.add_argument("--model", help="directory or hub id, with or without --model; without any the embedded default")
+    group.add_argument(
+        "--model",
+        help="directory, GGUF file or hub id (of GGUF files REPOSITORY:Q4_K_M), with or without --model; without any "
+        "the embedded default",
+    )
 
 
 def add_hub_flags(group: Any) -> None:

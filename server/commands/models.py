@@ -9,6 +9,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_hub_flags, hub_options
+from jaxgen.weights.gguf_outline import gguf_outlines
 from jaxgen.weights.load import resolve_model
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.survey import Survey, served_architectures, survey
@@ -19,10 +20,10 @@ def make_parser() -> CommandLine:
     parser = CommandLine(
         prog="jaxgen models",
         description="List the model families that are served and their architectures, as config.json names them. With "
-        "directories or hub ids say what each is, one line each; of a hub id only the configuration and the headers of "
-        "the weights are fetched. Exit status: 0 all are supported, 1 one is not.",
+        "directories, GGUF files or hub ids say what each is, one line each; of a hub id only the configuration and the "
+        "headers of the weights are fetched. Exit status: 0 all are supported, 1 one is not.",
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="directory or hub id")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="directory, GGUF file or hub id")
     add_hub_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -44,10 +45,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def look_at(model: str, hub: HubOptions) -> Survey:
-    """Return what a directory or hub id is; what cannot be read is not supported."""
+    """Return what a directory, a GGUF file or a hub id is; what cannot be read is not supported."""
     try:
-        with outlines() as fetch:
-            directory = resolve_model(model, hub, fetch=fetch)
+        with outlines() as fetch, gguf_outlines() as of_gguf:
+            directory = resolve_model(model, hub, fetch=fetch, of_gguf=of_gguf)
             facts = survey(directory)
         # the directory of a hub id's outline is gone by now
         return replace(facts, problem=facts.problem.replace(str(directory), model))

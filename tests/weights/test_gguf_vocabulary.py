@@ -97,10 +97,16 @@ def pre_tokenizer_of_tiktoken() -> Any:
 
 
 def test_text_is_split_as_transformers_splits_it() -> None:
-    """Its own table is a second source of the expressions."""
+    """Its own table is a second source of the expressions; of GLM-4's it has none, which is Llama 3's."""
     expressions = {name: one.expression for name, one in SPLITTINGS.items() if one.expression is not None}
-    assert expressions == {name: GGUF_PRE_TOKENIZER_SPLITS[name] for name in expressions}
+    theirs = GGUF_PRE_TOKENIZER_SPLITS | dict.fromkeys(("glm4", "chatglm-bpe"), TikTokenConverter().pattern)
+    assert expressions == {name: theirs[name] for name in expressions}
     assert expressions["llama-bpe"] == TikTokenConverter().pattern
+
+
+def test_falcon_splits_signs_and_numbers(tmp_path: Path) -> None:
+    pieces = SPLITTINGS["falcon"].pre_tokenizer().pre_tokenize_str("It's 12345 (ok!)")
+    assert [piece for piece, _ in pieces] == ["It", "'", "s", "Ġ", "123", "45", "Ġ", "(", "ok", "!)"]
 
 
 def test_digits_are_split_off_first(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
-from jaxgen.weights.gguf.architectures import architecture_of, config_of, own_fields, pooling_of
+from jaxgen.weights.gguf.architectures import architecture_of
+from jaxgen.weights.gguf.configuration import config_of, own_fields, pooling_of
 from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.sampling import sampling_of
 from jaxgen.weights.gguf.tensors import GgufTensors
-from jaxgen.weights.gguf.vocabulary import generation_config_of, write_tokenizer
+from jaxgen.weights.gguf.vocabulary import ends_of, write_tokenizer
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.pooling import pooling_files
 
@@ -33,14 +35,15 @@ def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
         directory = Path(name)
         try:
             _write(directory / CONFIG, config_of(file))
-            _write(directory / GENERATION_CONFIG, generation_config_of(file))
-            write_tokenizer(file, architecture_of(file), directory)
+            architecture = architecture_of(file)
+            _write(directory / GENERATION_CONFIG, ends_of(file, architecture) | sampling_of(file))
+            write_tokenizer(file, architecture, directory)
             if (pooling := pooling_of(own_fields(file))) is not None:
                 for file_name, data in pooling_files(pooling).items():
                     _write(directory / file_name, data)
             config = read_model_config(directory)
             assert isinstance(config, DecoderConfig)
-            yield directory, GgufTensors(file, architecture_of(file), config)
+            yield directory, GgufTensors(file, architecture, config)
         except ConfigError as error:
             raise type(error)(str(error).replace(name, str(path))) from error
 

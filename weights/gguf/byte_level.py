@@ -31,6 +31,7 @@ _TEKKEN = rf"{_by_case('')}|\p{{N}}|{_signs(r'\r\n/')}|{_SPACES}"
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
     """``expression``: what stays together; None: GPT-2's. ``digits``: whether digits are split off first.
+    ``falcon``: whether text is split as by Falcon.
 
     ``whole``: whether a piece that is a token is that token, whatever the merges. ``bos``: whether texts begin with BOS
     where the file does not say. ``composed``: whether text is brought into Unicode's form NFC.
@@ -38,6 +39,7 @@ class Splitting:
 
     expression: str | None = None
     digits: bool = False
+    falcon: bool = False
     whole: bool = False
     bos: bool = False
     composed: bool = False
@@ -51,7 +53,12 @@ class Splitting:
             steps.append(pre_tokenizers.Digits(individual_digits=True))
         if self.expression is not None:
             steps.append(pre_tokenizers.Split(Regex(self.expression), behavior="isolated"))
+        if self.falcon:
+            steps.append(pre_tokenizers.Punctuation("contiguous"))
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.expression is None))
+        if self.falcon:
+            steps.append(pre_tokenizers.Digits(individual_digits=False))
+            steps.append(pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated"))
         return pre_tokenizers.Sequence(steps)
 
 
@@ -66,7 +73,15 @@ SPLITTINGS = {
     "gpt-4o": Splitting(expression=_GPT_4O),
     "dbrx": Splitting(expression=_THREE_DIGITS),
     "smaug-bpe": Splitting(expression=_THREE_DIGITS),
+    "chatglm-bpe": Splitting(expression=_THREE_DIGITS),
+    "glm4": Splitting(expression=_THREE_DIGITS),
+    "falcon": Splitting(falcon=True),
     "gpt-2": Splitting(),
+    "phi-2": Splitting(),
+    "mpt": Splitting(composed=True),
+    "olmo": Splitting(composed=True),
+    "refact": Splitting(digits=True),
     "smollm": Splitting(digits=True),
+    "starcoder": Splitting(digits=True),
 }
 """By ``tokenizer.ggml.pre``."""

@@ -3,9 +3,8 @@
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ import numpy.typing as npt
 
 from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.core.quantization import Index
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.files import gguf_parts
 from jaxgen.weights.gguf.header import check_header
 from jaxgen.weights.tensors import Array
 
 _MAGIC = b"GGUF"
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _SHORT = 256
 """Entries of an array that is read with the rest of the metadata. Vocabularies are longer, and read when asked for."""
 _AT_ONCE = 2**22
@@ -39,6 +39,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     kind: Any
     data: Array
+
+    def at(self, index: Index) -> "StoredTensor":
+        """Return some of the tensor: an expert, or some rows, of whose numbers none is in two blocks."""
+        shape = np.broadcast_to(np.empty(()), self.shape)[index].shape
+        return replace(self, shape=shape, data=self.data[index])
 
     def dequantised(self, dtype: npt.DTypeLike) -> Array:
         """Return the values in ``dtype``, rounded once from float32; one too large for float16 is infinite."""
@@ -65,7 +70,7 @@ class StoredTensor:
 
 
 class GgufFile:
-    """The metadata and tensors of a GGUF file. ``path``: the file, or the first of several parts.
+    """The metadata and tensors of a GGUF file. ``path``: the file, or the first of several ``parts``.
 
     ``fields`` has the metadata but for long arrays. Raises ConfigError that names a file which is missing, damaged, cut
     off or of another kind.
@@ -73,9 +78,10 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         need("gguf", f"reading {path.name}")
-        parts = _parts(path)
+        parts = parts_of_file(path)
         readers = [_reader(part) for part in parts]
         self.path = path
+        self.parts = parts
         self._first = readers[0].fields
         short = {name: field for name, field in self._first.items() if len(field.data) <= _SHORT}
         self.fields = Fields({name: self._value(name) for name in short}, str(path))
@@ -123,20 +129,17 @@ def shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _parts(path: Path) -> Sequence[Path]:
-    """Return the files of a model, of which ``path`` is the first."""
-    found = _PART.fullmatch(path.name)
-    if found is None:
-        return [path]
-    name, number, count = found[1], int(found[2]), int(found[3])
-    parts = [path.with_name(f"{name}-{one:05}-of-{count:05}.gguf") for one in range(1, count + 1)]
-    if number != 1:
+def parts_of_file(path: Path) -> Sequence[Path]:
+    """Return the files of a model, of which ``path`` is the first. Raises ConfigError for another, or one missing."""
+    parts = [path.with_name(name) for name in gguf_parts(path.name)]
+    if path != parts[0]:
+        number = parts.index(path) + 1
         raise ConfigError(
-            f"{path} is part {number} of {count}: name the first, {parts[0].name}, which finds the others"
+            f"{path} is part {number} of {len(parts)}: name the first, {parts[0].name}, which finds the others"
         )
     for part in parts:
         if not part.is_file():
-            raise ConfigError(f"{part} is missing: the model is in {count} parts, which must be in one directory")
+            raise ConfigError(f"{part} is missing: the model is in {len(parts)} parts, which must be in one directory")
     return parts
 
 

@@ -1,5 +1,6 @@
 """Describe the rotary embedding of a GGUF file as config.json does. Host only, no jax."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,24 @@ TENSORS = (FREQUENCIES, LONG, SHORT)
 """Tensors by whose numbers the frequencies of a head are divided."""
 _SCALING = "rope.scaling."
 _ORIGINAL = f"{_SCALING}original_context_length"
+LOG_MULTIPLIER = f"{_SCALING}yarn_log_multiplier"
+"""Refused, unless the architecture has read it."""
 
 
 def rope_parameters(
-    file: GgufFile, own: Fields, head_dim: int, *, partial: bool = False, theta: float = 10_000.0
+    file: GgufFile,
+    own: Fields,
+    head_dim: int,
+    *,
+    partial: bool = False,
+    theta: float = 10_000.0,
+    yarn: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return ``rope_parameters`` of config.json. ``own``: the metadata of the architecture.
 
-    ``partial``: whether only a part of each head may be rotated. ``theta``: the default, or REQUIRED. Raises
-    ConfigError for a scaling that is not known, or whose meaning differs between programs.
+    ``partial``: whether only a part of each head may be rotated. ``theta``: the default, or REQUIRED. ``yarn``: what
+    the architecture adds to yarn. Raises ConfigError for a scaling that is not known, or whose meaning differs between
+    programs.
     """
     rope: dict[str, Any] = {"rope_theta": own.positive("rope.freq_base", theta)}
     rotary = own.size("rope.dimension_count", head_dim)
@@ -32,7 +42,7 @@ def rope_parameters(
     own.ignore(f"{_SCALING}finetuned")
     kind = own.choice(f"{_SCALING}type", "linear", ("none", "linear", "yarn", "longrope"))
     if kind == "yarn":
-        return rope | _yarn(own)
+        return rope | _yarn(own) | dict(yarn or {})
     factor = own.get(f"{_SCALING}factor") or own.get("rope.scale_linear") or 1.0
     if any(name in file.tensors for name in TENSORS):
         if factor != 1.0:
@@ -48,9 +58,9 @@ def rope_parameters(
 
 def _yarn(own: Fields) -> dict[str, Any]:
     own.must_be(f"{_SCALING}yarn_ext_factor", 1.0)
-    for name in ("attn_factor", "yarn_attn_factor", "yarn_log_multiplier"):
-        if own.get(f"{_SCALING}{name}") is not None:
-            raise own.error(f"{_SCALING}{name}", "is not supported with yarn: programs differ in what it means")
+    for name in (f"{_SCALING}attn_factor", f"{_SCALING}yarn_attn_factor", LOG_MULTIPLIER):
+        if name not in own.used and own.get(name) is not None:
+            raise own.error(name, "is not supported with yarn: programs differ in what it means")
     return {
         "rope_type": "yarn",
         "factor": own.positive(f"{_SCALING}factor"),

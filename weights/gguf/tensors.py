@@ -12,8 +12,8 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.names import parts_of
 from jaxgen.weights.quantize import quantized
-from jaxgen.weights.row_orders import interleaved_keys, interleaved_queries
 from jaxgen.weights.tensors import Parameter, Source, Value
 
 _NAMED = 3
@@ -24,16 +24,16 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, architecture: Architecture, config: DecoderConfig) -> None:
         self._file = file
-        self._architecture = architecture
-        self._rows: dict[str, tuple[int, ...]] = {}
-        if architecture.rotated:
-            self._rows = {"q_proj": interleaved_queries(config), "k_proj": interleaved_keys(config)}
+        self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, rotated=architecture.rotated)
 
     def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
         """Raise ConfigError unless the file has exactly the table's tensors, with their shapes, of known types."""
         del unread  # names of a Hugging Face checkpoint
-        used = {self._check(source) for parameter in table for source, _ in parameter.pieces()}
-        extra = sorted(self._file.tensors.keys() - used - set(rope.TENSORS))
+        parts = [self._parts[source.name] for parameter in table for source, _ in parameter.pieces()]
+        wanted = {name: part.shape for part in parts for name in part.names}
+        for name, shape in wanted.items():
+            self._check(name, shape)
+        extra = sorted(self._file.tensors.keys() - wanted.keys() - set(rope.TENSORS))
         if extra:
             more = f" and {len(extra) - _NAMED} more" if len(extra) > _NAMED else ""
             raise ConfigError(
@@ -41,17 +41,15 @@ class GgufTensors:
                 f"{more}; they belong to another architecture or option"
             )
 
-    def _check(self, source: Source) -> str:
-        name = self._architecture.stored_name(source.name)
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
         stored = self._file.tensors.get(name)
         if stored is None:
             raise ConfigError(f"{self._file.path}: the tensor {name} is missing")
-        if stored.shape != source.shape:
-            found, wanted = list(stored.shape), list(source.shape)
+        if shape not in (stored.shape, (1, *stored.shape)):  # files of 2024 have vectors for matrices of one row
+            found, wanted = list(stored.shape), list(shape)
             raise ConfigError(f"{stored.part}: {name} has shape {found}, but the metadata mean {wanted}")
         if not stored.can_be_dequantised():
             raise ConfigError(f"{stored.part}: {name} is of type {stored.kind.name}, which cannot be dequantised")
-        return name
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -60,12 +58,13 @@ class GgufTensors:
         beyond float16.
         """
         del parameter
-        name = self._architecture.stored_name(source.name)
-        stored = self._file.tensors[name]
-        values = stored.dequantised(dtype)
-        if dtype == np.float16 and not np.isfinite(values).all():
-            raise ConfigError(
-                f"{stored.part}: {name} has values that float16 cannot hold; use --dtype bfloat16 or float32"
-            )
-        placed = replace(source, rows=self._rows.get(source.name.split(".")[-2], source.rows)).placed(values)
-        return placed if form is None else quantized(placed, form, f"{stored.part}: {name}")
+        part = self._parts[source.name]
+        found = [self._file.tensors[name].at(part.index) for name in part.names]
+        values = [one.dequantised(dtype) for one in found]
+        where = f"{found[0].part}: {' and '.join(part.names)}"
+        if dtype == np.float16 and not all(np.isfinite(one).all() for one in values):
+            raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
+        here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
+        whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)
+        placed = here.ordered(whole.reshape(here.shape))
+        return placed if form is None else quantized(placed, form, where)

@@ -21,11 +21,6 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 """Values of ``token_type``."""
 _SPACE = "\u2581"
 _TEMPLATE = "tokenizer.chat_template"
-_ENDS = {
-    *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"),
-    *("<end_of_turn>", "<eos>"),
-}
-"""Special tokens that end an answer in every vocabulary that has them: a file names one of them, or two."""
 _KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 """Special tokens of Phi-3 that leave the space behind them alone."""
 _BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
@@ -79,13 +74,17 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     (directory / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
-def generation_config_of(file: GgufFile) -> dict[str, Any]:
-    """Return generation_config.json: the ids of BOS and of all tokens that end an answer."""
+def ends_of(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
+    """Return the fields of generation_config.json that name tokens: BOS, and all that end an answer.
+
+    These are the tokens that the file names and, of those of the architecture's ``ends``, the control tokens: text may
+    have others, such as the tag </s> of a Gemma.
+    """
     tokens = file.array(f"{_GGML}tokens") or []
     kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
     named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
-    special = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind in (_CONTROL, _USER_DEFINED))
-    ends = named | {i for i in special if tokens[i] in _ENDS}
+    control = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind == _CONTROL)
+    ends = named | {i for i in control if tokens[i] in architecture.ends}
     bos = _id(file, "bos")
     return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
 

