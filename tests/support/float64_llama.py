@@ -17,7 +17,7 @@ type Floats = npt.NDArray[np.float64]
 _BLOCK = 32
 """Weights of a block of Q4_1 and Q8_0."""
 _AT_ONCE = 128
-"""Tokens whose scores are computed at a time: no token reads those after it."""
+"""Tokens whose scores, or logits, are computed at a time."""
 
 
 class Float64Llama:
@@ -35,15 +35,36 @@ class Float64Llama:
 
     def logprobs(self, tokens: Sequence[int], first: int = 0) -> Floats:
         """Return log-probabilities of the token after each of ``tokens[first:]``, [len(tokens) - first, vocabulary]."""
+        return self._head(self._hidden(tokens)[first:])
+
+    def scores(self, tokens: Sequence[int], first: int) -> Floats:
+        """Return the log-probabilities of ``tokens[first:]``, each after the tokens before it."""
+        hidden, following = self._hidden(tokens)[first - 1 : -1], np.asarray(tokens[first:])
+        parts = range(0, len(hidden), _AT_ONCE)  # of the vocabulary, all at once would take gigabytes
+        return np.concatenate(
+            [
+                np.take_along_axis(
+                    self._head(hidden[part : part + _AT_ONCE]), following[part : part + _AT_ONCE, None], axis=1
+                )[:, 0]
+                for part in parts
+            ]
+        )
+
+    def _hidden(self, tokens: Sequence[int]) -> Floats:
+        """Return the hidden states after the layers, [len(tokens), hidden size]."""
         hidden = self._weights["token_embd.weight"][list(tokens)]
         turns = self._turns(len(tokens))
         for layer in range(self._layers):
             own = f"blk.{layer}."
             hidden = hidden + self._attention(own, self._norm(hidden, f"{own}attn_norm"), turns)
             hidden = hidden + self._mlp(own, self._norm(hidden, f"{own}ffn_norm"))
-        logits = self._norm(hidden[first:], "output_norm") @ self._weights["token_embd.weight"].T
+        return hidden
+
+    def _head(self, hidden: Floats) -> Floats:
+        logits = self._norm(hidden, "output_norm") @ self._weights["token_embd.weight"].T
         logits -= logits.max(axis=1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return logits
 
     def _attention(self, own: str, x: Floats, turns: npt.NDArray[np.complex128]) -> Floats:
         queries = _rotated(self._heads_of(own, "attn_q", x, self._heads), turns)

