@@ -106,7 +106,7 @@ def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
     check_path("SOURCE", source)
     source = packaged_file(source, hub) or source
-    if (file := find_gguf(source, hub or HubOptions())) is not None:
+    if (file := find_gguf(source, hub or HubOptions(), flag="SOURCE")) is not None:
         with gguf.opened(file) as found:
             yield found
         return

@@ -37,6 +37,7 @@ def kept_conversion(file: Path, caches: CacheDirs, *, progress: bool = True) -> 
     Where there is none that is whole, it is made, and shows its progress; servers that need it at the same time wait
     for the first. Raises ConfigError for a file that cannot be converted, and where nothing can be kept.
     """
+    need("gguf", f"serving {file.name}")
     if caches.converted is None:
         raise ConfigError(
             f"{file} is converted before it is served, and there is no cache directory to keep that in: name one with "
@@ -47,7 +48,6 @@ def kept_conversion(file: Path, caches: CacheDirs, *, progress: bool = True) -> 
     name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
     directory = caches.converted / f"{name}-{digest_of({'format': FORMAT, 'sha256': sums})}"
     if not is_whole(directory, caches.checksums):
-        need("gguf", f"serving {file.name}")
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
         _convert_aside(file, directory, caches.checksums, progress)
     return directory

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.extras import need
 from jaxgen.weights import hub as hubs
 from jaxgen.weights.files import gguf_parts, is_gguf
 
@@ -14,25 +15,27 @@ FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
 _TAGGED = re.compile(r"([^/:\\]+/[^/:\\]+):([\w.\-]+)")
 _NO_MODEL = ("mmproj", "imatrix")
 """Beginnings of names of files beside a model: of images, and of a quantiser."""
+_NOTHING = ("?",)
+"""Patterns of no file: the hub's client takes a cache that lacks one of the wanted files for none."""
 _SHOWN = 8
 
 
-def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download) -> Path | None:
+def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download, *, flag: str = "--model") -> Path | None:
     """Return the GGUF file that a ``--model`` value means, or the first of its parts; None: it means something else.
 
-    ``fetch`` replaces how files of the hub are fetched. Raises ConfigError for a file that is not there, and for a tag
-    that no file of the repository has, or several have.
+    ``fetch`` replaces how files of the hub are fetched; ``flag`` has the value in errors. Raises ConfigError for a file
+    that is not there, and for a tag that no file of the repository has, or several have.
     """
     path = Path(model).expanduser()
     tagged = None if path.exists() else _TAGGED.fullmatch(model)
     if tagged is not None:
-        return _of_hub(tagged[1], tagged[2], hub, fetch)
+        return _of_hub(tagged[1], tagged[2], hub, fetch, flag)
     if not is_gguf(path) or path.is_dir():
         return None
     if not path.is_file():
-        raise ConfigError(f"--model {model}: there is no such file")
+        raise ConfigError(f"{flag} {model}: there is no such file")
     if hub.revision is not None:
-        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a file")
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: {flag} {model} is a file")
     return path
 
 
@@ -42,15 +45,16 @@ def tags_of(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles) -> Path:
+def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles, flag: str) -> Path:
+    need("gguf", f"{flag} {name}:{tag}")
     chosen = ""
 
     def fetch_chosen(name: str, hub: HubOptions) -> Path:
         nonlocal chosen
-        chosen = _chosen(name, tag, _listed(name, hub))
+        chosen = _chosen(f"{flag} {name}:{tag}", tag, _listed(name, hub))
         return fetch(name, hub, gguf_parts(chosen))
 
-    return hubs.fetched("--model", name, hub, fetch_chosen) / chosen
+    return hubs.fetched(flag, name, hub, fetch_chosen) / chosen
 
 
 def _listed(name: str, hub: HubOptions) -> list[str]:
@@ -59,24 +63,27 @@ def _listed(name: str, hub: HubOptions) -> list[str]:
         return hubs.files_of(name, hub)
     except Exception as error:
         try:
-            folder = hubs.download(name, hub, ["*.gguf"], cached=True)
+            folder = hubs.download(name, hub, _NOTHING, cached=True)
         except Exception:
             raise error from None  # which says why the hub cannot be asked
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
 
 
-def _chosen(name: str, tag: str, files: Iterable[str]) -> str:
-    """Return the file of a repository that has this tag in its name, or in that of its folder."""
+def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
+    """Return the file of a repository that has this tag in its name, or in that of its folder.
+
+    ``asked``: what is asked for, for errors.
+    """
     models = _models(files)
     ends = re.compile(rf"(?:.*[-._])?{re.escape(tag)}", re.IGNORECASE)
     found = [file for file in models if ends.fullmatch(_stem(file)) or _folder(file).lower() == tag.lower()]
     if len(found) == 1:
         return found[0]
     if not models:
-        raise ConfigError(f"--model {name}:{tag}: the repository has no GGUF file; leave :{tag} out")
+        raise ConfigError(f"{asked}: the repository has no GGUF file; leave :{tag} out")
     shown = ", ".join((found or models)[:_SHOWN])
     said = "several files have this tag" if found else "no file has this tag"
-    raise ConfigError(f"--model {name}:{tag}: {said}; say more of the name of one of {shown}")
+    raise ConfigError(f"{asked}: {said}; say more of the name of one of {shown}")
 
 
 def _models(names: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
-from jaxgen.weights.gguf_outline import gguf_outlines
+from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.headers import NOTHING_STORED, Stored
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.packaged_files import packaged_file
@@ -73,7 +73,7 @@ def plan_model(
     options = options or EngineOptions()
     check_options(options)
     caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
-    with outlines() as fetch, gguf_outlines() as of_gguf:
+    with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines() as of_gguf:
         kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
             *(packaged_file(model, hub, caches), dtype, kernels, target.device, hub),
@@ -81,6 +81,7 @@ def plan_model(
             load_format=load_format,
             kv_dtype=kv_dtype,
             fetch=fetch,
+            fetch_gguf=fetch_gguf,
             of_gguf=of_gguf,
         )
         stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED

@@ -91,7 +91,9 @@ PARTS = (
 
 
 def run(part: Part) -> tuple[str, float]:
-    """Run one part with its output shown. Return its result, OK, that it was left out or why it failed, and its seconds.
+    """Run one part with its output shown. Return its result and its seconds.
+
+    The result is OK, that the part was left out, or why it failed.
 
     A skipped test fails the part on CI.
     """

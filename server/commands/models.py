@@ -9,7 +9,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_hub_flags, hub_options
-from jaxgen.weights.gguf_outline import gguf_outlines
+from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.load import resolve_model
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.packaged_files import packaged_file
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
 def look_at(model: str, hub: HubOptions) -> Survey:
     """Return what a directory, a GGUF file or a hub id is; what cannot be read is not supported."""
     try:
-        with outlines() as fetch, gguf_outlines() as of_gguf:
+        with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines() as of_gguf:
             found = packaged_file(model, hub) or model
-            directory = resolve_model(found, hub, fetch=fetch, of_gguf=of_gguf)
+            directory = resolve_model(found, hub, fetch=fetch, fetch_gguf=fetch_gguf, of_gguf=of_gguf)
             facts = survey(directory)
         # the directory of a hub id's outline is gone by now
         return replace(facts, problem=facts.problem.replace(str(directory), model))

@@ -32,11 +32,14 @@ NOTHING_TO_IMPORT = {"cuda12", "cuda13", "dev"}
 """Extras whose packages are programs, or found by JAX, which says itself that it lacks them."""
 TRACES = "--otlp-traces-endpoint"
 EVENTS = "--kv-events-config"
+GGUF = "tests/data/gguf/qwen3.gguf"
 COMMANDS = [
     ("aiohttp", ["benchmark"], "aiohttp is missing"),
     ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
     ("matplotlib", ["tune", "--plot", "x.png"], "--plot needs matplotlib"),
-    ("gguf", ["convert-weights", "x.gguf", "x"], "reading x.gguf needs gguf"),
+    ("gguf", ["convert-weights", GGUF, "x"], "reading qwen3.gguf needs gguf"),
+    ("gguf", ["serve", GGUF], "serving qwen3.gguf needs gguf"),
+    ("gguf", ["plan", "org/model:Q4_K_M"], "--model org/model:Q4_K_M needs gguf"),
     ("redis", ["serve", "--kv-tier", "redis://:word@host"], "--kv-tier redis://host:6379/0 needs redis"),
     ("obstore", ["serve", "--kv-tier", "s3://bucket/p"], "--kv-tier s3://bucket/p needs obstore"),
     ("zmq", ["serve", EVENTS, "{}"], f"{EVENTS} needs zmq"),

@@ -169,9 +169,8 @@ def test_a_repository_of_gguf_files_says_what_to_do(config: dict[str, bytes], ca
     with serving_hub({"m-Q4_K_M.gguf": b"", "m-Q8_0.gguf": b"", "README.md": b"", **config}) as hub:
         result = fetch(hub, cache, "model")
     assert result.stderr.strip().splitlines()[-1] == (
-        "jaxgen.core.errors.ConfigError: --model org/model has its weights in GGUF files, such as m-Q4_K_M.gguf: "
-        "download one (hf download org/model m-Q4_K_M.gguf --local-dir .); convert it first: jaxgen convert-weights "
-        "m-Q4_K_M.gguf DIRECTORY, and then --model DIRECTORY"
+        "jaxgen.core.errors.ConfigError: --model org/model has its weights in GGUF files: name one, as --model "
+        "org/model:Q4_K_M; there are Q4_K_M, Q8_0"
     )
 
 
