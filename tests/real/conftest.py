@@ -5,19 +5,22 @@ of the time. Where pip cannot fetch the package they are skipped.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tokenizers import Tokenizer
 
 from jaxgen import LLM
 from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.weights import gguf
 from jaxgen.weights.convert import convert
 from jaxgen.weights.packaged_files import NotFetchedError, fetched
 from jaxgen.weights.packaged_models import PACKAGED_MODELS
 from tests.support.float64_llama import Float64Llama
-from tests.support.real_model import LONG, NAME, long_prompt
+from tests.support.real_model import LONG, LONG_TEXT, NAME
 
 HERE = Path(__file__).parent
 MOST = LONG + 304
@@ -40,12 +43,32 @@ def gguf_file() -> Path:
 
 
 @pytest.fixture(scope="session")
-def reference(gguf_file: Path) -> Float64Llama:
-    return Float64Llama(gguf_file)
+def prepared(gguf_file: Path) -> Iterator[Future[tuple[Float64Llama, npt.NDArray[np.float64]]]]:
+    """The reference, and what it says of the second half of the long prompt, computed while engines start."""
+
+    def prepare() -> tuple[Float64Llama, npt.NDArray[np.float64]]:
+        with gguf.opened(gguf_file) as (directory, _):
+            words = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        tokens = words.encode(LONG_TEXT.read_text(encoding="utf-8")).ids[:LONG]
+        found = Float64Llama(gguf_file)
+        return found, found.scores(tokens, LONG // 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(prepare)
 
 
 @pytest.fixture(scope="session")
-def served(gguf_file: Path) -> Iterator[LLM]:
+def reference(prepared: Future[tuple[Float64Llama, npt.NDArray[np.float64]]]) -> Float64Llama:
+    return prepared.result()[0]
+
+
+@pytest.fixture(scope="session")
+def long_scores(prepared: Future[tuple[Float64Llama, npt.NDArray[np.float64]]]) -> npt.NDArray[np.float64]:
+    return prepared.result()[1]
+
+
+@pytest.fixture(scope="session")
+def served(prepared: object) -> Iterator[LLM]:
     """As ``jaxgen serve --model smollm2-135m``."""
     with LLM(NAME, max_model_len=MOST) as found:
         yield found
@@ -56,11 +79,5 @@ def exact(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """In float32, with the file's very weights."""
     directory = tmp_path_factory.mktemp("exact") / "model"
     convert(str(gguf_file), directory, dtype="float32", progress=False)
-    with LLM(str(directory), max_model_len=MOST) as found:
+    with LLM(str(directory), max_model_len=MOST, single_shape=True) as found:
         yield found
-
-
-@pytest.fixture(scope="session")
-def long_scores(served: LLM, reference: Float64Llama) -> npt.NDArray[np.float64]:
-    """What the reference says of the second half of the long prompt."""
-    return reference.scores(long_prompt(served), LONG // 2)

@@ -25,8 +25,8 @@ def contexts(llm: LLM) -> Iterator[tuple[int, ...]]:
 
 
 def test_a_context_comes_back_from_host_memory(expected: list[Answered]) -> None:
-    options: dict[str, Any] = {"block_size": BLOCK, "num_blocks": ROOM, "kv_offload_policy": "transfer"}
-    with LLM(NAME, max_model_len=MOST, kv_offloading_size=1.0, **options) as llm:
+    options: dict[str, Any] = {"block_size": BLOCK, "num_blocks": ROOM, "single_shape": True}
+    with LLM(NAME, max_model_len=MOST, kv_offloading_size=1.0, kv_offload_policy="transfer", **options) as llm:
         found = [answer for one in contexts(llm) for answer in answer_all(llm, [one])]
     assert found[2].cached > LONG - 2 * BLOCK, "it was computed again"
     assert [(one.tokens, one.logprobs) for one in found] == [(one.tokens, one.logprobs) for one in expected]
