@@ -93,24 +93,22 @@ PARTS = (
 def run(part: Part) -> tuple[str, float]:
     """Run one part with its output shown. Return its result and its seconds.
 
-    The result is OK, that the part was left out, or why it failed.
-
-    A skipped test fails the part on CI.
+    The result is OK, that the part was left out, or why it failed. A skipped test fails the part on CI.
     """
     started = time.monotonic()
     words = [f"== {part.name}\n"]
     environment = os.environ | SETTINGS | dict(part.environment)
-    process = subprocess.Popen(
-        part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    assert process.stdout is not None
     skipped = False
-    for line in process.stdout:
-        words.append(line)
-        if not part.beside:
-            _say(words)
-        skipped = skipped or bool(re.match(r"SKIPPED ", line))
-    code = process.wait()
+    with subprocess.Popen(
+        part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            words.append(line)
+            if not part.beside:
+                _say(words)
+            skipped = skipped or bool(re.match(r"SKIPPED ", line))
+    code = process.returncode
     result = {0: OK, LEFT_OUT: LEFT_OUT_RESULT}.get(code, f"FAILED (exit status {code})")
     if skipped and os.environ.get("CI") == "true":
         words.append(f"{part.name}: a test was skipped, which CI does not allow\n")
