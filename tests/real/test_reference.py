@@ -5,20 +5,22 @@ is counted, and the answer is followed along the token that the engine took.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
 
 from jaxgen import LLM
-from tests.support.float64_llama import Float64Llama
+from tests.support.float64_llama import Float64Llama, Floats
 from tests.support.real_model import ANSWER, LONG, PROMPTS, answer_all, encoded, long_prompt, scores_of
 
 
 @dataclass(frozen=True)
 class Bounds:
     """Of differences of a log-probability: the largest, and the mean on a text. ``tie``: the least by which the
-    reference must prefer a token, so that an answer has to take it. ``ties``: most choices that may differ, of 480."""
+    reference must prefer a token, so that an answer has to take it. ``ties``: most choices that may differ, of 320."""
 
     largest: float
     mean: float
@@ -32,9 +34,15 @@ BOUNDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def logprobs(reference: Float64Llama) -> Callable[[tuple[int, ...], int], Floats]:
+    """The reference, computed once for answers that are equal."""
+    return cache(reference.logprobs)
+
+
 @pytest.mark.parametrize("kind", ["exact", "served"])
 def test_greedy_answers_and_their_log_probabilities(
-    kind: str, request: pytest.FixtureRequest, reference: Float64Llama
+    kind: str, request: pytest.FixtureRequest, logprobs: Callable[[tuple[int, ...], int], Floats]
 ) -> None:
     llm: LLM = request.getfixturevalue(kind)
     bounds = BOUNDS[kind]
@@ -42,7 +50,7 @@ def test_greedy_answers_and_their_log_probabilities(
     ties, largest = 0, 0.0
     for prompt, answer in zip(prompts, answer_all(llm, prompts), strict=True):
         assert len(answer.tokens) == ANSWER
-        rows = reference.logprobs((*prompt, *answer.tokens[:-1]), len(prompt) - 1)
+        rows = logprobs((*prompt, *answer.tokens[:-1]), len(prompt) - 1)
         for row, token, said in zip(rows, answer.tokens, answer.logprobs, strict=True):
             largest = max([largest, *(abs(row[one] - value) for one, value in said.top)])
             if token != row.argmax():

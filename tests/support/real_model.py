@@ -18,7 +18,7 @@ NAME = "smollm2-135m"
 LONG_TEXT = ROOT / "tests" / "real" / "text.md"
 LONG = 2000
 """Tokens of the long prompt, which begins the text."""
-ANSWER = 24
+ANSWER = 16
 """Tokens of each greedy answer."""
 PROMPTS = (
     "The capital of France is",
