@@ -87,7 +87,7 @@ def find_parts(
         quantization=quantization,
         load_format=load_format,
         kv_dtype=kv_dtype,
-        of_gguf=partial(kept_conversion, caches=caches, progress=progress),
+        of_gguf=partial(kept_conversion, caches=caches, quantization=quantization, progress=progress),
     )
     directory, config = find(device=device)
     verdict = None

@@ -16,6 +16,7 @@ from typing import Any
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.identity import digest_of
+from jaxgen.core.quantization import Quantization
 from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
 from jaxgen.weights.gguf.file import parts_of_file
@@ -31,9 +32,12 @@ _PROGRAM = (
 _LONGEST_NAME = 80
 
 
-def kept_conversion(file: Path, caches: CacheDirs, *, progress: bool = True) -> Path:
+def kept_conversion(
+    file: Path, caches: CacheDirs, *, quantization: Quantization = "none", progress: bool = True
+) -> Path:
     """Return the converted directory of a GGUF file, or of one in parts of which it is the first.
 
+    ``quantization``: what its matrices are rounded to; there is a conversion for each.
     Where there is none that is whole, it is made, and shows its progress; servers that need it at the same time wait
     for the first. Raises ConfigError for a file that cannot be converted, and where nothing can be kept.
     """
@@ -46,10 +50,11 @@ def kept_conversion(file: Path, caches: CacheDirs, *, progress: bool = True) -> 
     places = [part.resolve() for part in parts_of_file(file)]
     sums = [file_checksums(one.parent, [one.name], caches.checksums, progress=progress)[one.name] for one in places]
     name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
-    directory = caches.converted / f"{name}-{digest_of({'format': FORMAT, 'sha256': sums})}"
+    about = {"format": FORMAT, "sha256": sums, "quantization": quantization}
+    directory = caches.converted / f"{name}-{digest_of(about)}"
     if not is_whole(directory, caches.checksums):
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
-        _convert_aside(file, directory, caches.checksums, progress)
+        _convert_aside(file, directory, caches.checksums, quantization, progress)
     return directory
 
 
@@ -73,9 +78,12 @@ def is_whole(directory: Path, checksums: Path | None) -> bool:
     return not damaged
 
 
-def _convert_aside(file: Path, directory: Path, checksums: Path | None, progress: bool) -> None:
+def _convert_aside(
+    file: Path, directory: Path, checksums: Path | None, quantization: Quantization, progress: bool
+) -> None:
     """Convert in a process of its own: this one may not open its device yet, and its memory is the model's later."""
-    arguments = str(file.absolute()), str(directory), None if checksums is None else str(checksums), progress
+    kept = None if checksums is None else str(checksums)
+    arguments = str(file.absolute()), str(directory), kept, quantization, progress
     reading, writing = os.pipe()
     with os.fdopen(reading, encoding="utf-8") as lines:
         try:

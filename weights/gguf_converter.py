@@ -16,13 +16,16 @@ from typing import Any
 import jax
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import Quantization
 from jaxgen.weights.convert import convert
 from jaxgen.weights.gguf_conversions import is_whole
 
 logger = logging.getLogger(__name__)
 
 
-def main(pipe: int, file: str, destination: str, checksums: str | None, progress: bool) -> None:
+def main(
+    pipe: int, file: str, destination: str, checksums: str | None, quantization: Quantization, progress: bool
+) -> None:
     """Convert ``file`` to ``destination``, unless another process has. ``checksums``: as for ``is_whole``."""
     with os.fdopen(pipe, "w", encoding="utf-8", buffering=1) as lines:
         logging.basicConfig(handlers=[_Lines(lines)], level=logging.WARNING, force=True)
@@ -30,17 +33,17 @@ def main(pipe: int, file: str, destination: str, checksums: str | None, progress
         jax.config.update("jax_platforms", "cpu")  # weights only pass through memory
         kept = None if checksums is None else Path(checksums)
         try:
-            _convert(file, Path(destination), kept, progress)
+            _convert(file, Path(destination), kept, quantization, progress)
         except (ConfigError, OSError) as error:
             lines.write(json.dumps({"failed": str(error)}) + "\n")
 
 
-def _convert(file: str, destination: Path, checksums: Path | None, progress: bool) -> None:
+def _convert(file: str, destination: Path, checksums: Path | None, quantization: Quantization, progress: bool) -> None:
     with _alone(destination.with_name(f".{destination.name}.lock")):
         if is_whole(destination, checksums):
             return
         shutil.rmtree(destination, ignore_errors=True)
-        convert(file, destination, progress=progress)
+        convert(file, destination, quantization=quantization, progress=progress)
         if not is_whole(destination, checksums):
             raise ConfigError(f"{destination} is not on the disk as it was written")
 

@@ -4,10 +4,8 @@ An outline is a directory as a conversion is one, with files of the sizes of the
 parameters. They are sparse, and take no space. Of a file on the hub the header alone is fetched.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +14,7 @@ from huggingface_hub import get_session, hf_raise_for_status
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from jaxgen.core.config import HubOptions
+from jaxgen.core.quantization import Quantization
 from jaxgen.weights import gguf
 from jaxgen.weights.files import member
 from jaxgen.weights.gguf.file import parts_of_file
@@ -23,7 +22,7 @@ from jaxgen.weights.gguf.header import BadHeaderError, check_header
 from jaxgen.weights.gguf_source import FetchFiles
 from jaxgen.weights.hub import SECONDS, download
 from jaxgen.weights.load import OfGguf, load_model_config
-from jaxgen.weights.manifest import MANIFEST, FileRecord
+from jaxgen.weights.manifest import MANIFEST, FileRecord, manifest_text
 from jaxgen.weights.names import family_name, parameters
 
 _FIRST = 2**24
@@ -31,16 +30,17 @@ _FIRST = 2**24
 
 
 @contextmanager
-def gguf_outlines() -> Iterator[OfGguf]:
+def gguf_outlines(quantization: Quantization = "none") -> Iterator[OfGguf]:
     """Give a function that makes outlines, for ``resolve_model``. The outlines are deleted when the context ends.
 
+    ``quantization``: what matrices are rounded to.
     In errors that leave the context, the files stand for the directories of their outlines.
     """
     with ExitStack() as stack:
 
         def outline(file: Path) -> Path:
             directory, tensors = stack.enter_context(gguf.opened(file))
-            config = load_model_config(directory)
+            config = load_model_config(directory, quantization=quantization)
             tensors.check(parameters(config), None)
             (directory / "params").mkdir()
             records = {}
@@ -48,9 +48,9 @@ def gguf_outlines() -> Iterator[OfGguf]:
                 name, size = f"params/{number}", part.stat().st_size
                 with (directory / name).open("wb") as hole:
                     hole.truncate(size)
-                records[name] = asdict(FileRecord(size, ""))
-            about = {"format_version": 1, "family": family_name(config), "dtype": config.dtype, "files": records}
-            (directory / MANIFEST).write_text(json.dumps(about), encoding="utf-8")
+                records[name] = FileRecord(size, "")
+            manifest = manifest_text(family_name(config), config.dtype, records, dict(config.weight_formats))
+            (directory / MANIFEST).write_text(manifest, encoding="utf-8")
             return directory
 
         yield outline

@@ -54,11 +54,19 @@ def write_manifest(
     """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     sums = checksums_of(directory, names, "computing checksums", progress)
-    files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
-    data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype, "files": files}
+    files = {name: FileRecord((directory / name).stat().st_size, sums[name]) for name in names}
+    (directory / MANIFEST).write_text(manifest_text(family, dtype, files, formats), encoding="utf-8")
+
+
+def manifest_text(
+    family: str, dtype: DType, files: Mapping[str, FileRecord], formats: Mapping[str, WeightFormat]
+) -> str:
+    """Return what a manifest has."""
+    data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype}
+    data["files"] = {name: asdict(record) for name, record in files.items()}
     if formats:
         data |= {"format_version": 2, "weight_formats": {path: asdict(form) for path, form in formats.items()}}
-    (directory / MANIFEST).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return json.dumps(data, indent=1) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest:

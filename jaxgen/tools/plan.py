@@ -73,7 +73,7 @@ def plan_model(
     options = options or EngineOptions()
     check_options(options)
     caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
-    with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines() as of_gguf:
+    with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines(quantization) as of_gguf:
         kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
             *(packaged_file(model, hub, caches), dtype, kernels, target.device, hub),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,10 @@ from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.vocabulary import ends_of
 from jaxgen.weights.gguf_conversions import kept_conversion
+from jaxgen.weights.gguf_outline import gguf_outlines
+from jaxgen.weights.load import load_model_config
 from jaxgen.weights.manifest import MANIFEST
+from jaxgen.weights.weight_formats import quantization_of
 from tests.support.conversions import bits_of, run
 from tests.support.gguf_files import CONTROL, NORMAL, letters, write
 from tests.support.goldens import GOLDENS
@@ -38,9 +42,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What was converted, in this process: a test below starts others."""
     made: list[Path] = []
 
-    def here(file: Path, directory: Path, checksums: Path | None, progress: bool) -> None:
+    def here(file: Path, directory: Path, *about: Any) -> None:
         made.append(file)
-        gguf_converter._convert(str(file), directory, checksums, progress)
+        gguf_converter._convert(str(file), directory, *about)
 
     monkeypatch.setattr(gguf_conversions, "_convert_aside", here)
     return made
@@ -95,6 +99,15 @@ def test_a_moved_file_is_found_and_a_changed_one_is_not(caches: CacheDirs, made:
     copy.write_bytes(data)
     assert convert_once(copy, caches) != first
     assert made == [FILE, copy]
+
+
+def test_each_quantization_has_its_own(caches: CacheDirs, made: list[Path]) -> None:
+    """As it is served by: the device reads what was rounded, and plans count it."""
+    one, two = convert_once(FILE, caches), kept_conversion(FILE, caches, quantization="int8", progress=False)
+    assert (quantization_of(load_model_config(one)), quantization_of(load_model_config(two))) == ("none", "int8")
+    assert made == [FILE, FILE]
+    with gguf_outlines("int8") as outline:
+        assert load_model_config(outline(FILE), quantization="int8") == load_model_config(two)
 
 
 def flipped(directory: Path) -> Path:
