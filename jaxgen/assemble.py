@@ -40,6 +40,7 @@ from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.gguf_conversions import kept_conversion
 from jaxgen.weights.load import DEMO
+from jaxgen.weights.packaged_files import packaged_file
 from jaxgen.weights.pooling import texts_differ
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def find_parts(
     kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
     find = partial(
         find_model,
-        model,
+        packaged_file(model, hub, caches, progress=progress),
         dtype,
         kernels,
         hub=hub,

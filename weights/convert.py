@@ -22,6 +22,7 @@ from jaxgen.weights.gguf_source import find_gguf
 from jaxgen.weights.hf_checkpoint import Tensors
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.manifest import is_converted
+from jaxgen.weights.packaged_files import packaged_file
 from jaxgen.weights.weight_formats import parameter_bytes
 
 
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="directory with config.json and safetensors files, hub id, GGUF file, or REPOSITORY:Q4_K_M of the hub",
+        help="directory with config.json and safetensors files, hub id, GGUF file, REPOSITORY:Q4_K_M of the hub, or a "
+        "name that jaxgen models lists",
     )
     parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
     add_dtype_flag(
@@ -103,6 +105,7 @@ def _check_room(destination: Path, config: ModelConfig) -> None:
 def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
     check_path("SOURCE", source)
+    source = packaged_file(source, hub) or source
     if (file := find_gguf(source, hub or HubOptions(), flag="SOURCE")) is not None:
         with gguf.opened(file) as found:
             yield found

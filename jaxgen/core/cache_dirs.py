@@ -18,6 +18,7 @@ FOLDERS = {
     "proofs": "v2",
     "checksums": "v2",
     "converted": "v1",
+    "packaged": "v1",
 }
 """The folders of CacheDirs, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
 
@@ -41,6 +42,8 @@ class CacheDirs:
     """Checksums of large weight files, see jaxgen.weights.contents."""
     converted: Path | None = None
     """Conversions of GGUF files, see jaxgen.weights.gguf_conversions."""
+    packaged: Path | None = None
+    """Files of models that Python packages ship, see jaxgen.weights.packaged_files."""
 
 
 def default_cache_dir() -> Path | None:

@@ -15,8 +15,8 @@ def add_model_flag(group: Any) -> None:
     """Add ``--model``, which commands take without the flag too."""
     group.add_argument(
         "--model",
-        help="directory, GGUF file or hub id (of GGUF files REPOSITORY:Q4_K_M), with or without --model; without any "
-        "the embedded default",
+        help="directory, GGUF file, hub id (of GGUF files REPOSITORY:Q4_K_M), or a name that jaxgen models lists, with "
+        "or without --model; without any the embedded default",
     )
 
 

@@ -22,6 +22,7 @@ from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.headers import NOTHING_STORED, Stored
 from jaxgen.weights.outline import outlines
+from jaxgen.weights.packaged_files import packaged_file
 from jaxgen.weights.survey import Survey, check_weights, describe
 
 
@@ -75,7 +76,7 @@ def plan_model(
     with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines(quantization) as of_gguf:
         kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
-            *(model, dtype, kernels, target.device, hub),
+            *(packaged_file(model, hub, caches), dtype, kernels, target.device, hub),
             quantization=quantization,
             load_format=load_format,
             kv_dtype=kv_dtype,

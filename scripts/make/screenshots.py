@@ -1,6 +1,7 @@
-"""Make the pictures of docs/ui.md from a server of the embedded model.
+"""Make the pictures of docs/ui.md from a server of a small real model, whose answers are greedy.
 
-    scripts/serve --port 8123 &
+    mkdir greedy && echo '{"temperature": 0}' >greedy/generation_config.json
+    scripts/serve --model smollm2-135m --generation-config greedy --port 8123 &
     .venv/bin/python -m scripts.make.screenshots http://127.0.0.1:8123
 
 Needs the extra test and Chromium.

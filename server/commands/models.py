@@ -12,6 +12,8 @@ from jaxgen.terminal.model_flags import add_hub_flags, hub_options
 from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.load import resolve_model
 from jaxgen.weights.outline import outlines
+from jaxgen.weights.packaged_files import packaged_file
+from jaxgen.weights.packaged_models import PACKAGED_MODELS
 from jaxgen.weights.survey import Survey, served_architectures, survey
 
 
@@ -19,11 +21,12 @@ def make_parser() -> CommandLine:
     """Return the parser."""
     parser = CommandLine(
         prog="jaxgen models",
-        description="List the model families that are served and their architectures, as config.json names them. With "
-        "directories, GGUF files or hub ids say what each is, one line each; of a hub id only the configuration and "
-        "the headers of the weights are fetched. Exit status: 0 all are supported, 1 one is not.",
+        description="List the model families that are served and their architectures, as config.json names them, and "
+        "the models that have names here. With names, directories, GGUF files or hub ids say what each is, one line "
+        "each; of a hub id only the configuration and the headers of the weights are fetched. Exit status: 0 all are "
+        "supported, 1 one is not.",
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="directory, GGUF file or hub id")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="name, directory, GGUF file or hub id")
     add_hub_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -48,7 +51,8 @@ def look_at(model: str, hub: HubOptions) -> Survey:
     """Return what a directory, a GGUF file or a hub id is; what cannot be read is not supported."""
     try:
         with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines() as of_gguf:
-            directory = resolve_model(model, hub, fetch=fetch, fetch_gguf=fetch_gguf, of_gguf=of_gguf)
+            found = packaged_file(model, hub) or model
+            directory = resolve_model(found, hub, fetch=fetch, fetch_gguf=fetch_gguf, of_gguf=of_gguf)
             facts = survey(directory)
         # the directory of a hub id's outline is gone by now
         return replace(facts, problem=facts.problem.replace(str(directory), model))
@@ -75,3 +79,6 @@ def _print_families(as_object: bool) -> None:
         return
     for family, architectures in families.items():
         print(f"{family:12} {', '.join(architectures)}")
+    print("\nby name, as --model NAME:")
+    for name, model in PACKAGED_MODELS.items():
+        print(f"{name:12} {model}")

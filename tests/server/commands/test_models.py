@@ -9,6 +9,7 @@ import pytest
 
 from jaxgen.server.cli import main
 from jaxgen.weights.families import ARCHITECTURES
+from jaxgen.weights.packaged_models import PACKAGED_MODELS
 from tests.support.goldens import GOLDENS, copy_golden
 from tests.support.hub import Hub, serving_hub
 
@@ -20,6 +21,8 @@ def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for architecture in ARCHITECTURES:
         assert architecture in printed
+    for name, model in PACKAGED_MODELS.items():
+        assert f"{name} {model}" in printed
     assert main(["models", "--json"]) == 0
     families = json.loads(capsys.readouterr().out)
     assert "LlamaForCausalLM" in families["llama"]
