@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import Fields, text_part
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.compressed_tensors import read_compressed_tensors
 from jaxgen.weights.encodings.encoding import Encoding
@@ -34,8 +34,7 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
     Which weights have which, the names of the tensors say. Raises ConfigError for a method that is not read.
     """
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
-    text = data.get("text_config")
-    about = data.get(_FIELD) or (text.get(_FIELD) if isinstance(text, Mapping) else None)
+    about = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
     if about is None:
         for file, method in QUANTIZATION_FILES.items():
             if member(directory, file).exists():
