@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 DEMO = Path(__file__).parent / "demo"
 
 _WEIGHTS = "*.safetensors"
-_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
-_UNWANTED = ["[!1]*/*", "consolidated*"]
-"""Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
+_TIKTOKEN = "*.tiktoken"
+_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model", "tiktoken.model", _TIKTOKEN]
+_UNWANTED = ["[!1a]*/*", "a[!d]*/*", "ad[!d]*/*", "consolidated*"]
+"""Subfolders other than 1_Pooling and additional_chat_templates, and Mistral's own format: they repeat the weights."""
 
 HUB_SECONDS = 10.0
 """Until the hub is taken to be out of reach."""
@@ -113,7 +114,7 @@ def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
         raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
     if not directory.is_dir():
         # transformers may ask config.json which tokenizer it is
-        fetch = partial(_download, wanted=(CONFIG, *TOKENIZER_FILES))
+        fetch = partial(_download, wanted=(CONFIG, _TIKTOKEN, *TOKENIZER_FILES))
         directory = _fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
     for name in TOKENIZER_FILES:
         member(directory, name)

@@ -36,7 +36,6 @@ KNOWN = (
     NotServed(("Glm4Moe", "GlmMoe"), "has experts that are chosen by corrected sigmoids", "Glm4ForCausalLM"),
     NotServed(("GlmForCausalLM", "ChatGLM"), _EARLIER, "Glm4ForCausalLM"),
     NotServed(("FalconMamba", "FalconH1"), f"{_STATE} (Mamba)", "FalconForCausalLM"),
-    NotServed(("GraniteMoeHybrid",), f"{_STATE} (Mamba)", "GraniteForCausalLM"),
     NotServed(("Mamba", "Zamba", "Bamba", "Jamba", "NemotronH"), f"{_STATE} (Mamba)", "LlamaForCausalLM"),
     NotServed(("Rwkv", "Lfm2"), _STATE, "LlamaForCausalLM"),
     NotServed(("Llama4",), "has layers that attend to chunks, and layers without experts", "LlamaForCausalLM"),

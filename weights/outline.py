@@ -1,7 +1,7 @@
 """Make an outline of a model on the hub: its configuration, and its weights' headers without the weights. No jax.
 
 The outline is a directory that can be examined as a downloaded one. Its safetensors files have their true headers and
-sizes, but no contents: they are sparse, and take no space.
+sizes, but no contents: they are sparse, and take no space. Of the tokenizer's files it has the names alone.
 """
 
 import json
@@ -17,7 +17,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member
+from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES, member
 from jaxgen.weights.load import HUB_SECONDS, Fetch, download_model
 from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
 
@@ -75,6 +75,9 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
     folder.mkdir()
     for file in sorted(there & {CONFIG, INDEX, *QUANTIZATION_FILES}):
         huggingface_hub.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
+    for file in there & {*TOKENIZER_FILES}:
+        member(folder, file).parent.mkdir(exist_ok=True)
+        member(folder, file).touch()
     files = {SINGLE} & there
     if not files and INDEX in there:
         files = set(weight_map(folder).values()) & there

@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 _ORIGINAL = "original_max_position_embeddings"
 _SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
 _MOST = {"factor": 2**20, "original_max_position": 2**40}
+_OFF_BY_ZERO = ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+"""Numbers of yarn of which transformers reads 0 as none."""
 _ALIASES = {"su": "longrope", "mrope": "default"}
 """The three positions of a token, which ``mrope`` rotates by, are equal in text."""
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
@@ -67,7 +69,11 @@ def read_rope(
     """
     given = rope_fields(fields, part)
     outer = {"rope_theta": fields.get(theta_name), "partial_rotary_factor": fields.get(partial_name)}
-    merged = {key: value for key, value in (outer | dict(given.data)).items() if value is not None}
+    merged = {
+        key: value
+        for key, value in (outer | dict(given.data)).items()
+        if value is not None and not (key in _OFF_BY_ZERO and type(value) in (int, float) and value == 0)
+    }
     rope = Fields(merged, given.source)
     rope.ignore(*others)
     kind = _kind(rope, merged)
