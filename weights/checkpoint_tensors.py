@@ -20,7 +20,8 @@ from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Source, Stac
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.safetensors_files import SafetensorsFiles
 
-_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
+_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*|.*\.([qkv]|kv|prob)_(scale|zero_point)")
+"""The last are of a quantised KV cache: here its scales are those of its own values."""
 _NOT_TEXT = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|mlp1|audio_tower|embed_vision)\..*"
     r"|(model\.)?image_newline"

@@ -19,7 +19,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES, member
 from jaxgen.weights.load import HUB_SECONDS, Fetch, download_model
-from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
+from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, numbered_files, weight_map
 
 _AT_ONCE = 8
 
@@ -78,9 +78,9 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
     for file in there & {*TOKENIZER_FILES}:
         member(folder, file).parent.mkdir(exist_ok=True)
         member(folder, file).touch()
-    files = {SINGLE} & there
-    if not files and INDEX in there:
-        files = set(weight_map(folder).values()) & there
+    indexed = set(weight_map(folder).values()) if INDEX in there else set()
+    files = indexed & there if indexed and (indexed <= there or SINGLE not in there) else {SINGLE} & there
+    files = files or set(numbered_files(there)) & there
 
     def write(file: str) -> None:
         header = huggingface_hub.HfApi().parse_safetensors_file_metadata(name, file, revision=info.sha)
