@@ -129,7 +129,9 @@ def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
         raise no_safetensors(directory)
     for name in numbered:
         if not member(directory, name).exists():
-            raise ConfigError(f"{directory / name} is missing, but the others' names count it: the download is incomplete")
+            raise ConfigError(
+                f"{directory / name} is missing, but the others' names count it: the download is incomplete"
+            )
     return numbered, {}
 
 

@@ -1,4 +1,4 @@
-"""AutoRound (arXiv 2309.05516), which writes the tensors of GPTQ or AWQ under a method of its own. Host only, no jax."""
+"""AutoRound (arXiv 2309.05516), which writes tensors of GPTQ or AWQ under a method of its own. Host only, no jax."""
 
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings.awq import read_awq

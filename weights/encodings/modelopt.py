@@ -1,4 +1,4 @@
-"""NVIDIA's ModelOpt: FP8 with a scale of the whole matrix or of each output, NVFP4, and both in one. Host only, no jax."""
+"""NVIDIA's ModelOpt: FP8 with a scale of the whole matrix or of each output, NVFP4, and both. Host only, no jax."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,5 @@
-"""The dense models of Granite 4 (IBM): Granite 3 with the names of a family that may also have experts and layers with a
-recurrent state, and perhaps without positions (NoPE, arXiv 2305.19466)."""
+"""The dense models of Granite 4 (IBM): Granite 3 with the names of a family that may also have experts and recurrent
+layers, and perhaps without positions (NoPE, arXiv 2305.19466)."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,9 @@ def read_granite_hybrid(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description. Raises ConfigError for a model with experts, or with layers of another kind."""
     if experts := fields.count("num_local_experts", 8):
         raise fields.error("num_local_experts", f"is {experts}: experts beside a shared MLP are not computed, only 0")
-    kinds = fields.by_layer("layer_types", fields.size("num_hidden_layers"), "texts", lambda kind: isinstance(kind, str))
+    kinds = fields.by_layer(
+        "layer_types", fields.size("num_hidden_layers"), "texts", lambda kind: isinstance(kind, str)
+    )
     if other := set(kinds or ("mamba",)) - {"attention", FULL}:
         raise fields.error("layer_types", f"has {min(other)}: of this family layers of attention alone are computed")
     fields.must_be("normalization_function", "rmsnorm")

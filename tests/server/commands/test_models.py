@@ -14,7 +14,6 @@ from tests.support.hub import Hub, serving_hub
 from tests.support.tiny_tokenizers import byte_level
 
 
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of models that have a tokenizer."""
@@ -107,7 +106,10 @@ def run(hub: Hub, cache: Path, *arguments: str) -> "subprocess.CompletedProcess[
 
 def test_of_a_hub_id_the_names_of_the_tokenizers_files_are_enough(tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
-    for name, says in (("tokenizer.json", ": supported\n"), ("tokenizer.model", f"the tokenizer in org/model {PIECES}")):
+    for name, says in (
+        ("tokenizer.json", ": supported\n"),
+        ("tokenizer.model", f"the tokenizer in org/model {PIECES}"),
+    ):
         with serving_hub(files | {name: b"x" * 1000}) as hub:
             done = run(hub, tmp_path, "models", "org/model")
         assert says in done.stdout
