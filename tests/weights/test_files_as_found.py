@@ -80,6 +80,6 @@ SCALES = (
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_scales_of_a_quantised_cache_are_not_needed(scale: str, tmp_path: Path) -> None:
-    extra = {f"model.layers.{layer}.{scale}": np.ones(1, np.float32) for layer in range(2)}
+    extra: dict[str, Any] = {f"model.layers.{layer}.{scale}": np.ones(1, np.float32) for layer in range(2)}
     directory = in_files(tmp_path / "model", ONE, **extra)
     assert bits_of(directory) == bits_of(GOLDENS / "llama")

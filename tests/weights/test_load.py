@@ -132,8 +132,10 @@ BESIDE = (
 def hub(cache: Path) -> Iterator[Hub]:
     golden = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
     golden |= dict.fromkeys(BESIDE, b"{}")
-    others = ("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md")
-    others += ("adapter/adapter.safetensors", "onnx/config.json", "assets/config.json")
+    others = (
+        *("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md"),
+        *("adapter/adapter.safetensors", "onnx/config.json", "assets/config.json"),
+    )
     with serving_hub(golden | dict.fromkeys(others, b"never to be fetched")) as hub:
         yield hub
 

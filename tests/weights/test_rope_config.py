@@ -72,8 +72,8 @@ def test_the_old_name_of_a_type_is_the_same_type(tmp_path: Path, caplog: pytest.
 @pytest.mark.parametrize("name", ["mscale", "mscale_all_dim", "beta_fast", "beta_slow"])
 def test_a_zero_means_none_to_yarn(tmp_path: Path, name: str) -> None:
     """As to transformers, and so in files of Devstral 2."""
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.5}
-    there = yarn | ({} if name == "mscale" else {"mscale_all_dim": 0.8})
+    there = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    there |= {"mscale": 0.5, "mscale_all_dim": 0.8}
     without = {key: value for key, value in there.items() if key != name}
     assert read(tmp_path, rope_scaling=there | {name: 0}) == read(tmp_path, rope_scaling=without)
     assert read(tmp_path, rope_scaling=there | {name: 0.3}) != read(tmp_path, rope_scaling=without)
