@@ -17,6 +17,8 @@ from jaxgen.processes.helpers import shared
 from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 TEMPLATE_FILE = "chat_template.jinja"
+PROCESSOR_TEMPLATE_FILE = "chat_template.json"
+"""Of models of images and text, which transformers prefers to that of their tokenizer."""
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -25,9 +27,10 @@ _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def read_chat_format(directory: Path, template: Path | None = None) -> ChatFormat | None:
-    """Return the chat template: ``template``, else chat_template.jinja, else that in tokenizer_config.json, or None.
+    """Return the chat template: ``template``, else that of chat_template.jinja, chat_template.json or
+    tokenizer_config.json, or None.
 
-    The latter two may come with a second template for conversations with tools. Raises ConfigError that names a file
+    The latter three may come with a second template for conversations with tools. Raises ConfigError that names a file
     that cannot be read, and a template with a syntax error.
     """
     config = _read_config(directory / TOKENIZER_CONFIG)
@@ -39,7 +42,9 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
         text = _read_text(template)
         _check_syntax(text, f"--chat-template {template}")
         return ChatFormat(text, tokens)
-    found = _in_config(config.get("chat_template")) | _in_files(directory)
+    of_processor = _read_config(directory / PROCESSOR_TEMPLATE_FILE)
+    found = _in_config(config.get("chat_template")) | _in_config(of_processor.get("chat_template"))
+    found |= _in_files(directory)
     for name in found.keys() & {DEFAULT, WITH_TOOLS}:
         _check_syntax(found[name], f"{directory} ({name})")
     default = found.get(DEFAULT)

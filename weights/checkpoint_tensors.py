@@ -16,13 +16,15 @@ from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
 from jaxgen.weights.files import CONFIG
-from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Source, Value, bare_name
+from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Source, Stacked, Value, bare_name
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.safetensors_files import SafetensorsFiles
 
-_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
+_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*|.*\.([qkv]|kv|prob)_(scale|zero_point)")
+"""The last are of a quantised KV cache: here its scales are those of its own values."""
 _NOT_TEXT = re.compile(
-    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
+    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|mlp1|audio_tower|embed_vision)\..*"
+    r"|(model\.)?image_newline"
 )
 _BIAS = ".bias"
 _ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".activation_scale")
@@ -32,11 +34,15 @@ _PIECE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A weight in the files: its name there, its encoding, if it has one, and the names of its tensors by part."""
+    """A weight in the files: its name there, its encoding, if it has one, and the names of its tensors by part.
+
+    ``stacked``: how the tensor of that name has it, if this is one for all experts.
+    """
 
     name: str
     encoding: Encoding | None
     parts: dict[str, str]
+    stacked: Stacked | None = None
 
 
 class CheckpointTensors:
@@ -115,12 +121,14 @@ class CheckpointTensors:
         Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
         """
         name = source.name
-        others = (f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare_name(name))
-        for spelling in (name, *others):
+        for spelling in _spellings(name):
             if (found := self._encoded(spelling)) is not None:
                 return found
             if spelling in self._files:
                 return Found(spelling, None, {"weight": spelling})
+        for spelling in () if source.stacked is None else _spellings(source.stacked.name):
+            if spelling in self._files:
+                return Found(spelling, None, {"weight": spelling}, source.stacked)
         hint = (
             f" (or tie_word_embeddings in {CONFIG} should be true, or architectures name a model without a head, such "
             "as Qwen3Model, which gives embeddings alone)"
@@ -143,9 +151,12 @@ class CheckpointTensors:
                 return found.encoding.kept_as(headers, source.placed_shape)
             except ValueError as error:
                 raise self._error(found, str(error)) from error
-        header = headers["weight"]
-        if header.shape != source.shape:
-            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {list(source.shape)}")
+        header, shapes = headers["weight"], [source.shape]
+        if found.stacked is not None:
+            shapes = [found.stacked.shape, found.stacked.other_shape]
+        if header.shape not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {wanted}")
         if header.dtype not in PLAIN_DTYPES:
             raise self._error(found, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
         return None
@@ -165,7 +176,10 @@ class CheckpointTensors:
         found = self.find(source)
         tensors = {part: self._files.read(name) for part, name in found.parts.items()}
         if found.encoding is None:
-            return self._rounded(parameter, source.placed(tensors["weight"]), found, dtype, form)
+            weight = tensors["weight"]
+            if found.stacked is not None:
+                weight = found.stacked.part(weight, source.expert, source.shape[0])
+            return self._rounded(parameter, source.placed(weight), found, dtype, form)
         try:
             value = found.encoding.read(RawWeight(tensors, source.placed_shape, self.stored_format(source, found)))
         except ValueError as error:
@@ -189,6 +203,13 @@ class CheckpointTensors:
     def _error(self, found: Found, reason: str) -> ConfigError:
         encoded = "" if found.encoding is None else f" in {found.encoding.title}"
         return ConfigError(f"{self._files.file_of(next(iter(found.parts.values())))}: {found.name}{encoded} {reason}")
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield what files may call a tensor: itself, also in models of more than text, and of the bare decoder."""
+    inner = name.removeprefix("model.")
+    yield from (name, f"language_model.{name}", f"model.language_model.{inner}", f"model.text_model.{inner}")
+    yield bare_name(name)
 
 
 def _pieces(matrix: Array) -> Iterator[Array]:

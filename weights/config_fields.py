@@ -16,6 +16,11 @@ MOST = {
 """Largest values of fields that say how many tensors there are: more would take gigabytes before a file is read."""
 
 
+def text_part(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what config.json says of the text in a model of more than text; None: it has no part for it."""
+    return next((part for name in ("text_config", "llm_config") if isinstance(part := data.get(name), Mapping)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The fields of one JSON object. Raises ConfigError that names the field and the file."""

@@ -1,12 +1,12 @@
 """The tensors of a decoder in a checkpoint: names are a family's, shapes and presence follow from the description."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig, NormConfig
 from jaxgen.core.moe_config import MoEConfig
-from jaxgen.weights.tensors import Parameter, Source
+from jaxgen.weights.tensors import Parameter, Source, Stacked
 
 Rows = Callable[[DecoderConfig], tuple[int, ...]]
 """Gives the file's row for each row of a parameter's part; see Source.rows."""
@@ -38,6 +38,8 @@ class DecoderNames:
     router: str = "mlp.gate"
     expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj")
     expert_down: str = "mlp.experts.{expert}.down_proj"
+    stacked_gate_up: str = "mlp.experts.gate_up_proj"
+    stacked_down: str = "mlp.experts.down_proj"
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
@@ -106,10 +108,15 @@ class DecoderNames:
         return found
 
     def experts(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
-        """Return the matrices of a MoE's experts, of which each has tensors of its own."""
+        """Return the matrices of a MoE's experts, of which each has tensors of its own, or which are stacked."""
         width, inner = config.hidden_size, moe.inner
-        gate_up = tuple(Source(f"{self.layer}.{name}.weight", (inner, width)) for name in self.expert_gate_up)
-        down = (Source(f"{self.layer}.{self.expert_down}.weight", (width, inner)),)
+        stacked = Stacked(f"{self.layer}.{self.stacked_gate_up}", (moe.experts, 2 * inner, width))
+        gate_up = tuple(
+            Source(f"{self.layer}.{name}.weight", (inner, width), stacked=replace(stacked, row=i * inner))
+            for i, name in enumerate(self.expert_gate_up)
+        )
+        stacked = Stacked(f"{self.layer}.{self.stacked_down}", (moe.experts, width, inner))
+        down = (Source(f"{self.layer}.{self.expert_down}.weight", (width, inner), stacked=stacked),)
         return [
             Parameter(f"layers.mlp.experts.{path}.weight", sources, config.num_layers, moe.experts)
             for path, sources in (("gate_up", gate_up), ("down", down))

@@ -19,15 +19,13 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 class Family:
     """``read``: by architecture (an entry of ``architectures``), the function that reads its config.json.
 
-    ``parameters``: the table of a model's parameters. ``wrappers``: architectures of models of more than text, whose
-    ``text_config`` one of the others describes. ``ignored``: fields of config.json that change nothing here, beside
-    those of all families. ``unread``: tensors, as a regular expression of their names, that are not needed.
+    ``parameters``: the table of a model's parameters. ``ignored``: fields of config.json that change nothing here,
+    beside those of all families. ``unread``: tensors, as a regular expression of their names, that are not needed.
     """
 
     name: str
     read: dict[str, Callable[[Fields, DType], DecoderConfig]]
     parameters: Callable[[Any], tuple[Parameter, ...]]
-    wrappers: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     unread: str | None = None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import member
-from jaxgen.weights.safetensors_files import INDEX, SINGLE, no_safetensors, read_header, weight_map
+from jaxgen.weights.safetensors_files import files_of, read_header, wrapping_of
 
 _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -43,17 +43,14 @@ def stored_weights(directory: Path) -> Stored:
 def tensor_names(directory: Path) -> Collection[str]:
     """Return the names of a Hugging Face directory's tensors; none where it has no weights or they cannot be read."""
     try:
-        if not member(directory, SINGLE).exists():
-            return weight_map(directory).keys()
-        return read_header(member(directory, SINGLE)).keys()
+        files, listed = files_of(directory)
+        names = listed or [name for file in files for name in read_header(member(directory, file))]
     except ConfigError:  # what loads the weights, if anything does, says what is wrong
         return ()
+    cut = len(wrapping_of(names))
+    return {name[cut:] for name in names}
 
 
 def weight_files(directory: Path) -> list[str]:
     """Return the names of a Hugging Face directory's safetensors files. Raises ConfigError where it has none."""
-    if member(directory, SINGLE).exists():
-        return [SINGLE]
-    if member(directory, INDEX).exists():
-        return sorted(set(weight_map(directory).values()))
-    raise no_safetensors(directory)
+    return files_of(directory)[0]

@@ -13,21 +13,17 @@ from typing import Any, Literal
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import Fields, text_part
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.families import ARCHITECTURES, HEADLESS, WRAPPERS
+from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.family import BOTH_WAYS, Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
+from jaxgen.weights.headers import tensor_names
 from jaxgen.weights.not_served import what_is_near
+from jaxgen.weights.wrappers import WRAPPERS, text_of
 
 logger = logging.getLogger(__name__)
 
-_TEXT = "text_config"
-_OUTER = (
-    *("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id"),
-    *("is_causal", "auto_map"),
-)
-"""Fields that hold for the text too, where the file is that of a model of more than text."""
 _IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
@@ -72,9 +68,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
         if isinstance(name, str) and name in ARCHITECTURES:
             return _read(ARCHITECTURES[name], name, fields, dtype)
         if isinstance(name, str) and name in WRAPPERS:
-            text = _text_of(fields)
+            inner, text = text_of(name, fields, tensor_names(directory))
             logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
-            inner = _inner(WRAPPERS[name], text)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
         if isinstance(name, str) and name in HEADLESS:
             return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
@@ -134,26 +129,11 @@ def _extended(config: DecoderConfig) -> DecoderConfig:
     return replace(config, max_position=max(config.max_position, *reached, 0))
 
 
-def _text_of(fields: Fields) -> Fields:
-    text = fields.data.get(_TEXT)
-    if not isinstance(text, Mapping):
-        raise fields.error(_TEXT, f"must be an object, not {text!r}")
-    outer = {name: fields.data[name] for name in _OUTER if fields.data.get(name) is not None}
-    return fields.below(_TEXT, outer | dict(text))
-
-
-def _inner(family: Family, text: Fields) -> str:
-    """Return the architecture of the text: that of its ``model_type``, or the last one of the wrapper's family."""
-    model_type = str(text.data.get("model_type", "")).replace("_text", "").replace("_", "")
-    wanted = f"{model_type}ForCausalLM".lower()
-    return next((name for name in ARCHITECTURES if name.lower() == wanted), list(family.read)[-1])
-
-
 def read_eos_token_ids(directory: Path) -> frozenset[int]:
     """Return the token ids that end a text, from generation_config.json, if it exists, and config.json together.
 
     Each file has an integer, a list of integers, or null; empty when neither names an id. In config.json they may be
-    those of ``text_config``.
+    those of the text's part.
     """
     ids: set[int] = set()
     for name in (GENERATION_CONFIG, CONFIG):
@@ -161,8 +141,7 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
             continue
         fields = Fields(read_json(directory, name), str(directory / name))
         value: Any = fields.data.get("eos_token_id")
-        text = fields.data.get(_TEXT)
-        if value is None and isinstance(text, Mapping):
+        if value is None and (text := text_part(fields.data)) is not None:
             value = text.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
         for token in found:

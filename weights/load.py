@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 DEMO = Path(__file__).parent / "demo"
 
 _WEIGHTS = "*.safetensors"
-_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
-_UNWANTED = ["[!1]*/*", "consolidated*"]
-"""Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
+_TIKTOKEN = "*.tiktoken"
+_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model", "tiktoken.model", _TIKTOKEN]
+_UNWANTED = ["[!1a]*/*", "a[!d]*/*", "ad[!d]*/*", "consolidated*"]
+"""Subfolders other than 1_Pooling and additional_chat_templates, and Mistral's own format: they repeat the weights."""
 
 OfGguf = Callable[[Path], Path]
 """A function that returns a directory for a GGUF file: its conversion, or an outline. It may raise ConfigError."""
@@ -115,7 +116,7 @@ def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
         raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
     if not directory.is_dir():
         # transformers may ask config.json which tokenizer it is
-        fetch = partial(download, wanted=(CONFIG, *TOKENIZER_FILES))
+        fetch = partial(download, wanted=(CONFIG, _TIKTOKEN, *TOKENIZER_FILES))
         directory = fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
     for name in TOKENIZER_FILES:
         member(directory, name)

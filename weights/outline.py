@@ -1,7 +1,7 @@
 """Make an outline of a model on the hub: its configuration, and its weights' headers without the weights. No jax.
 
 The outline is a directory that can be examined as a downloaded one. Its safetensors files have their true headers and
-sizes, but no contents: they are sparse, and take no space.
+sizes, but no contents: they are sparse, and take no space. Of the tokenizer's files it has the names alone.
 """
 
 import json
@@ -17,10 +17,10 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member
+from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES, member
 from jaxgen.weights.hub import SECONDS, Fetch
 from jaxgen.weights.load import download_model
-from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
+from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, numbered_files, weight_map
 
 _AT_ONCE = 8
 
@@ -76,9 +76,12 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
     folder.mkdir()
     for file in sorted(there & {CONFIG, INDEX, *QUANTIZATION_FILES}):
         huggingface_hub.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
-    files = {SINGLE} & there
-    if not files and INDEX in there:
-        files = set(weight_map(folder).values()) & there
+    for file in there & {*TOKENIZER_FILES}:
+        member(folder, file).parent.mkdir(exist_ok=True)
+        member(folder, file).touch()
+    indexed = set(weight_map(folder).values()) if INDEX in there else set()
+    files = indexed & there if indexed and (indexed <= there or SINGLE not in there) else {SINGLE} & there
+    files = files or set(numbered_files(there)) & there
 
     def write(file: str) -> None:
         header = huggingface_hub.HfApi().parse_safetensors_file_metadata(name, file, revision=info.sha)

@@ -13,7 +13,12 @@ logger = logging.getLogger(__name__)
 _ORIGINAL = "original_max_position_embeddings"
 _SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
 _MOST = {"factor": 2**20, "original_max_position": 2**40}
-_ALIASES = {"su": "longrope"}
+_OFF_BY_ZERO = ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+"""Numbers of yarn of which transformers reads 0 as none."""
+_ALIASES = {"su": "longrope", "mrope": "default"}
+"""The three positions of a token, which ``mrope`` rotates by, are equal in text."""
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+"""Which of three positions rotates which number of a head."""
 _TYPES = ("rope_type", "type")
 """Names of the field of the type; transformers takes the first that there is."""
 _OF_ANY = ("factor", "low_freq_factor", "high_freq_factor")
@@ -64,7 +69,11 @@ def read_rope(
     """
     given = rope_fields(fields, part)
     outer = {"rope_theta": fields.get(theta_name), "partial_rotary_factor": fields.get(partial_name)}
-    merged = {key: value for key, value in (outer | dict(given.data)).items() if value is not None}
+    merged = {
+        key: value
+        for key, value in (outer | dict(given.data)).items()
+        if value is not None and not (key in _OFF_BY_ZERO and type(value) in (int, float) and value == 0)
+    }
     rope = Fields(merged, given.source)
     rope.ignore(*others)
     kind = _kind(rope, merged)
@@ -84,7 +93,7 @@ def read_rope(
         if about.get(key, 1) > _MOST[key]:
             raise rope.error(name, f"must be at most {_MOST[key]}")
     _warn_of_unused(rope, kind)
-    rope.ignore(*_TYPES, *_OF_ANY, _ORIGINAL)
+    rope.ignore(*_TYPES, *_OF_ANY, *_OF_IMAGES, _ORIGINAL)
     if unknown := sorted(set(merged) - rope.used):
         raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
     return RopeConfig(

@@ -5,7 +5,9 @@ and the place of each tensor. https://huggingface.co/docs/safetensors/index#form
 """
 
 import json
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,6 +20,8 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import gguf_hint, member, read_json
 from jaxgen.weights.tensors import Array
 
+logger = logging.getLogger(__name__)
+
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -26,6 +30,8 @@ _MOST_HEADER_BYTES = 100_000_000
 _SMALL = 1 << 16
 """Bytes of tensors that are read: a page fault of a mapped file would read more around them."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_NUMBERED = re.compile(r"model-\d{5}-of-(\d{5})\.safetensors")
+_WRAPPINGS = ("base_model.model.", "_orig_mod.", "module.")
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -62,15 +68,12 @@ class SafetensorsFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        if member(directory, SINGLE).exists():
-            self._headers = {SINGLE: read_header(member(directory, SINGLE))}
-            self._file_of = dict.fromkeys(self._headers[SINGLE], SINGLE)
-        elif member(directory, INDEX).exists():
-            self._file_of = weight_map(directory)
-            names = sorted(set(self._file_of.values()))
-            self._headers = {name: read_header(member(directory, name)) for name in names}
-        else:
-            raise no_safetensors(directory)
+        names, listed = files_of(directory)
+        found = {name: read_header(member(directory, name)) for name in names}
+        file_of = listed or {tensor: name for name, tensors in found.items() for tensor in tensors}
+        cut = len(wrapping_of(file_of))
+        self._file_of = {tensor[cut:]: name for tensor, name in file_of.items()}
+        self._headers = {name: {tensor[cut:]: one for tensor, one in of.items()} for name, of in found.items()}
         self._maps: dict[str, np.memmap[Any, np.dtype[np.uint8]]] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -104,6 +107,51 @@ class SafetensorsFiles:
         stored = self._maps[file][header.begin : header.begin + header.num_bytes]
         array: Array = np.asarray(stored).view(dtype).reshape(header.shape)
         return array
+
+
+def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the names of a directory's files of weights, and the file of each tensor if an index says it.
+
+    An index holds whose files are all there: a single file beside it is left from before. Without an index a whole set
+    of numbered files is one. Raises ConfigError.
+    """
+    single, indexed = member(directory, SINGLE).exists(), member(directory, INDEX).exists()
+    listed = weight_map(directory) if indexed else {}
+    names = sorted(set(listed.values()))
+    if indexed and not (single and any(not member(directory, name).exists() for name in names)):
+        if single and SINGLE not in names:
+            logger.warning("%s: %s is not read, since %s lists other files", directory, SINGLE, INDEX)
+        return names, listed
+    if single:
+        return [SINGLE], {}
+    numbered = numbered_files(path.name for path in directory.iterdir())
+    if not numbered:
+        raise no_safetensors(directory)
+    for name in numbered:
+        if not member(directory, name).exists():
+            raise ConfigError(
+                f"{directory / name} is missing, but the others' names count it: the download is incomplete"
+            )
+    return numbered, {}
+
+
+def numbered_files(names: Iterable[str]) -> list[str]:
+    """Return the files of a set, model-00001-of-00003.safetensors and so on, if one of a set is among the names.
+
+    All of the set are returned, also those that are missing.
+    """
+    found = (match for name in names if (match := _NUMBERED.fullmatch(name)) is not None)
+    count = max((int(match[1]) for match in found), default=0)
+    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+
+
+def wrapping_of(names: Iterable[str]) -> str:
+    """Return what peft, torch.compile or data parallelism wrote before the names of all tensors."""
+    rest, cut = list(names), ""
+    while rest and (prefix := next((one for one in _WRAPPINGS if all(name.startswith(one) for name in rest)), "")):
+        cut += prefix
+        rest = [name.removeprefix(prefix) for name in rest]
+    return cut
 
 
 def read_header(path: Path) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.weights.config_fields import text_part
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.files import CONFIG, read_json
@@ -21,6 +22,7 @@ from jaxgen.weights.load import load_model_config
 from jaxgen.weights.manifest import is_converted, manifest_of, verify
 from jaxgen.weights.names import family_name, parameters
 from jaxgen.weights.weight_formats import quantization_of, with_formats
+from jaxgen.weights.wrappers import WRAPPERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Survey:
 
 def served_architectures() -> dict[str, list[str]]:
     """Return the values of ``architectures`` in config.json that are supported, by family."""
-    return {name: [*family.read, *family.wrappers] for name, family in FAMILIES.items()}
+    around = {name: [one for one, about in WRAPPERS.items() if about.text in FAMILIES[name].read] for name in FAMILIES}
+    return {name: [*family.read, *around[name]] for name, family in FAMILIES.items()}
 
 
 def survey(directory: Path) -> Survey:
@@ -123,8 +126,7 @@ def _of_unsupported(directory: Path, problem: str) -> Survey:
     with suppress(ConfigError):
         numbers = stored_weights(directory).numbers
         count = sum(numbers.values()) if "I32" not in numbers else None  # a word has an unknown number of weights
-    text = data.get("text_config")
-    text = text if isinstance(text, dict) else {}
+    text = text_part(data) or {}
     dtype = _first(str, data.get("dtype"), data.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))
     context = _first(int, *(part.get("max_position_embeddings") for part in (data, text)))
     return Survey(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem=problem)

@@ -5,7 +5,7 @@ conversion in both directions, and every shape, follow from the table of a model
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,36 @@ Place = Callable[[str, Value], Any]
 
 
 @dataclass(frozen=True)
+class Stacked:
+    """Where a source of an expert is in files that have a tensor for all experts of a layer.
+
+    ``shape``: [experts, rows, width], or with the last two in the other order. The source is the rows of one expert
+    from ``row`` on.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    row: int = 0
+
+    @property
+    def other_shape(self) -> tuple[int, int, int]:
+        """The shape of files that have matrices as [in, out]."""
+        return (self.shape[0], self.shape[2], self.shape[1])
+
+    def part(self, array: Array, expert: int, rows: int) -> Array:
+        """Return the source of an expert, a view."""
+        whole = array[expert] if array.shape == self.shape else array[expert].T
+        return whole[self.row : self.row + rows]
+
+
+@dataclass(frozen=True)
 class Source:
     """A tensor of the checkpoint, and how it is brought into the layout of its parameter.
 
     ``name`` has ``{layer}`` in place of a layer's number, and ``{expert}`` in place of an expert's, where there is a
     tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``rows``: the file's
-    row (an output of the product) for each row of the parameter; None: they are in the same order.
+    row (an output of the product) for each row of the parameter; None: they are in the same order. ``stacked``: where
+    files may have it instead, ``expert`` being its number there.
     """
 
     name: str
@@ -37,6 +61,8 @@ class Source:
     rows: tuple[int, ...] | None = None
     is_bias: bool = False
     """Whether rows are numbers, not vectors."""
+    stacked: Stacked | None = None
+    expert: int = 0
 
     @property
     def placed_shape(self) -> tuple[int, ...]:
@@ -98,8 +124,9 @@ class Parameter:
 
     def named(self, source: Source, layer: int, expert: int) -> Source:
         """Return the source with its name for that layer and expert."""
+        stacked = source.stacked and replace(source.stacked, name=source.stacked.name.format(layer=layer))
         name = source.name.format(layer=layer, expert=expert)
-        return Source(name, source.shape, source.transposed, source.rows, source.is_bias)
+        return replace(source, name=name, stacked=stacked, expert=expert)
 
     def pieces(self) -> Iterator[tuple[Source, Index]]:
         """Yield every tensor of the parameter, with the index of its place in the parameter."""

@@ -19,6 +19,7 @@ from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
 from jaxgen.text.token_lengths import most_growth, token_lengths
+from jaxgen.text.tokenizer_files import check_tokenizer_files
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
@@ -73,6 +74,7 @@ class Tokenizer:
         """
         if not Path(path).is_dir():
             raise ConfigError(f"tokenizer directory {path} does not exist")
+        check_tokenizer_files(Path(path))
         try:
             loaded = _auto_tokenizer().from_pretrained(
                 str(path), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False

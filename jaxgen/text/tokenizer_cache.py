@@ -5,13 +5,15 @@ import logging
 from importlib.metadata import version
 from pathlib import Path
 
+from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
 from jaxgen.text.tokenizer import Tokenizer
+from jaxgen.text.tokenizer_files import FAST, check_tokenizer_files
 
 logger = logging.getLogger(__name__)
 
 _AGAIN = "the tokenizer is made again from the model's files"
-_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
+_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
 
 
 def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
@@ -32,6 +34,24 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
     if text is not None:
         keep(kept, text)
     return tokenizer
+
+
+def tokenizer_problem(directory: Path) -> str:
+    """Return why the tokenizer of a model directory cannot be loaded, in one line; empty: no reason is known.
+
+    transformers is not asked, which takes a second to import: of a directory without a tokenizer.json, and of the
+    outline of a model on the hub, where it is empty, the names of the files are all that is looked at.
+    """
+    fast = directory / FAST
+    try:
+        check_tokenizer_files(directory)
+        if fast.exists() and fast.stat().st_size:
+            Tokenizer.from_json(fast.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        return one_line(str(error))
+    except Exception as error:  # the tokenizers library raises a bare Exception
+        return one_line(f"cannot load a tokenizer from {directory}: {error}")
+    return ""
 
 
 def text_files_digest(directory: Path) -> str:

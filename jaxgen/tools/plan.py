@@ -19,6 +19,7 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
+from jaxgen.text.tokenizer_cache import tokenizer_problem
 from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.headers import NOTHING_STORED, Stored
 from jaxgen.weights.outline import outlines
@@ -41,6 +42,7 @@ class Planned:
     """A plan with what it was made from.
 
     ``changes``: of which each alone gives a context of ``wanted_context`` tokens, where the plan does not.
+    ``tokenizer_problem``: why there could be no server all the same; empty: its tokenizer can be loaded.
     """
 
     model: Survey
@@ -51,6 +53,7 @@ class Planned:
     plan: Plan
     wanted_context: int
     changes: list[str]
+    tokenizer_problem: str
 
 
 def plan_model(
@@ -64,10 +67,12 @@ def plan_model(
     hub: HubOptions | None = None,
     cache_dir: Path | str | None = None,
     device_memory: int | None = None,
+    tokenizer: str | None = None,
 ) -> Planned:
     """Return what ``load_engine`` would allocate for the same arguments, on this device.
 
-    ``device_memory``: bytes of an accelerator to plan for in place of this device. Raises ConfigError if the model
+    ``device_memory``: bytes of an accelerator to plan for in place of this device. ``tokenizer``: as for
+    ``load_engine``; why it cannot be loaded is said, and no error. Raises ConfigError if the model
     could not be loaded, or the options are invalid.
     """
     options = options or EngineOptions()
@@ -86,6 +91,7 @@ def plan_model(
         )
         stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED
         facts = describe(directory, config)
+        words = _tokenizer_problem(directory, tokenizer).replace(str(directory), model or "")
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:
         budget = TokenBudget(options.token_budget, "--token-budget")
@@ -102,9 +108,14 @@ def plan_model(
     )
     plan = make_plan(request)
     budget = replace(budget, tokens=plan.scheduler.token_budget)
-    return Planned(
-        facts, stored, target, request, budget, plan, wanted_context(request, plan), find_changes(request, plan)
-    )
+    wanted, changes = wanted_context(request, plan), find_changes(request, plan)
+    return Planned(facts, stored, target, request, budget, plan, wanted, changes, words)
+
+
+def _tokenizer_problem(directory: Path, tokenizer: str | None) -> str:
+    """Return why the tokenizer cannot be loaded; that of a hub id is not looked at."""
+    named = directory if tokenizer is None else Path(tokenizer).expanduser()
+    return tokenizer_problem(named) if named.is_dir() else ""
 
 
 def find_target(device_memory: int | None = None) -> Target:

@@ -4,20 +4,36 @@ from typing import Any
 
 from jaxgen.core.decoder_config import DecoderConfig
 from tests.support.hub_configs import HUB, read
-from tests.support.hub_configs.fields import Config, gated
 
+Config = dict[str, Any]
 LONGEST = 131_072
 """Tokens of the longest context of shapes that are no model's."""
 
 
-def llama(*sizes: Any, **more: Any) -> Config:
-    """Return the fields of a Llama shape with plain rotations. ``sizes``: as ``gated`` takes them."""
-    return gated("LlamaForCausalLM", *sizes, eps=1e-5, context=LONGEST, **more)
+def llama(vocab: int, width: int, inner: int, layers: int, heads: int, kv_heads: int, *, tied: bool = False) -> Config:
+    """Return the fields of a Llama shape with plain rotations."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "max_position_embeddings": LONGEST,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "tie_word_embeddings": tied,
+        "torch_dtype": "bfloat16",
+        "vocab_size": vocab,
+    }
 
 
 def hub(name: str, **changes: Any) -> Config:
     """Return a model's fields, some of them changed."""
-    return HUB[name][0] | changes
+    return HUB[name].config | changes
 
 
 VOCABULARY, LARGE_VOCABULARY = 32_768, 151_936

@@ -9,6 +9,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_hub_flags, hub_options
+from jaxgen.text.tokenizer_cache import tokenizer_problem
 from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.load import resolve_model
 from jaxgen.weights.outline import outlines
@@ -54,8 +55,9 @@ def look_at(model: str, hub: HubOptions) -> Survey:
             found = packaged_file(model, hub) or model
             directory = resolve_model(found, hub, fetch=fetch, fetch_gguf=fetch_gguf, of_gguf=of_gguf)
             facts = survey(directory)
+            problem = facts.problem or tokenizer_problem(directory)
         # the directory of a hub id's outline is gone by now
-        return replace(facts, problem=facts.problem.replace(str(directory), model))
+        return replace(facts, problem=problem.replace(str(directory), model))
     except ConfigError as error:
         return Survey(problem=one_line(str(error)).removeprefix(f"--model {model}: "))
 

@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
         hub=hub_options(args),
         cache_dir=args.cache_dir,
         device_memory=args.device_memory,
+        tokenizer=args.tokenizer,
     )
     if args.json:
         print(json.dumps(as_json(planned), indent=1))
@@ -69,6 +70,8 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     """Yield the numbers of a plan: what each is, and its value with its unit."""
     plan, stored, scheduler = planned.plan, planned.stored, planned.plan.scheduler
     yield "model", str(planned.model)
+    if planned.tokenizer_problem:
+        yield "tokenizer", f"none, so serve would not start: {planned.tokenizer_problem}"
     files, dtypes = _count(stored.num_files, "file"), " and ".join(stored.numbers)
     found = f"{_size(stored.num_bytes)} in {files}, {dtypes}" if stored.num_files else "not read: weights are random"
     yield "checkpoint", found
@@ -117,6 +120,7 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "changes": planned.changes,
         "changes_give_tokens": planned.wanted_context if planned.changes else None,
         "model": {name: value for name, value in asdict(planned.model).items() if name != "problem"},
+        "tokenizer_problem": planned.tokenizer_problem or None,
         "checkpoint": asdict(planned.stored),
         "device": target.device.kind,
         "platform": target.device.platform,

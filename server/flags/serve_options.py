@@ -65,6 +65,11 @@ def engine_options(args: Any) -> EngineOptions:
 def _add_model(model: Any) -> None:
     add_model_flag(model)
     add_hub_flags(model)
+    model.add_argument(
+        "--language-model-only",
+        action="store_true",
+        help="changes nothing: of models of images and text only the text is served in any case",
+    )
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
     add_load_format_flag(
         model,

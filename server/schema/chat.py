@@ -3,9 +3,9 @@
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
 
 from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, SamplingFields, Unsupported
+from jaxgen.server.schema.parts import refuse_part
 from jaxgen.server.schema.ranges import Alternatives, MaxChatTokens
 from jaxgen.server.schema.tools import CalledFunction, FunctionTool, ToolCall, ToolChoice
 
@@ -34,16 +34,10 @@ class ThoughtPart(PartOfHistory):
         return ""
 
 
-def _refuse_kind(kind: Any) -> Any:
-    raise PydanticCustomError(
-        "no_text", "this server reads text alone, and no part of the type {kind}", {"kind": repr(str(kind)[:100])}
-    )
-
-
 class OtherPart(Body):
     """A part that is no text; only there to be refused by its type."""
 
-    type: Annotated[Literal["text"], BeforeValidator(_refuse_kind)]
+    type: Annotated[Literal["text"], BeforeValidator(refuse_part)]
     text: str
 
 

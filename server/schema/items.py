@@ -2,15 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import BeforeValidator, Discriminator, Tag
 
 from jaxgen.server.schema.base import ListOf, PartOfHistory, fields_of
+from jaxgen.server.schema.parts import refuse_part
+
+
+def _of_text(kind: Any) -> Any:
+    return kind if kind in ("input_text", "output_text") else refuse_part(kind)
 
 
 class TextItemPart(PartOfHistory):
     """Text that went in or came out."""
 
-    type: Literal["input_text", "output_text"]
+    type: Annotated[Literal["input_text", "output_text"], BeforeValidator(_of_text)]
     text: str
 
 

@@ -23,6 +23,26 @@ INTEGERS: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
         WeightFormat(4, 16, "float32", zeros=True, ordered=True),
     ),
     "gptq with an order that is none": (_V1 | {"desc_act": True}, encoding(gptq), OF_GROUP),
+    "auto-round of GPTQ": (
+        GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "data_type": "int"},
+        encoding(gptq),
+        OF_GROUP,
+    ),
+    "auto-round of GPTQ under older names": (
+        GPTQ | {"quant_method": "intel/auto-round", "backend": "auto_round:exllamav2", "sym": True},
+        encoding(gptq, symmetric=True),
+        WeightFormat(4, 16, "float32"),
+    ),
+    "auto-round of AWQ": (
+        AWQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"},
+        encoding(awq),
+        OF_GROUP,
+    ),
+    "gptq with numbers as text": (
+        {"quant_method": "gptq", "bits": "4", "group_size": "16", "sym": "false", "desc_act": None},
+        encoding(gptq),
+        OF_GROUP,
+    ),
     "awq": (AWQ, encoding(awq), OF_GROUP),
     "awq in bfloat16": (AWQ, encoding(awq, dtype=BFLOAT16), WeightFormat(4, 16, zeros=True)),
     "packed": (compressed(), encoding(pack_quantized, symmetric=True, dtype=BFLOAT16), WeightFormat(4, 16)),
@@ -88,6 +108,11 @@ FLOATS: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
         compressed("mxfp8-quantized", **_FLOAT | {"group_size": 32}),
         mxfp8(),
         _floats(8, 32, scale_dtype="bfloat16"),
+    ),
+    "fbgemm fp8": (
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+        fp8("channel"),
+        _floats(8, None),
     ),
     "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8("tensor"), _floats(8, None)),
     "compressed nvfp4": (

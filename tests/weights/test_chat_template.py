@@ -44,6 +44,29 @@ def test_usual_templates_pass(template: str, tmp_path: Path) -> None:
     assert found.template == template
 
 
+def test_a_processors_template_is_read_and_goes_before_the_tokenizers(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "of the processor"}))
+    found = read_chat_format(tmp_path)
+    assert found is not None
+    assert found.template == "of the processor"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "of the tokenizer"}))
+    assert read_chat_format(tmp_path) == found
+    (tmp_path / "chat_template.jinja").write_text("of the file")
+    newest = read_chat_format(tmp_path)
+    assert newest is not None
+    assert newest.template == "of the file"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"chat_template": 3}'])
+def test_a_processors_template_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "chat_template.json").write_text(text)
+    if text == "{":
+        with pytest.raises(ConfigError, match=r"chat_template\.json is not valid JSON"):
+            read_chat_format(tmp_path)
+    else:
+        assert read_chat_format(tmp_path) is None
+
+
 def test_an_unknown_filter_is_an_error_of_its_line() -> None:
     with pytest.raises(ConfigError, match="error in line 2"):
         _check_syntax("{{ 'a'|upper }}\n{{ 'a'|nonsense }}", "a file")

@@ -10,9 +10,10 @@ import pytest
 
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig, RopeConfig, llama_config, opt_config
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
+from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
 from jaxgen.weights.not_served import KNOWN, what_is_near
+from jaxgen.weights.wrappers import WRAPPERS
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -149,8 +150,9 @@ def test_the_nearest_model_is_named(tmp_path: Path, architecture: str, why: str,
 
 def test_what_is_known_not_to_be_served_is_not_served_and_its_nearest_is() -> None:
     for known in KNOWN:
-        assert known.nearest in ARCHITECTURES
-        assert not [name for name in (*ARCHITECTURES, *WRAPPERS) if name.startswith(known.begins)]
+        served = (*ARCHITECTURES, *WRAPPERS, *HEADLESS)
+        assert known.nearest in served
+        assert not [name for name in served if name.startswith(known.begins)]
         for begin in known.begins:
             assert what_is_near(f"{begin}ForCausalLM").endswith(known.nearest), "an entry before it fits too"
 
@@ -264,7 +266,6 @@ BAD_FIELDS = [
     ),
     ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: factor is missing; it must be a positive number"),
     ({"use_other_layers": True}, "use_other_layers is True, which llama does not know: remove it if it does not"),
-    ({"rope_scaling": {"type": "mrope", "mrope_section": [1]}}, "rope_scaling: type is 'mrope'"),
     ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention is not supported with rope type"),
     ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: factor is missing; it must be a positive number"),
     ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "rope_scaling: low_freq_factor is missing"),

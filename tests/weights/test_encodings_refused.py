@@ -67,9 +67,14 @@ def test_a_configuration_in_a_file_of_its_own(tmp_path: Path) -> None:
         (compressed() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config is not supported"),
         (compressed() | {"config_groups": [1]}, "quantization_config: config_groups must be an object"),
         (compressed() | {"config_groups": {"a": {"weights": 3}}}, "config_groups must have objects"),
+        (
+            GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:exllamav2"},
+            "packing_format is 'auto_round:exllamav2'; read are those with gptq and awq in their names",
+        ),
+        (GPTQ | {"quant_method": "auto-round", "data_type": "mx_fp"}, "data_type 'mx_fp' is not supported, only 'int'"),
         (FP8 | {"fmt": "e5m2"}, "fmt 'e5m2' is not supported, only 'e4m3'"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size must be a list of 2 positive numbers"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ'; supported: FP8, NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ'; supported: FP8, FP8_PER_"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(about: object, message: str, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ DEFAULTS: dict[str, tuple[int, float, bool, int, int, float, tuple[int | None, .
     "Olmo3ForCausalLM": (2048, 1e-5, True, 32, 16, 5e5, (4096, 4096, 4096, None), (False, False), False),
     "Glm4ForCausalLM": (131_072, 1.5625e-07, False, 2, 128, 1e4, (), (True, False), False),
     "GraniteForCausalLM": (2048, 1e-6, False, 32, 16, 1e4, (), (False, False), False),
+    "GraniteMoeHybridForCausalLM": (2048, 1e-6, False, 32, 16, 1e4, (), (False, False), False),
     "GPTNeoXForCausalLM": (2048, 1e-5, False, 32, 16, 1e4, (), (True, True), False),
     "MixtralForCausalLM": (131_072, 1e-5, False, 8, 16, 1e6, (), (False, False), False),
     "Qwen2MoeForCausalLM": (32_768, 1e-6, False, 16, 16, 1e4, (), (True, False), False),
@@ -104,6 +105,31 @@ DEFAULTS: dict[str, tuple[int, float, bool, int, int, float, tuple[int | None, .
 windows, biases of queries and outputs, tied embeddings."""
 
 
+DENSE = {"num_local_experts": 0, "layer_types": ["attention"] * 4}
+"""What Granite 4 must say to be a model of attention and plain MLPs."""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"num_local_experts": None}, "num_local_experts is 8: experts beside a shared MLP are not computed, only 0"),
+        ({"num_local_experts": 64}, "num_local_experts is 64: experts beside"),
+        ({"layer_types": None}, "layer_types has mamba: of this family layers of attention alone are computed"),
+        ({"layer_types": ["attention", "mamba"] * 2}, "layer_types has mamba: of this family"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; it must be rope, nope or null"),
+        ({"normalization_function": "layernorm"}, "normalization_function 'layernorm' is not supported"),
+    ],
+)
+def test_what_granite_4_may_have_and_is_not_computed_is_named(
+    change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    given = SIZES | DENSE | {"architectures": ["GraniteMoeHybridForCausalLM"]}
+    assert read(tmp_path, given).positions.ropes == ()
+    assert read(tmp_path, given | {"shared_intermediate_size": 112}).intermediate_size == 112
+    with pytest.raises(ConfigError, match=says):
+        read(tmp_path, given | change)
+
+
 @pytest.mark.parametrize("architecture", DEFAULTS)
 def test_absent_fields_have_the_defaults_of_transformers(architecture: str, tmp_path: Path) -> None:
     given: dict[str, Any] = SIZES | {"architectures": [architecture]}
@@ -111,6 +137,8 @@ def test_absent_fields_have_the_defaults_of_transformers(architecture: str, tmp_
         with pytest.raises(ConfigError, match="rope_parameters is missing; it must be an object with rope_type"):
             read(tmp_path, given)
         given |= {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
+    if architecture == "GraniteMoeHybridForCausalLM":
+        given |= DENSE | {"position_embedding_type": "rope"}
     found = read(tmp_path, given)
     bias = found.attention.qkv_bias, found.attention.out_bias
     norm, theta = found.norm, found.positions.ropes[-1].theta

@@ -17,7 +17,7 @@ from jaxgen.weights.survey import describe, survey
 from tests.support.conversions import run
 from tests.support.format_cases import FLOATS as CASES
 from tests.support.goldens import GOLDENS, bits
-from tests.support.quantised_cases import FP8, both, fp4
+from tests.support.quantised_cases import FP8, Made, both, fp4, fp8
 from tests.support.quantised_checkpoints import Tensors, quantised_pair
 
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
@@ -104,6 +104,21 @@ def test_fp4_is_not_made(tmp_path: Path) -> None:
     )
 
 
+def test_modelopts_two_formats_in_one_checkpoint_are_told_by_their_tensors(tmp_path: Path) -> None:
+    eight, four = fp8("tensor"), fp4("modelopt")
+
+    def encode(name: str, shape: tuple[int, int]) -> Made | None:
+        return (four if ".mlp." in name else eight)(name, shape)
+
+    about = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"x": {}}}
+    packed, plain = quantised_pair(tmp_path, "llama", about, encode)
+    both((packed, plain))
+    config, _ = loaded(packed, "fp8")
+    assert config.weight_format(OUT) == WeightFormat(8, None, "float32", floats=True)
+    config, _ = loaded(packed, "fp4")
+    assert config.weight_format(DOWN) == WeightFormat(4, 16, "float32", floats=True)
+
+
 def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
     packed, plain = quantised_pair(tmp_path, "llama", None, fp4("modelopt"))
     about = {
@@ -112,8 +127,8 @@ def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
     }
     (packed / "hf_quant_config.json").write_text(json.dumps(about))
     both((packed, plain))
-    (packed / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "MIXED_PRECISION"}}))
-    with pytest.raises(ConfigError, match="quantization: quant_algo is 'MIXED_PRECISION'; supported: FP8, NVFP4"):
+    (packed / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    with pytest.raises(ConfigError, match="quantization: quant_algo is 'W4A8_AWQ'; supported: FP8, FP8_PER_"):
         load_model_config(packed)
 
 

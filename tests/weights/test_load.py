@@ -122,11 +122,20 @@ def test_a_name_that_no_hub_would_take(cache: Path) -> None:
     assert "cannot be fetched from the hub: " in refusal("org/..")
 
 
+BESIDE = (
+    *("modules.json", "1_Pooling/config.json", "chat_template.json", "additional_chat_templates/tool_use.jinja"),
+    *("qwen.tiktoken", "tiktoken.model"),
+)
+
+
 @pytest.fixture
 def hub(cache: Path) -> Iterator[Hub]:
     golden = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
-    golden |= {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
-    others = ("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md")
+    golden |= dict.fromkeys(BESIDE, b"{}")
+    others = (
+        *("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md"),
+        *("adapter/adapter.safetensors", "onnx/config.json", "assets/config.json"),
+    )
     with serving_hub(golden | dict.fromkeys(others, b"never to be fetched")) as hub:
         yield hub
 
@@ -149,7 +158,7 @@ def test_only_data_is_fetched(hub: Hub, cache: Path) -> None:
     assert result.returncode == 0, result.stderr
     directory = Path(result.stdout.strip())
     wanted = {path.name for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
-    wanted |= {"modules.json", "1_Pooling/config.json"}
+    wanted |= {*BESIDE}
     assert {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()} == wanted
     assert {path.partition(f"/{'1' * 40}/")[2] for path in hub.asked if "/resolve/" in path} == wanted
     assert load_params(directory, load_model_config(directory), progress=False)

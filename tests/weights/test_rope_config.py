@@ -13,7 +13,7 @@ from tests.support.hub_configs import HUB
 
 
 def read(directory: Path, **fields: Any) -> DecoderConfig:
-    (directory / "config.json").write_text(json.dumps(HUB["Qwen3-0.6B"][0] | fields))
+    (directory / "config.json").write_text(json.dumps(HUB["Qwen3-0.6B"].config | fields))
     return read_model_config(directory)
 
 
@@ -67,3 +67,21 @@ def test_the_old_name_of_a_type_is_the_same_type(tmp_path: Path, caplog: pytest.
     )
     assert old == new
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["mscale", "mscale_all_dim", "beta_fast", "beta_slow"])
+def test_a_zero_means_none_to_yarn(tmp_path: Path, name: str) -> None:
+    """As to transformers, and so in files of Devstral 2."""
+    there = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    there |= {"mscale": 0.5, "mscale_all_dim": 0.8}
+    without = {key: value for key, value in there.items() if key != name}
+    assert read(tmp_path, rope_scaling=there | {name: 0}) == read(tmp_path, rope_scaling=without)
+    assert read(tmp_path, rope_scaling=there | {name: 0.3}) != read(tmp_path, rope_scaling=without)
+    with pytest.raises(ConfigError, match=f"{name} must be a positive number, not False"):
+        read(tmp_path, rope_scaling=there | {name: False})
+
+
+def test_queries_that_are_scaled_by_nothing_are_not_scaled(tmp_path: Path) -> None:
+    data = HUB["Devstral-2-123B-Instruct"].config
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    assert read_model_config(tmp_path).positions.query_scale is None

@@ -1,14 +1,16 @@
 """Encodings of weights in checkpoints, one in each module, and how config.json names them. Host only, no jax."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import Fields, text_part
+from jaxgen.weights.encodings.auto_round import read_auto_round
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.compressed_tensors import read_compressed_tensors
 from jaxgen.weights.encodings.encoding import Encoding
-from jaxgen.weights.encodings.fp8 import read_fp8
+from jaxgen.weights.encodings.fp8 import read_fbgemm, read_fp8
 from jaxgen.weights.encodings.gptq import read_gptq
 from jaxgen.weights.encodings.modelopt import read_modelopt
 from jaxgen.weights.encodings.mxfp4 import read_mxfp4
@@ -17,7 +19,10 @@ from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member, read_json
 METHODS: dict[str, Callable[[Fields], tuple[Encoding, ...]]] = {
     "awq": read_awq,
     "gptq": read_gptq,
+    "auto-round": read_auto_round,
+    "intel/auto-round": read_auto_round,
     "compressed-tensors": read_compressed_tensors,
+    "fbgemm_fp8": read_fbgemm,
     "fp8": read_fp8,
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
@@ -34,18 +39,30 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
     Which weights have which, the names of the tensors say. Raises ConfigError for a method that is not read.
     """
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
-    text = data.get("text_config")
-    about = data.get(_FIELD) or (text.get(_FIELD) if isinstance(text, Mapping) else None)
+    about = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
     if about is None:
         for file, method in QUANTIZATION_FILES.items():
             if member(directory, file).exists():
-                of_file = read_json(directory, file)
+                of_file = _plain(read_json(directory, file))
                 return _read(Fields(of_file, str(directory / file)), of_file.get("quant_method", method))
         return ()
     fields = Fields(data, source)
     if not isinstance(about, Mapping):
         raise fields.error(_FIELD, f"must be an object, not {about!r:.80}")
-    return _read(fields.below(_FIELD, about), about.get("quant_method"))
+    return _read(fields.below(_FIELD, _plain(about)), about.get("quant_method"))
+
+
+def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without what is null, and with numbers and truth that tools wrote as text."""
+    return {name: _value(value) for name, value in about.items() if value is not None}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,9}", value):
+        return int(value)
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:

@@ -36,9 +36,7 @@ FORMATS = (
     *("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision"),
     *("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"),
 )
-BESIDE = re.compile(
-    r".*\.(weight_shape|input_(global_)?scale|input_zero_point|output_scale|[kqv]_scale|[kqv]_zero_point)"
-)
+BESIDE = re.compile(r".*\.(weight_shape|input_(global_)?scale|input_zero_point|output_scale)")
 """Shapes, which the model's configuration has, and scales of activations, which are not rounded so here."""
 
 

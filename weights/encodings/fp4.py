@@ -18,7 +18,7 @@ from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix, 
 from jaxgen.weights.encodings.groups import grouped
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 
-BESIDE = re.compile(r".*\.(input_scale|[kqv]_scale)")
+BESIDE = re.compile(r".*\.input_scale")
 _WHOLE = ("F32", "BF16", "F16")
 _NVFP4 = WeightFormat(4, 16, "float32", floats=True)
 _MXFP4 = WeightFormat(4, 32, floats=True)

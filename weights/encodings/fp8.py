@@ -19,7 +19,7 @@ from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 
 _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 """Of U8 powers of two, as of F8_E8M0."""
-_BESIDE = re.compile(r".*\.(activation_scale|input_scale|output_scale|[kqv]_scale)")
+_BESIDE = re.compile(r".*\.(activation_scale|input_scale(_ub)?|output_scale)")
 _BLOCK = (128, 128)
 _NOT_A_NUMBER = 0x7F
 """The bits of it, of either sign: e4m3 has no infinity."""
@@ -72,6 +72,12 @@ def read_block(fields: Fields, name: str) -> tuple[int, int]:
     if not (outputs.is_integer() and inputs.is_integer()):
         raise fields.error(name, f"must be two integers, not {fields.get(name)!r}")
     return int(outputs), int(inputs)
+
+
+def read_fbgemm(fields: Fields) -> tuple[Fp8, ...]:
+    """Return the encoding of FBGEMM, whose scales are of each output."""
+    del fields
+    return (Fp8("FP8 (FBGEMM)"),)
 
 
 def read_fp8(fields: Fields) -> tuple[Fp8, ...]:

@@ -12,7 +12,6 @@ _FOUND: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in _
 FAMILIES: dict[str, Family] = {family.name: family for family in _FOUND}
 """By the name in a description and in manifests."""
 ARCHITECTURES: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.read}
-WRAPPERS: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.wrappers}
 
 
 def without_head(architecture: str) -> str:

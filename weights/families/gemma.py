@@ -115,7 +115,6 @@ FAMILY = Family(
         mlp_post_norm="post_feedforward_layernorm",
         norm_plus=1.0,
     ).table,
-    wrappers=("Gemma3ForConditionalGeneration",),
     # hidden_act is of old files, and not what is computed; the cache's kind is transformers'
     ignored=("hidden_act", "cache_implementation", "sliding_window_pattern", "layer_types", "attn_logit_softcapping"),
 )

@@ -44,7 +44,6 @@ FAMILY = Family(
     name="llama",
     read={"LlamaForCausalLM": read_llama, "MistralForCausalLM": read_mistral},
     parameters=DecoderNames().table,
-    wrappers=("Mistral3ForConditionalGeneration",),
     # max_sequence_length repeats max_position_embeddings, and the others say which class wrote the file
     ignored=("pretraining_tp", "max_sequence_length", "is_llama_config"),
 )

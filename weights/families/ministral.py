@@ -26,7 +26,8 @@ def read_ministral(
     types = read_layer_types(fields, sizes["num_layers"], lambda _layer: True)
     others = (_BETA, "max_position_embeddings")  # repeats that of the model
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=theta, others=others)
-    beta = rope_fields(fields).positive_or_null(_BETA)
+    about = rope_fields(fields)
+    beta = None if about.data.get(_BETA) == 0 else about.positive_or_null(_BETA)  # queries times 1 + 0 * ln(...)
     scale = None if beta is None else QueryScale(beta=beta, original_max_position=rope.original_max_position)
     return DecoderConfig(
         **sizes,

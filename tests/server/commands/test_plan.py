@@ -27,6 +27,7 @@ from tests.support.fake_gpu import H200
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
 from tests.support.hub import serving_hub
 from tests.support.sparse_checkpoints import LLAMA_70B, LLAMA_70B_PARAMETERS, make_llama
+from tests.support.tiny_tokenizers import byte_level, save
 
 GIB = 2**30
 
@@ -235,8 +236,19 @@ def run(*arguments: str, **environment: Any) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, check=False, capture_output=True, text=True, **environment)
 
 
-def test_neither_jax_nor_a_device_is_opened() -> None:
-    for arguments in (["plan"], ["models", str(GOLDENS / "llama")]):
+def test_a_tokenizer_that_cannot_be_loaded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, words = str(GOLDENS / "llama"), save(byte_level(), tmp_path / "words")
+    said = planned(capsys, model)["tokenizer_problem"]
+    assert said.startswith(f"{model} has no tokenizer: add its tokenizer.json, or name ")
+    assert main(["plan", model]) == 0
+    assert f"tokenizer         none, so serve would not start: {said}" in capsys.readouterr().out.splitlines()
+    assert planned(capsys, model, "--tokenizer", str(words))["tokenizer_problem"] is None
+
+
+def test_neither_jax_nor_a_device_is_opened(tmp_path: Path) -> None:
+    model = copy_golden("llama", tmp_path / "model")
+    byte_level().save(str(model / "tokenizer.json"))
+    for arguments in (["plan"], ["models", str(model)]):
         done = run(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -245,6 +257,7 @@ def test_a_hub_id_and_what_is_said_offline(tmp_path: Path, capsys: pytest.Captur
     source = make_llama(
         tmp_path / "source", LLAMA_70B | {"num_hidden_layers": 2, "vocab_size": 1024, "hidden_size": 512}
     )
+    byte_level().save(str(source / "tokenizer.json"))
     with serving_hub({path.name: path.read_bytes() for path in source.iterdir()}) as hub:
         arguments = ["plan", "org/model", "--device-memory", "24GiB", "--json"]
         done = run(*arguments, env=hub.environment(tmp_path / "hub"))

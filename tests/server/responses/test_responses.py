@@ -313,6 +313,14 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], para
     assert engine.requests == []
 
 
+@pytest.mark.parametrize("kind", ["input_image", "input_file"])
+def test_a_part_that_is_no_text_is_refused_by_its_type(kind: str) -> None:
+    given = [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}, {"type": kind}]}]
+    error = error_of(ask(tool_engine("hermes", "Hello"), 400, input=given))
+    says = f"input.0.content.1.type: this server reads text alone, and no part of the type '{kind}'."
+    assert (error["message"], error["param"]) == (says, "input.0.content.1.type")
+
+
 def test_a_model_without_a_template_says_so() -> None:
     assert "--chat-template" in error_of(ask(fake_engine(), 400))["message"]
 

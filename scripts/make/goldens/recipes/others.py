@@ -90,6 +90,27 @@ GRANITE = {
     ),
 }
 
+_HYBRID = {
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 48,
+    "intermediate_size": 96,
+    "layer_types": [FULL, FULL],
+    "position_embedding_type": "rope",
+    "mamba_n_heads": 8,
+}
+
+GRANITE4 = {
+    "granite_hybrid": Variant(
+        architecture="GraniteMoeHybridForCausalLM",
+        settings=GATED | _MULTIPLIERS | TIED | _HYBRID,
+        embedding=0.7,
+        least_gap=2e-3,
+        contrasts=(*_OF_GRANITE, {"position_embedding_type": None}),
+        spelling=Spelling(old=True, add={"layer_types": ["attention", "attention"], "init_method": "mup"}),
+    ),
+}
+
 # Its class replaces null by ends outside this vocabulary.
 _GLM4 = GATED | {"head_dim": 24, "eos_token_id": [3, 5]}
 _HALF = rope(partial_rotary_factor=0.5)
@@ -219,4 +240,4 @@ NEOX = {
     ),
 }
 
-VARIANTS = OLMO | GRANITE | GLM4 | FALCON | PHI | NEOX
+VARIANTS = OLMO | GRANITE | GRANITE4 | GLM4 | FALCON | PHI | NEOX

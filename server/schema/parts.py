@@ -1,0 +1,12 @@
+"""Parts of a message's content that are no text."""
+
+from typing import Any, NoReturn
+
+from pydantic_core import PydanticCustomError
+
+
+def refuse_part(kind: Any) -> NoReturn:
+    """Refuse a part by its type."""
+    raise PydanticCustomError(
+        "no_text", "this server reads text alone, and no part of the type {kind}", {"kind": repr(str(kind)[:100])}
+    )
