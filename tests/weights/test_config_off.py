@@ -54,14 +54,14 @@ def test_what_transformers_has_on_is_known(tmp_path: Path, architecture: str, ki
 
 
 def test_an_unknown_field_that_is_on_would_be_found(tmp_path: Path) -> None:
-    data = HUB["Qwen3-0.6B"][0] | {"use_other_layers": True, "other_scale": 2.0}
+    data = HUB["Qwen3-0.6B"].config | {"use_other_layers": True, "other_scale": 2.0}
     assert unknown(tmp_path, data) == ["other_scale", "use_other_layers"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_attention_in_both_directions_is_refused_in_each_family(tmp_path: Path, name: str) -> None:
     """transformers reads ``is_causal`` for every decoder, and no class of configurations has it as a field."""
-    data = next(HUB[one][0] for one in HUB if described(one).family == name)
+    data = next(HUB[one].config for one in HUB if described(one).family == name)
     assert read_model_config(write(tmp_path, data | {"is_causal": True}))
     assert read_model_config(write(tmp_path, data | {"is_causal": None}))
     for off in (False, 0):
@@ -97,7 +97,7 @@ def test_also_of_the_text_of_a_model_of_more_than_text(tmp_path: Path) -> None:
 def test_code_of_the_models_own_is_not_run_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, listed: object, named: str | None
 ) -> None:
-    data = HUB["Qwen3-0.6B"][0]
+    data = HUB["Qwen3-0.6B"].config
     assert read_model_config(write(tmp_path, data | {"auto_map": listed})) == read_model_config(write(tmp_path, data))
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == (named is not None)

@@ -8,8 +8,10 @@ from tests.support.hub_configs import HUB, described
 
 
 @pytest.mark.parametrize("name", HUB)
-def test_a_model_of_the_hub_is_read_and_has_its_size(name: str) -> None:
-    assert in_short(num_parameters(described(name))) == HUB[name][1]
+def test_a_model_of_the_hub_is_read_and_has_its_size_and_its_context(name: str) -> None:
+    """A field for the context that is not read leaves a shorter one."""
+    config = described(name)
+    assert (in_short(num_parameters(config)), config.max_position) == (HUB[name].parameters, HUB[name].context)
 
 
 def test_each_family_has_one() -> None:

@@ -13,7 +13,7 @@ from tests.support.hub_configs import HUB
 
 
 def read(directory: Path, **fields: Any) -> DecoderConfig:
-    (directory / "config.json").write_text(json.dumps(HUB["Qwen3-0.6B"][0] | fields))
+    (directory / "config.json").write_text(json.dumps(HUB["Qwen3-0.6B"].config | fields))
     return read_model_config(directory)
 
 
