@@ -87,7 +87,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
 
 def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> DecoderConfig:
     try:
-        config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+        described = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+        config = replace(described, family=family.name)
     except ConfigError as error:
         if str(error).startswith(fields.source):
             raise
