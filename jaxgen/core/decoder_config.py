@@ -97,7 +97,7 @@ class AttentionConfig:
     qk_norm_rows: bool = False
     """Whether it is over all heads of a token together, not over each head."""
     qk_norm_heads: bool = False
-    """Whether each head has a weight of its own, [heads, head_dim], which is late; there is no bias then."""
+    """Whether each head has a weight of its own, [heads, head_dim], multiplied in float32; there is no bias then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

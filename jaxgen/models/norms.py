@@ -41,7 +41,10 @@ class LayerNorm(nnx.Module):
 
 
 class HeadNorm(nnx.Module):
-    """A norm of each head, with a weight [H, d] that is multiplied in float32 before the result is rounded."""
+    """A norm of each head with a weight of its own, [H, d], multiplied in float32 before the result is rounded.
+
+    The kernels' norms have one weight for all rows, so they normalise in float32 and the weight follows.
+    """
 
     def __init__(self, config: NormConfig, heads: int, head_dim: int, *, dtype: str, stack: Shape = ()):
         self.weight = nnx.Param(jnp.ones((*stack, heads, head_dim), jnp.dtype("float32" if config.late else dtype)))

@@ -15,12 +15,12 @@ for every prompt number i,
     logits_i  float32 [R, V]    the logits after each of them
     pooled_i  float32 [3, D]    mean, last and first of what the head takes of the prompt
 
-and ``bfloat16``, how far transformers' own bfloat16 is from these logits (``narrow.py``), so that ``logits_i[rows_i == T - 1].argmax()`` is ``greedy_i[0]``. The seed of each checkpoint is the first at which
-every greedy token leads the second best by at least ``least_gap`` and the worst chosen expert the best of the others by
-at least MIN_ROUTER_GAP, so that rounding changes neither, and continuations vary. What is made is checked: each
-contrast of the recipe and each tensor moves the logits by more than the tests tolerate, and transformers reads the same
-model from the files. Where no seed passes, an error counts what each failed in. Made again, a golden is the same to the
-byte.
+and ``bfloat16``, how far transformers' own bfloat16 is from these logits (``narrow.py``).
+``logits_i[rows_i == T - 1].argmax()`` is ``greedy_i[0]``. The seed of a checkpoint is the first at which every greedy
+token leads the second best by at least ``least_gap`` and the worst chosen expert the best of the others by at least
+MIN_ROUTER_GAP, so that rounding changes neither; continuations vary, and each contrast of the recipe and each tensor
+moves the logits by more than the tests tolerate. Where no seed passes, an error counts what each failed in.
+transformers must read the same model from the files. Made again, a golden is the same to the byte.
 """
 
 import argparse
@@ -60,7 +60,9 @@ def make(name: str, variant: Variant) -> None:
     write(GOLDENS / name, variant, found.model, found.answers)
     size = sum(path.stat().st_size for path in (GOLDENS / name).iterdir())
     gap, (change, part) = min(answer.gap for answer in found.answers), found.least_change
-    print(f"{name}: seed {found.seed}, smallest gap {gap:.4f}, least change {change:.1e} by {part}, {size / 1000:.0f} kB")
+    print(
+        f"{name}: seed {found.seed}, smallest gap {gap:.4f}, least change {change:.1e} by {part}, {size / 1000:.0f} kB"
+    )
 
 
 if __name__ == "__main__":
