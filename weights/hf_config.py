@@ -28,7 +28,7 @@ _OUTER = (
     *("is_causal", "auto_map"),
 )
 """Fields that hold for the text too, where the file is that of a model of more than text."""
-_IGNORED = (
+IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
     "transformers.js_config",
@@ -96,7 +96,7 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
     # transformers reads it for every decoder, and no class has it as a field
     fields.must_be("is_causal", True, BOTH_WAYS)
     _warn_of_code(fields, architecture)
-    known = fields.used.union(_IGNORED, family.ignored)
+    known = fields.used.union(IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
         # what is off or empty asks for nothing: a test finds that each field of transformers' classes is known here
         # whose default is another; what begins with _ is a note of the library that wrote it
