@@ -120,7 +120,7 @@ def read_decoder(
         fields.choice("hidden_act", activation, (activation,))
     in_attention = attention_bias is not None and fields.boolean("attention_bias", attention_bias)
     in_mlp = mlp_bias is not None and fields.boolean("mlp_bias", mlp_bias)
-    read = {
+    read: dict[str, Any] = {
         "norm": NormConfig(kind="layer" if layer_norm else "rms", eps=fields.positive(eps_name, eps), late=late),
         "attention": AttentionConfig(qkv_bias=in_attention, out_bias=in_attention),
         "mlp": MLPConfig(gated=gated, activation=of_mlp, up_bias=in_mlp, down_bias=in_mlp),

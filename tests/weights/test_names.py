@@ -102,6 +102,12 @@ def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
         assert bits(again[key].astype(stored.dtype)) == bits(stored), key
 
 
+def described(golden: str) -> DecoderConfig:
+    config = load_model_config(GOLDENS / golden)
+    assert isinstance(config, DecoderConfig)
+    return config
+
+
 TABLES = {name: one.parameters.__self__ for name, one in FAMILIES.items() if hasattr(one.parameters, "__self__")}
 """The names of each family that has one set of them."""
 
@@ -110,7 +116,7 @@ TABLES = {name: one.parameters.__self__ for name, one in FAMILIES.items() if has
 def test_each_name_of_a_family_is_that_of_a_module_in_one_of_its_goldens(family: str) -> None:
     """What is misspelt, or names a part that the family has not, would be the default's in silence."""
     names, usual = TABLES[family], DecoderNames()
-    configs = [config for golden in NAMES if (config := load_model_config(GOLDENS / golden)).family == family]
+    configs = [config for golden in NAMES if (config := described(golden)).family == family]
     modules = {source.name.rpartition(".")[0] for one in configs for p in parameters(one) for source in p.sources}
     for about in fields(DecoderNames):
         value = getattr(names, about.name)
@@ -122,13 +128,13 @@ def test_each_name_of_a_family_is_that_of_a_module_in_one_of_its_goldens(family:
 
 
 def test_an_order_of_rows_that_fits_no_module_is_refused() -> None:
-    config = load_model_config(GOLDENS / "llama")
+    config = described("llama")
     with pytest.raises(ValueError, match=r"rows names self_attn\.query, which is no module of a layer of llama"):
         DecoderNames(rows={"self_attn.query": interleaved_queries}).table(config)
 
 
 def test_norms_of_queries_and_keys_have_the_order_of_their_rows() -> None:
-    config = load_model_config(GOLDENS / "qwen3")
+    config = described("qwen3")
     table = {one.path: one.sources for one in DecoderNames(rows=INTERLEAVED).table(config)}
     within = (0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
     assert [table[f"layers.attn.{part}_norm.weight"][0].rows for part in "qk"] == [within, within]
