@@ -17,8 +17,9 @@ class DecoderNames:
     """Names of modules in a checkpoint, by what they are; those in a layer follow ``layer``.
 
     ``qkv`` and ``gate_up`` name the modules whose rows, one after another, are those of the merged matrices: three or
-    two, or one that has all. ``rows``: for a module whose rows are in another order, the order. ``transposed``:
-    matrices are stored as [in, out] in the layers. ``norm_plus``: what is added to norms' weights.
+    two, or one that has all. ``rows``: for a module whose rows are in another order, the order; norms of queries and
+    keys have that of their projections. ``{head}`` in the name of such a norm: each head has a tensor of its own.
+    ``transposed``: matrices are stored as [in, out] in the layers. ``norm_plus``: what is added to norms' weights.
     """
 
     embed: str = "model.embed_tokens"
@@ -53,8 +54,12 @@ class DecoderNames:
     norm_plus: float = 0.0
 
     def table(self, config: DecoderConfig) -> tuple[Parameter, ...]:
-        """Return all parameters of the decoder."""
-        return (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
+        """Return all parameters of the decoder. Raises ValueError for an order of rows of a module that it has not."""
+        table = (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
+        modules = {source.name.rpartition(".")[0] for parameter in table for source in parameter.sources}
+        if unused := sorted(name for name in self.rows if f"{self.layer}.{name}" not in modules):
+            raise ValueError(f"rows names {unused[0]}, which is no module of a layer of {config.family}")
+        return table
 
     def _ends(self, config: DecoderConfig) -> list[Parameter]:
         width, narrow, offset = config.hidden_size, config.embedding_width, config.positions.table_offset
@@ -77,13 +82,28 @@ class DecoderNames:
         found = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, about.qkv_bias)
         found += self._stacked(config, "attn.out", {self.out: width}, heads, about.out_bias)
         if about.qk_norm is not None:
-            each = (heads, kv_heads) if about.qk_norm_rows else (config.head_dim, config.head_dim)
-            for path, name, size in zip(("q_norm", "k_norm"), (self.q_norm, self.k_norm), each, strict=True):
-                found += self._layer_norm(config, f"attn.{path}", name, about.qk_norm, size)
+            found += self._qk_norm(config, "q_norm", self.q_norm, about.qk_norm, self.qkv[0], config.num_heads)
+            found += self._qk_norm(config, "k_norm", self.k_norm, about.qk_norm, self.qkv[-2:][0], config.num_kv_heads)
         if about.sinks:
             source = Source(f"{self.layer}.{self.sinks}", (config.num_heads,))
             found.append(Parameter("layers.attn.sinks", (source,), config.num_layers, dtype="float32"))
         return found
+
+    def _qk_norm(
+        self, config: DecoderConfig, path: str, name: str, norm: NormConfig, module: str, heads: int
+    ) -> list[Parameter]:
+        """Return the norm of queries or keys, whose weight has the order of the rows that ``module`` gives them."""
+        about, in_order = config.attention, len(self.qkv) == 3 and module in self.rows
+        size = config.head_dim * (heads if about.qk_norm_rows else 1)
+        order = self.rows[module](config)[:size] if in_order else None  # that of the first head is that of all
+        if not about.qk_norm_heads:
+            return self._layer_norm(config, f"attn.{path}", name, norm, size, order)
+        # a tensor for each head, as for each expert, or one for all
+        shape = (size,) if "{head}" in name else (heads, size)
+        name = name.replace("{head}", "{expert}")
+        weight = Source(f"{self.layer}.{name}.weight", shape, rows=order, is_bias=True)
+        dtype: DType | None = "float32" if norm.late else None
+        return [Parameter(f"layers.attn.{path}.weight", (weight,), config.num_layers, heads, self.norm_plus, dtype)]
 
     def _mlp(self, config: DecoderConfig) -> list[Parameter]:
         about, width, inner = config.mlp, config.hidden_size, config.intermediate_size
@@ -149,19 +169,34 @@ class DecoderNames:
         found = [Parameter(f"layers.{path}.weight", tuple(weights), config.num_layers)]
         return found + ([Parameter(f"layers.{path}.bias", tuple(biases), config.num_layers)] if bias else [])
 
-    def _layer_norm(self, config: DecoderConfig, path: str, name: str, norm: NormConfig, width: int) -> list[Parameter]:
-        return self._norm(f"layers.{path}", f"{self.layer}.{name}", norm, width, config.num_layers)
+    def _layer_norm(
+        self,
+        config: DecoderConfig,
+        path: str,
+        name: str,
+        norm: NormConfig,
+        width: int,
+        rows: tuple[int, ...] | None = None,
+    ) -> list[Parameter]:
+        return self._norm(f"layers.{path}", f"{self.layer}.{name}", norm, width, config.num_layers, rows)
 
     def _norm(
-        self, path: str, name: str, norm: NormConfig, width: int, num_layers: int | None = None
+        self,
+        path: str,
+        name: str,
+        norm: NormConfig,
+        width: int,
+        num_layers: int | None = None,
+        rows: tuple[int, ...] | None = None,
     ) -> list[Parameter]:
         if not norm.affine:
             return []
         dtype: DType | None = "float32" if norm.late else None
-        weight = (Source(f"{name}.weight", (width,)),)
+        weight = (Source(f"{name}.weight", (width,), rows=rows),)
         found = [Parameter(f"{path}.weight", weight, num_layers, plus=self.norm_plus, dtype=dtype)]
         if norm.kind == "layer" and norm.bias:
-            found.append(Parameter(f"{path}.bias", (Source(f"{name}.bias", (width,), is_bias=True),), num_layers))
+            bias = Source(f"{name}.bias", (width,), rows=rows, is_bias=True)
+            found.append(Parameter(f"{path}.bias", (bias,), num_layers))
         return found
 
 

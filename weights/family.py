@@ -1,13 +1,67 @@
-"""A family of models: how its config.json is read, and what its tensors are called. Host only, no jax."""
+"""A family of models: how its config.json is read, and what its tensors are called. Host only, no jax.
+
+All that a module of ``families`` needs can be imported from here.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import Activation, DecoderConfig
+from jaxgen.core.decoder_config import (
+    Activation,
+    AttentionConfig,
+    DecoderConfig,
+    HeadConfig,
+    MLPConfig,
+    NormConfig,
+    PositionConfig,
+    QueryScale,
+    RopeConfig,
+)
+from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.config_fields import REQUIRED, Fields
-from jaxgen.weights.tensors import Parameter
+from jaxgen.weights.decoder_names import DecoderNames
+from jaxgen.weights.rope_config import demand_rope, read_rope, rope_fields
+from jaxgen.weights.row_orders import INTERLEAVED, by_head, by_kv_head
+from jaxgen.weights.tensors import Parameter, Source
+
+__all__ = [
+    "BOTH_WAYS",
+    "FULL",
+    "INTERLEAVED",
+    "MOE_TRAINING",
+    "SLIDING",
+    "Activation",
+    "AttentionConfig",
+    "DType",
+    "DecoderConfig",
+    "DecoderNames",
+    "Family",
+    "Fields",
+    "HeadConfig",
+    "MLPConfig",
+    "MoEConfig",
+    "NormConfig",
+    "Parameter",
+    "PositionConfig",
+    "QueryScale",
+    "RopeConfig",
+    "Source",
+    "by_head",
+    "by_kv_head",
+    "demand_rope",
+    "one_window",
+    "read_activation",
+    "read_decoder",
+    "read_head_dim",
+    "read_layer_types",
+    "read_rope",
+    "read_sizes",
+    "replace",
+    "rope_fields",
+    "windows_of",
+]
 
 MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 """Fields of models with experts that only their training reads."""
@@ -28,6 +82,52 @@ class Family:
     parameters: Callable[[Any], tuple[Parameter, ...]]
     ignored: tuple[str, ...] = ()
     unread: str | None = None
+
+
+def read_decoder(
+    fields: Fields,
+    dtype: DType,
+    *,
+    max_position: int,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    eps: float = 1e-6,
+    eps_name: str = "rms_norm_eps",
+    layer_norm: bool = False,
+    late: bool = False,
+    activation: str = "silu",
+    gated: bool = True,
+    attention_bias: bool | None = None,
+    mlp_bias: bool | None = None,
+    theta: float = 10_000.0,
+    partial: float | None = None,
+    tied: bool = False,
+    **parts: Any,
+) -> DecoderConfig:
+    """Return the description that the fields shared by nearly all families give. Raises ConfigError.
+
+    Values are the family's defaults. ``kv_heads``, ``head_dim``: as for ``read_sizes``; ``theta``, ``partial``: as for
+    ``read_rope``. ``eps``: of the field ``eps_name``. ``layer_norm``: the norms are LayerNorms with a bias, not RMS
+    norms; ``late``: as for NormConfig. ``gated``: then no other activation is computed. ``attention_bias``,
+    ``mlp_bias``: of the fields of these names; None: there is neither field nor bias. ``parts``: fields of
+    DecoderConfig, in place of what is read so.
+    """
+    sizes = read_sizes(fields, dtype, max_position=max_position, kv_heads=kv_heads, head_dim=head_dim)
+    of_mlp = "silu" if gated else read_activation(fields, "hidden_act", activation)
+    if gated:
+        fields.choice("hidden_act", activation, (activation,))
+    in_attention = attention_bias is not None and fields.boolean("attention_bias", attention_bias)
+    in_mlp = mlp_bias is not None and fields.boolean("mlp_bias", mlp_bias)
+    read: dict[str, Any] = {
+        "norm": NormConfig(kind="layer" if layer_norm else "rms", eps=fields.positive(eps_name, eps), late=late),
+        "attention": AttentionConfig(qkv_bias=in_attention, out_bias=in_attention),
+        "mlp": MLPConfig(gated=gated, activation=of_mlp, up_bias=in_mlp, down_bias=in_mlp),
+        "head": HeadConfig(tied=fields.boolean("tie_word_embeddings", tied)),
+    }
+    if "positions" not in parts:
+        rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=theta, partial=partial)
+        read["positions"] = PositionConfig(ropes=(rope,))
+    return DecoderConfig(**sizes, **(read | parts))
 
 
 def read_sizes(
@@ -74,6 +174,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu": "gelu",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
 }
 """By their names in config.json."""
@@ -89,6 +190,12 @@ def read_layer_types(fields: Fields, num_layers: int, slides: Callable[[int], bo
     wanted = f"{FULL!r} and {SLIDING!r}"
     listed = fields.by_layer("layer_types", num_layers, wanted, lambda kind: kind in (SLIDING, FULL))
     return listed or tuple(SLIDING if slides(layer) else FULL for layer in range(num_layers))
+
+
+def one_window(fields: Fields, default: int | None = None) -> tuple[int | None, ...]:
+    """Return ``sliding_window`` for each layer; empty if it is null."""
+    window = fields.size_or_null("sliding_window", default)
+    return () if window is None else (window,) * fields.size("num_hidden_layers")
 
 
 def windows_of(layer_types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:

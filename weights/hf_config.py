@@ -24,7 +24,7 @@ from jaxgen.weights.wrappers import WRAPPERS, text_of
 
 logger = logging.getLogger(__name__)
 
-_IGNORED = (
+IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
     "transformers.js_config",
@@ -82,7 +82,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
 
 def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> DecoderConfig:
     try:
-        config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+        described = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+        config = replace(described, family=family.name)
     except ConfigError as error:
         if str(error).startswith(fields.source):
             raise
@@ -90,7 +91,7 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
     # transformers reads it for every decoder, and no class has it as a field
     fields.must_be("is_causal", True, BOTH_WAYS)
     _warn_of_code(fields, architecture)
-    known = fields.used.union(_IGNORED, family.ignored)
+    known = fields.used.union(IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
         # what is off or empty asks for nothing: a test finds that each field of transformers' classes is known here
         # whose default is another; what begins with _ is a note of the library that wrote it

@@ -80,6 +80,8 @@ def read_rope(
     share = rope.positive("partial_rotary_factor", 1.0 if partial is None else partial)
     if partial is None and share != 1.0:
         raise rope.error("partial_rotary_factor", "other than 1 is not supported")
+    if share == 1.0 and head_dim % 2:
+        raise fields.error("head_dim", f"must be even for rotary positions, not {head_dim}")
     rotary_dim = int(head_dim * share)
     if not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
         raise rope.error("partial_rotary_factor", f"{share} of head_dim {head_dim} must be even and 2 or more")

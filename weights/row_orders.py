@@ -28,6 +28,10 @@ def interleaved_keys(config: DecoderConfig) -> tuple[int, ...]:
     return _halves(config, config.num_kv_heads)
 
 
+INTERLEAVED = {"self_attn.q_proj": interleaved_queries, "self_attn.k_proj": interleaved_keys}
+"""For modules of these names: rotary pairs are neighbours in files."""
+
+
 def _halves(config: DecoderConfig, heads: int) -> tuple[int, ...]:
     rotary = config.positions.ropes[0].rotary_dim or config.head_dim
     rows = np.arange(heads * config.head_dim).reshape(heads, config.head_dim)

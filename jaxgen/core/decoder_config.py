@@ -68,8 +68,8 @@ class RopeConfig:
 class NormConfig:
     """``kind`` rms: x / rms(x) * weight; layer: (x - mean) / std * weight + bias.
 
-    ``late``: the weight is multiplied in float32, before the result is rounded (Gemma, OLMo 2); otherwise x / rms(x) is
-    rounded first (Llama). ``affine`` False: neither weight nor bias.
+    ``late``: the weight is float32 and multiplied before the result is rounded (Gemma, OLMo 2, Nemotron). Otherwise it
+    has the model's dtype, and an RMS norm rounds x / rms(x) first (Llama). ``affine`` False: neither weight nor bias.
     """
 
     kind: Literal["rms", "layer"] = "rms"
@@ -96,6 +96,8 @@ class AttentionConfig:
     """Of queries and keys before their rotation."""
     qk_norm_rows: bool = False
     """Whether it is over all heads of a token together, not over each head."""
+    qk_norm_heads: bool = False
+    """Whether each head has a weight of its own, [heads, head_dim], multiplied in float32; there is no bias then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +150,13 @@ class HeadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(ModelConfig):
-    """A decoder. ``family``: the name of the file of jaxgen/weights/families that knows its checkpoints.
+    """A decoder. ``family``: the name of the file of jaxgen/weights/families that knows its checkpoints, if one does.
 
     ``embed_size``: width of the embedding, with projections around the layers if it is not ``hidden_size`` (OPT-350m).
     ``embed_scale``, rounded to their dtype, multiplies embeddings, and ``residual_scale`` what attention and MLP add.
     """
 
-    family: str
+    family: str = ""
     norm: NormConfig
     positions: PositionConfig
     placement: Placement = "pre"

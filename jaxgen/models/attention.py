@@ -13,7 +13,7 @@ from jaxgen.kernels.choice import Angles, Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Linear, Shape
-from jaxgen.models.norms import Norm, make_norm
+from jaxgen.models.norms import HeadNorm, Norm, make_norm
 from jaxgen.models.positions import Positional, Window
 
 
@@ -88,6 +88,8 @@ class Attention(nnx.Module):
         about, width = self.config.attention, self.config.head_dim
         if about.qk_norm is None:
             return None
+        if about.qk_norm_heads:
+            return HeadNorm(about.qk_norm, heads, width, dtype=self.config.dtype, stack=stack)
         return make_norm(
             about.qk_norm, heads * width if about.qk_norm_rows else width, dtype=self.config.dtype, stack=stack
         )
@@ -141,6 +143,6 @@ class Attention(nnx.Module):
         if norm is None:
             return x
         T, H, d = x.shape
-        if self.config.attention.qk_norm_rows:
+        if self.config.attention.qk_norm_rows or self.config.attention.qk_norm_heads:
             return norm(x.reshape(T, H * d), num_tokens, kernels).reshape(x.shape)
         return norm(x.reshape(T * H, d), jnp.asarray(num_tokens) * H, kernels).reshape(x.shape)

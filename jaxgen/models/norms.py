@@ -23,14 +23,13 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """(x - mean) / std * weight + bias; without weight and bias if not ``affine``."""
+    """(x - mean) / std * weight + bias; without weight and bias if not ``affine``. A late one has a float32 weight."""
 
-    def __init__(
-        self, width: int, *, affine: bool, dtype: str, stack: Shape = (), eps: float = 1e-5, bias: bool = True
-    ):
-        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype))) if affine else None
-        self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if affine and bias else None
-        self.eps = eps
+    def __init__(self, config: NormConfig, width: int, *, dtype: str, stack: Shape = ()):
+        of_weight = jnp.dtype("float32" if config.late else dtype)
+        self.weight = nnx.Param(jnp.ones((*stack, width), of_weight)) if config.affine else None
+        self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if config.affine and config.bias else None
+        self.eps = config.eps
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
         weight = None if self.weight is None else self.weight[...]
@@ -41,11 +40,33 @@ class LayerNorm(nnx.Module):
         return normed
 
 
-Norm = RMSNorm | LayerNorm
+class HeadNorm(nnx.Module):
+    """A norm of each head with a weight of its own, [H, d], multiplied in float32 before the result is rounded.
+
+    The kernels' norms have one weight for all rows, so they normalise in float32 and the weight follows.
+    """
+
+    def __init__(self, config: NormConfig, heads: int, head_dim: int, *, dtype: str, stack: Shape = ()):
+        self.weight = nnx.Param(jnp.ones((*stack, heads, head_dim), jnp.dtype("float32" if config.late else dtype)))
+        self.kind, self.eps = config.kind, config.eps
+
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        weight = self.weight[...].astype(jnp.float32)
+        heads, head_dim = weight.shape
+        wide, rows = x.astype(jnp.float32).reshape(-1, head_dim), jnp.asarray(num_tokens) * heads
+        if self.kind == "rms":
+            normed = kernels.rms_norm(wide, jnp.ones(head_dim, jnp.float32), rows, eps=self.eps)
+        else:
+            normed = kernels.layer_norm(wide, None, None, rows, eps=self.eps)
+        scaled: Array = normed.reshape(-1, heads, head_dim) * weight
+        return scaled.astype(x.dtype).reshape(x.shape)
+
+
+Norm = RMSNorm | LayerNorm | HeadNorm
 
 
 def make_norm(config: NormConfig, width: int, *, dtype: str, stack: Shape = ()) -> Norm:
     """Return the norm that ``config`` describes; a late one has a float32 weight."""
     if config.kind == "rms":
         return RMSNorm(width, eps=config.eps, dtype="float32" if config.late else dtype, stack=stack)
-    return LayerNorm(width, affine=config.affine, dtype=dtype, stack=stack, eps=config.eps, bias=config.bias)
+    return LayerNorm(config, width, dtype=dtype, stack=stack)

@@ -15,6 +15,7 @@ from jaxgen.tools.determinism import Scenario, Verifier
 
 VERIFY_CONTEXT = 512
 """Default for the longest sequence of ``verify_determinism``."""
+_LEAST_BUDGET, _LEAST_BLOCK = 8, 8
 
 
 def verify_determinism(
@@ -33,7 +34,8 @@ def verify_determinism(
 ) -> tuple[dict[str, Any], list[Scenario]]:
     """Return the settings that were verified and the result of each scenario; see jaxgen.tools.determinism.
 
-    By default sequences are short, yet longer than a step, with blocks for two of the longest. Raises ConfigError.
+    By default sequences are short, yet longer than a step, with blocks for two of the longest; for a model of a short
+    context steps and blocks are smaller than those it is served with. Raises ConfigError.
     """
     options = options or EngineOptions()
     parts = find_parts(
@@ -68,10 +70,23 @@ def verify_determinism(
 
 
 def _verify_options(parts: ResolvedModel, options: EngineOptions) -> EngineOptions:
+    """Return the options that the flags leave open, so that prompts are cut and sequences are preempted."""
     config = parts.resolve(options)
-    scheduler, block_size = config.scheduler, config.cache.block_size
+    scheduler, cache = config.scheduler, config.cache
     longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
+    budget = options.token_budget or min(scheduler.token_budget, max(longest // 2, _LEAST_BUDGET))
+    block_size = options.block_size or min(cache.block_size, max(_power_of_two(longest // 8), _LEAST_BLOCK))
     room_for_two = 2 * -(-longest // block_size)
-    num_blocks = options.num_blocks or min(config.cache.num_blocks, room_for_two)
-    budget = scheduler.token_budget
-    return replace(options, token_budget=budget, max_model_len=longest, num_blocks=num_blocks)
+    return replace(
+        options,
+        token_budget=budget,
+        max_num_seqs=options.max_num_seqs or min(scheduler.max_num_seqs, budget),
+        max_model_len=longest,
+        block_size=block_size,
+        num_blocks=options.num_blocks or min(cache.num_blocks * cache.block_size // block_size, room_for_two),
+    )
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is not above ``number``, which is 1 or more."""
+    return 1 << (max(number, 1).bit_length() - 1)

@@ -73,13 +73,16 @@ ffi::Error LayerNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weig
                      Scalar num_tokens, ffi::Result<ffi::AnyBuffer> out, float eps) {
   for (const ffi::AnyBuffer* buffer : {&weight, &bias})
     if (const char* reason = CheckNorm(x, *buffer, *out)) return Refuse(reason);
-  if (weight.element_type() != x.element_type() || bias.element_type() != x.element_type())
-    return Refuse("x, weight and bias are not of one type");
+  if (weight.element_type() != bias.element_type()) return Refuse("weight and bias are not of one type");
   WithElement(x, [&](auto element) {
-    using Element = decltype(element);
-    ForRows(pool, *out, num_tokens, [&](int64_t row) {
-      LayerNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()),
-                   static_cast<const Element*>(bias.untyped_data()), RowOf<Element>(*out, row), x.dimensions()[1], eps);
+    WithElement(weight, [&](auto of_weight) {
+      using Element = decltype(element);
+      using Weight = decltype(of_weight);
+      ForRows(pool, *out, num_tokens, [&](int64_t row) {
+        LayerNormRow(RowOf<Element>(x, row), static_cast<const Weight*>(weight.untyped_data()),
+                     static_cast<const Weight*>(bias.untyped_data()), RowOf<Element>(*out, row), x.dimensions()[1],
+                     eps);
+      });
     });
   });
   return ffi::Error::Success();

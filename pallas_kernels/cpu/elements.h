@@ -64,10 +64,10 @@ inline void RmsNormRow(const Element* row, const Weight* weight, Element* out, i
   });
 }
 
-// out = (x - mean) / std * weight + bias.
-template <typename Element>
+// out = (x - mean) / std * weight + bias, rounded once.
+template <typename Element, typename Weight>
 inline void LayerNormRow(
-    const Element* row, const Element* weight, const Element* bias, Element* out, int64_t width, float eps) {
+    const Element* row, const Weight* weight, const Weight* bias, Element* out, int64_t width, float eps) {
   Floats sum = {};
   ForVectors(width, [&](int64_t i, int count) { sum += LoadSome(row + i, count); });
   const float mean = Sum(sum) / static_cast<float>(width);

@@ -240,11 +240,12 @@ class Library:
         *,
         eps: float,
     ) -> Float[Array, "T D"]:
-        """As ``layer_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
-        on cost nothing."""
+        """As ``layer_norm_ref``, in float32 or bfloat16, with a weight that has the dtype of x or float32; raises
+        ValueError for other dtypes. Rows from ``num_tokens`` on cost nothing."""
         weight = jnp.ones(x.shape[1:], x.dtype) if weight is None else weight
         bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
-        _check_dtypes(x, weight, bias)
+        _check_dtypes(x, bias, *([] if weight.dtype == jnp.float32 else [weight]))
+        bias = bias.astype(weight.dtype)
         call = jax.ffi.ffi_call(self._target("LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, bias, num_tokens, eps=np.float32(eps))
 

@@ -165,9 +165,9 @@ def _prove_elements(library: Library, dtype: str) -> None:
     gate, up = rounded(rng.normal(size=(2, tokens + 2, width)) / 2, "float32")
     rms = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
     centered = x - x.mean(-1, keepdims=True)
-    normed = centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + eps) * weight + bias
+    normed = centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + eps)
     want = (
-        *(rms * weight, rms * late, normed),
+        *(rms * weight, rms * late, normed * weight + bias, normed * late + bias),
         *(_EXACT[name](gate) for name in ACTIVATIONS),
         *(_gated(name, gate, up) for name in GATED),
         _turned((x / 8).reshape(len(x), 7, -1)[:, 2:6], angles),
@@ -182,6 +182,7 @@ def _prove_elements(library: Library, dtype: str) -> None:
             library.rms_norm(x, weight, count, eps=eps),
             library.rms_norm(x, late, count, eps=eps),
             library.layer_norm(x, weight, bias, count, eps=eps),
+            library.layer_norm(x, late, bias, count, eps=eps),
             *(library.activate(gate, count, activation=name, dtype=dtype) for name in ACTIVATIONS),
             *(library.gated(both, count, activation=name, dtype=dtype) for name in GATED),
             library.rotated_heads(x / 8, turns, count, first=2, heads=4, head_dim=width // 7),

@@ -196,10 +196,10 @@ WEIGHTS = (
     Fault(
         "head-tied-unasked",
         "weights",
-        "weights/families/llama.py",
-        'tie_embeddings=fields.boolean("tie_word_embeddings", False)',
-        'tie_embeddings=fields.boolean("tie_word_embeddings", True)',
-        ("tests/weights/test_config.py",),
+        "weights/family.py",
+        'fields.boolean("tie_word_embeddings", tied)',
+        'fields.boolean("tie_word_embeddings", True)',
+        ("tests/weights/test_defaults.py",),
     ),
     Fault(
         "checksum-of-a-file-as-it-was",

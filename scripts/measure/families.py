@@ -20,7 +20,7 @@ from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from pallas_kernels.cpu.loading import load
 from tests.support import family_checks as checks
 from tests.support.golden_runs import SMALL, load_golden, relative_logit_error
-from tests.support.goldens import OF_FAMILIES, TRANSFORMERS_BFLOAT16, golden_answers
+from tests.support.goldens import NAMES, OF_FAMILIES, golden_answers, transformers_bfloat16
 from tests.support.paths import ROOT
 
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def table(rows: Iterable[Row]) -> list[str]:
         cells = [
             name if name == row["family"] else f"{row['family']} ({name})",
             " / ".join(f"{row[f'float32_{short}']:.0e}".replace("e-0", "e-") for short in ("XLA", "native")),
-            f"{row['bfloat16_XLA']:.4f} / {row['bfloat16_native']:.4f} / {TRANSFORMERS_BFLOAT16[name]:.4f}",
+            f"{row['bfloat16_XLA']:.4f} / {row['bfloat16_native']:.4f} / {transformers_bfloat16(name):.4f}",
             "equal" if row["greedy"][0] else "DIFFER",
             f"equal, {row['preempted'][1]}" if row["preempted"][0] else "DIFFER",
             "equal" if row["converted"] else "DIFFER",
@@ -91,7 +91,7 @@ def _all(row: Row, what: str, index: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="JSON lines")
-    parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(OF_FAMILIES)}")
+    parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--table", action="store_true", help="make the table of what the file has")
     args = parser.parse_args()
     text = args.file.read_text() if args.file.exists() else ""
@@ -104,7 +104,7 @@ def main() -> None:
                 rows[name] = measure(name, kernels)
                 with args.file.open("a") as file:
                     file.write(json.dumps(rows[name]) + "\n")
-    print("\n".join(table(rows[name] for name in OF_FAMILIES if name in rows)))
+    print("\n".join(table(rows.values())))
 
 
 if __name__ == "__main__":

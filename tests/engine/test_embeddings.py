@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from jaxgen.core.config import EngineConfig
@@ -19,13 +17,13 @@ from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.runner.step import StepOutput
 from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens
 from tests.support.golden_runs import SMALL, load_golden
-from tests.support.goldens import OF_FAMILIES, Golden, golden_answers
+from tests.support.goldens import OF_FAMILIES, golden_answers
 from tests.support.native import native as library
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(3, LLAMA.vocab_size, size=n).tolist() for n in (1, 5, 16, 17, 33, 70, 120)]
 TOLERANCE = 3e-5
-"""Largest difference of a component, relative to the largest. What is expected was itself recovered from float32."""
+"""Largest difference of a component, relative to the largest."""
 
 
 def embeds(pooling: Pooling = Pooling.MEAN) -> list[Request]:
@@ -47,24 +45,6 @@ def load() -> list[Request]:
 # --- what they are
 
 
-def pooled(name: str, answer: Golden) -> dict[Pooling, npt.NDArray[Any]]:
-    """The embeddings of a prompt as recorded, or else made of the hidden states that its logits determine."""
-    if answer.pooled is not None:
-        return dict(answer.pooled)
-    hidden = hidden_of(name, answer)[: len(answer.prompt)]
-    return {Pooling.MEAN: hidden.mean(axis=0), Pooling.LAST: hidden[-1], Pooling.CLS: hidden[0]}
-
-
-def hidden_of(name: str, answer: Golden) -> npt.NDArray[np.float64]:
-    """The final hidden states [n, D] from which transformers made the logits of all positions: the head has many more
-    rows than columns, so that logits determine them."""
-    _, params = load_golden(name)
-    head = np.asarray(params.get("lm_head.weight", params["embed.weight"]), np.float64)
-    hidden, *_ = np.linalg.lstsq(head, answer.logits.T.astype(np.float64))
-    assert np.abs(head @ hidden - answer.logits.T).max() < 1e-5 * np.abs(answer.logits).max()
-    return hidden.T
-
-
 QUICK = [("opt_350m", "XLA"), ("mistral_window", "native")]
 LONG = [(name, ("XLA", "native")[number % 2]) for number, name in enumerate(OF_FAMILIES)]
 
@@ -80,7 +60,7 @@ def test_hidden_states_are_those_of_transformers(name: str, kernels: str) -> Non
     found = embeddings(run(engine, wanted))
     worst = 0.0
     for i, answer in enumerate(answers):
-        for pooling, expected in pooled(name, answer).items():
+        for pooling, expected in answer.pooled.items():
             assert expected.shape == (config.output_size,)
             worst = max(worst, np.abs(np.array(found[f"{pooling} {i}"]) - expected).max() / np.abs(expected).max())
     print(f"{name}, {kernels}: relative error of embeddings {worst:.1e}")  # noqa: T201

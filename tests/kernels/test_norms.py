@@ -44,6 +44,12 @@ def of_scaled(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) -
     return kernel(x[:, :width], weight, None, num_tokens, eps=EPS)
 
 
+@partial(jax.jit, static_argnums=(0, 2))
+def of_late_layer(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) -> jax.Array:
+    weight, bias = jnp.linspace(-1.0, 2.0, width, dtype=jnp.float32), jnp.linspace(1.0, -3.0, width, dtype=x.dtype)
+    return kernel(x[:, :width], weight, bias, num_tokens, eps=EPS)
+
+
 def want_rms(x: np.ndarray, width: int) -> np.ndarray:
     x = x[:, :width]
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * np.linspace(-1.0, 2.0, width)
@@ -64,6 +70,7 @@ KINDS: list[Any] = [
     pytest.param(of_layer, want_layer, "layer_norm", layer_norm_ref, id="layer"),
     pytest.param(of_late, want_rms, "rms_norm", rms_norm_ref, id="rms, late"),
     pytest.param(of_scaled, want_scaled, "layer_norm", layer_norm_ref, id="layer without bias"),
+    pytest.param(of_late_layer, want_layer, "layer_norm", layer_norm_ref, id="layer, late"),
 ]
 
 

@@ -119,7 +119,7 @@ def log_probabilities(
     forward, packed = make_forward(config, limits), pack_params(config, dict(params), REFERENCE)
     found = []
     for prompt in prompts:
-        answer = Golden(prompt, [0], np.arange(len(prompt), dtype=np.int32), np.zeros((1, 1), np.float32), None)
+        answer = Golden(prompt, [0], np.arange(len(prompt), dtype=np.int32), np.zeros((1, 1), np.float32), {})
         logits = logits_of_chunks(forward, config, packed, answer, limits).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         found.append(logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)))

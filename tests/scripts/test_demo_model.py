@@ -74,7 +74,7 @@ def test_served_output_is_that_of_a_full_recomputation(llm: LLM) -> None:
     for prompt, one in zip(PROMPTS, served, strict=True):
         ids = llm.engine.tokenizer.encode(prompt)
         nothing = np.zeros((0, config.vocab_size), np.float32)
-        known = Golden(ids, list(one.tokens), np.arange(0, dtype=np.int32), nothing, None)
+        known = Golden(ids, list(one.tokens), np.arange(0, dtype=np.int32), nothing, {})
         logits = logits_of_chunks(forward, config, params, known, whole)[len(ids) - 1 :]
         chosen = logits[np.arange(MAX_TOKENS), one.tokens]
         assert (logits.max(-1) - chosen).max() < 1e-3

@@ -1,10 +1,11 @@
 """What is shown of each family: checks on recorded checkpoints that return figures, for tests and for a table. Needs no
 pytest."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 from scipy.special import log_softmax
@@ -44,6 +45,73 @@ STREAMED = replace(SMALL, streaming=StreamConfig(LayerStore.most_open(16, 4, 8) 
 VERIFIED = EngineConfig(CacheConfig(8, 24), SchedulerConfig(16, 8, 96), seed=0, max_logit_bias=4)
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """In which a family must give the recorded tokens: by native kernels or XLA's, from the files as they are or
+    converted ones, with or without preemptions, and where the cache is."""
+
+    native: bool
+    converted: bool
+    preempted: bool
+    cache: Literal["on the device", "offloaded", "streamed"]
+
+    def __str__(self) -> str:
+        words = ["native" if self.native else "XLA", *(["converted"] if self.converted else [])]
+        return ", ".join([*words, *(["preempted"] if self.preempted else []), self.cache])
+
+
+CROSS = (
+    Circumstances(True, True, True, "on the device"),
+    Circumstances(False, False, False, "on the device"),
+    Circumstances(True, False, False, "offloaded"),
+    Circumstances(False, True, True, "offloaded"),
+    Circumstances(True, False, True, "streamed"),
+    Circumstances(False, True, False, "streamed"),
+)
+"""Each pair of values of any two of the four is in one of them, which as many rows as these can have."""
+_STREAMING = StreamConfig(LayerStore.most_open(16, 8, 8) + 2, 3, False, "transfer")
+_LIMITS = {
+    "on the device": TIGHT,
+    "offloaded": replace(TIGHT, cache=CacheConfig(8, 16, keep_inputs=True), offload=OffloadConfig(64, "transfer")),
+    "streamed": replace(TIGHT, streaming=_STREAMING),
+}
+"""All have blocks for one sequence of full length."""
+
+
+def assert_right(name: str, case: Circumstances, kernels: Kernels) -> None:
+    """Assert that all prompts get the recorded tokens: one after another, or twice at once, where some are preempted.
+
+    With a cache in host memory each comes twice, so that what left the device comes back; what can be made of layer
+    inputs is.
+    """
+    config, params = _converted(name) if case.converted else load_golden(name)
+    limits = _LIMITS[case.cache]
+    compiled = compile_for(config, limits, kernels)
+    engine = Engine(config, limits, dict(params), frozenset(), compiled=compiled)
+    if case.cache == "offloaded":
+        assert engine.offload is not None
+        engine.offload.tier.planner = _project
+    answers, turns = golden_answers(name), 1 if case.cache == "on the device" and not case.preempted else 2
+    pairs = [(answer, one) for turn in range(turns) for answer, one in zip(answers, wanted(answers, turn), strict=True)]
+    groups = [pairs] if case.preempted else [[pair] for pair in pairs]
+    for group in groups:
+        events = run(engine, [one for _, one in group])
+        for answer, one in group:
+            assert tokens(events[one.request_id]) == answer.greedy, one.request_id
+    stats = engine.stats()
+    assert (stats.preemptions > 0) == case.preempted
+    if case.cache == "offloaded":
+        assert stats.offload is not None
+        assert stats.offload.restored_tokens + stats.offload.projected_tokens > 0
+
+
+def _converted(name: str) -> tuple[ModelConfig, Params]:
+    with TemporaryDirectory() as folder:
+        convert.main([str(GOLDENS / name), f"{folder}/converted", "--dtype", "float32"])
+        config = load_model_config(Path(folder, "converted")).within(SMALL.scheduler.max_model_len)
+        return config, load_params(Path(folder, "converted"), config, progress=False)
+
+
 @cache
 def load_in(name: str, dtype: DType) -> tuple[ModelConfig, Params]:
     """Return configuration and parameters in a dtype; of float32 as ``load_golden`` does."""
@@ -72,13 +140,8 @@ def greedy_is_right(name: str, limits: EngineConfig = SMALL, times: int = 1) -> 
 
 def converted_is_right(name: str) -> bool:
     """Return whether the converted directory gives the recorded tokens."""
-    with TemporaryDirectory() as folder:
-        convert.main([str(GOLDENS / name), f"{folder}/converted", "--dtype", "float32"])
-        config = load_model_config(Path(folder, "converted"))
-        params = load_params(Path(folder, "converted"), config, progress=False)
     answers = golden_answers(name)
-    config = config.within(SMALL.scheduler.max_model_len)
-    found, _ = greedy_tokens(config, params, answers, SMALL)
+    found, _ = greedy_tokens(*_converted(name), answers, SMALL)
     return found == [answer.greedy for answer in answers]
 
 

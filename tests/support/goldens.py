@@ -8,75 +8,75 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.model_info import Pooling
+from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.names import parameters
+from scripts.make.goldens.recipes.every import VARIANTS
 from tests.support.paths import ROOT
 
 GOLDENS = ROOT / "tests" / "data" / "goldens"
 NAMES = tuple(sorted(path.name for path in GOLDENS.iterdir()))
 """All folders."""
-OF_FAMILIES = (
-    *("llama", "opt_pre", "qwen2_yarn", "qwen3_bias", "ministral3", "phi3_long", "gemma3", "smollm3_bias", "gpt2"),
-    *("qwen2_moe", "gpt_oss_mxfp4", "mixtral", "olmo3", "granite", "glm4_bias", "falcon_40b", "phi_qk", "gpt_neox"),
-)
-"""One of each, that with most of its own. What the others have is in their logits."""
 
-TRANSFORMERS_BFLOAT16 = {
-    "llama": 0.0746,
-    "opt_pre": 0.0266,
-    "qwen2_yarn": 0.0378,
-    "qwen3_bias": 0.0244,
-    "ministral3": 0.0593,
-    "phi3_long": 0.0631,
-    "gemma3": 0.0100,
-    "smollm3_bias": 0.0662,
-    "gpt2": 0.0432,
-    "qwen2_moe": 0.0582,
-    "gpt_oss_mxfp4": 0.0836,
-    "mixtral": 0.1125,
-    "olmo3": 0.0138,
-    "granite": 0.0056,
-    "glm4_bias": 0.0521,
-    "falcon_40b": 0.0203,
-    "phi_qk": 0.0105,
-    "gpt_neox": 0.0182,
-}
-"""How far transformers' own bfloat16 is from its float32: the mean difference of log-probabilities at the recorded rows
-of the longest prompt, as python -m scripts.make.goldens.narrow prints it."""
+
+def _family(name: str) -> str:
+    config = read_model_config(GOLDENS / name)
+    assert isinstance(config, DecoderConfig)
+    return config.family
+
+
+def _of_its_own(name: str) -> tuple[int, int]:
+    """How many kinds of tensors a golden has, and how many settings its recipe shows to matter."""
+    return len(parameters(read_model_config(GOLDENS / name))), len(VARIANTS[name].contrasts)
+
+
+OF_FAMILIES = tuple(
+    max((name for name in NAMES if _family(name) == family), key=_of_its_own)
+    for family in sorted({_family(name) for name in NAMES})
+)
+"""One of each family, that with most of its own: a family's tests follow from its goldens and are listed nowhere. What
+the others have is in their logits."""
 
 
 @dataclass(frozen=True)
 class Golden:
     """What transformers answers to one prompt, in float32.
 
-    ``greedy`` are 24 tokens. The logits [R, V] follow the first ``rows[i] + 1`` tokens of ``prompt`` and ``greedy``;
-    older goldens have those of all positions but the last. ``pooled`` are the embeddings [D] of the prompt, where they
-    were recorded.
+    ``greedy`` are 24 tokens. The logits [R, V] follow the first ``rows[i] + 1`` tokens of ``prompt`` and ``greedy``.
+    ``pooled`` are the embeddings [D] of the prompt.
     """
 
     prompt: list[int]
     greedy: list[int]
     rows: npt.NDArray[np.int32]
     logits: npt.NDArray[np.float32]
-    pooled: dict[Pooling, npt.NDArray[np.float32]] | None
+    pooled: dict[Pooling, npt.NDArray[np.float32]]
 
 
 def golden_answers(name: str) -> list[Golden]:
     with np.load(GOLDENS / name / "golden.npz") as arrays:
         count = sum(key.startswith("prompt_") for key in arrays.files)
-        return [_answer({key: arrays.get(f"{key}_{i}") for key in _KEYS}) for i in range(count)]
+        return [_answer({key: arrays[f"{key}_{i}"] for key in _KEYS}) for i in range(count)]
+
+
+def transformers_bfloat16(name: str) -> float:
+    """How far transformers' own bfloat16 is from its float32: the mean difference of log-probabilities at the recorded
+    rows of the longest prompt."""
+    with np.load(GOLDENS / name / "golden.npz") as arrays:
+        return float(arrays["bfloat16"])
 
 
 _KEYS = ("prompt", "greedy", "rows", "logits", "pooled")
 
 
 def _answer(arrays: dict[str, Any]) -> Golden:
-    logits, rows, pooled = arrays["logits"], arrays["rows"], arrays["pooled"]
     return Golden(
         arrays["prompt"].tolist(),
         arrays["greedy"].tolist(),
-        np.arange(len(logits), dtype=np.int32) if rows is None else rows,
-        logits,
-        None if pooled is None else dict(zip((Pooling.MEAN, Pooling.LAST, Pooling.CLS), pooled, strict=True)),
+        arrays["rows"],
+        arrays["logits"],
+        dict(zip((Pooling.MEAN, Pooling.LAST, Pooling.CLS), arrays["pooled"], strict=True)),
     )
 
 

@@ -230,11 +230,11 @@ def test_dtype_auto(tmp_path: Path, given: str | None, expected: str) -> None:
     assert read_model_config(write(tmp_path, LLAMA | {"torch_dtype": given})).dtype == expected
 
 
+SUPPORTED = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
 BAD_FIELDS = [
-    ({"architectures": ["OtherForCausalLM"]}, "architectures is ['OtherForCausalLM']; supported: FalconForCausalLM, "),
-    ({"architectures": None}, "architectures is None; supported: FalconForCausalLM, Gemma2ForCausalLM, "),
-    ({"architectures": [{}]}, "architectures is [{}]; supported:"),
-    ({"architectures": ["OtherForCausalLM"]}, "SmolLM3ForCausalLM (docs/usage.md, Models)"),
+    ({"architectures": ["OtherForCausalLM"]}, f"architectures is ['OtherForCausalLM']; {SUPPORTED}"),
+    ({"architectures": None}, f"architectures is None; {SUPPORTED}"),
+    ({"architectures": [{}]}, f"architectures is [{{}}]; {SUPPORTED}"),
     ({"vocab_size": "100"}, "vocab_size must be a positive integer, not '100'"),
     ({"vocab_size": True}, "vocab_size must be a positive integer, not True"),
     ({"vocab_size": 0}, "vocab_size must be a positive integer, not 0"),

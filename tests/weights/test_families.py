@@ -78,32 +78,6 @@ SIZES = {
     "num_hidden_layers": 4,
     "num_attention_heads": 32,
 }
-DEFAULTS: dict[str, tuple[int, float, bool, int, int, float, tuple[int | None, ...], tuple[bool, bool], bool]] = {
-    "LlamaForCausalLM": (2048, 1e-6, False, 32, 16, 1e4, (), (False, False), False),
-    "MistralForCausalLM": (131_072, 1e-6, False, 8, 16, 1e4, (4096,) * 4, (False, False), False),
-    "MinistralForCausalLM": (131_072, 1e-6, False, 8, 16, 1e4, (4096,) * 4, (False, False), False),
-    "Ministral3ForCausalLM": (262_144, 1e-5, False, 8, 16, 1e6, (), (False, False), False),
-    "Qwen2ForCausalLM": (32_768, 1e-6, False, 32, 16, 1e4, (), (True, False), False),
-    "Qwen3ForCausalLM": (32_768, 1e-6, False, 32, 128, 1e4, (), (False, False), False),
-    "Gemma2ForCausalLM": (8192, 1e-6, True, 4, 256, 1e4, (4096, None, 4096, None), (False, False), True),
-    "Gemma3ForCausalLM": (131_072, 1e-6, True, 4, 256, 1e6, (4096,) * 4, (False, False), True),
-    "PhiForCausalLM": (2048, 1e-5, False, 32, 16, 1e4, (), (True, True), False),
-    "Phi3ForCausalLM": (4096, 1e-5, False, 32, 16, 1e4, (), (False, False), False),
-    "SmolLM3ForCausalLM": (32_768, 1e-6, False, 4, 16, 2e6, (), (False, False), True),
-    "Olmo2ForCausalLM": (2048, 1e-5, True, 32, 16, 1e4, (), (False, False), False),
-    "Olmo3ForCausalLM": (2048, 1e-5, True, 32, 16, 5e5, (4096, 4096, 4096, None), (False, False), False),
-    "Glm4ForCausalLM": (131_072, 1.5625e-07, False, 2, 128, 1e4, (), (True, False), False),
-    "GraniteForCausalLM": (2048, 1e-6, False, 32, 16, 1e4, (), (False, False), False),
-    "GraniteMoeHybridForCausalLM": (2048, 1e-6, False, 32, 16, 1e4, (), (False, False), False),
-    "GPTNeoXForCausalLM": (2048, 1e-5, False, 32, 16, 1e4, (), (True, True), False),
-    "MixtralForCausalLM": (131_072, 1e-5, False, 8, 16, 1e6, (), (False, False), False),
-    "Qwen2MoeForCausalLM": (32_768, 1e-6, False, 16, 16, 1e4, (), (True, False), False),
-    "Qwen3MoeForCausalLM": (32_768, 1e-6, False, 4, 16, 1e4, (), (False, False), False),
-    "GptOssForCausalLM": (131_072, 1e-5, True, 8, 64, 1.5e5, (128, None, 128, None), (True, True), False),
-}
-"""Of transformers 5.23: context, epsilon of norms and whether they round late, KV heads, head_dim, the last theta,
-windows, biases of queries and outputs, tied embeddings."""
-
 
 DENSE = {"num_local_experts": 0, "layer_types": ["attention"] * 4}
 """What Granite 4 must say to be a model of attention and plain MLPs."""
@@ -128,22 +102,6 @@ def test_what_granite_4_may_have_and_is_not_computed_is_named(
     assert read(tmp_path, given | {"shared_intermediate_size": 112}).intermediate_size == 112
     with pytest.raises(ConfigError, match=says):
         read(tmp_path, given | change)
-
-
-@pytest.mark.parametrize("architecture", DEFAULTS)
-def test_absent_fields_have_the_defaults_of_transformers(architecture: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = SIZES | {"architectures": [architecture]}
-    if architecture in ("GptOssForCausalLM", "Ministral3ForCausalLM"):
-        with pytest.raises(ConfigError, match="rope_parameters is missing; it must be an object with rope_type"):
-            read(tmp_path, given)
-        given |= {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
-    if architecture == "GraniteMoeHybridForCausalLM":
-        given |= DENSE | {"position_embedding_type": "rope"}
-    found = read(tmp_path, given)
-    bias = found.attention.qkv_bias, found.attention.out_bias
-    norm, theta = found.norm, found.positions.ropes[-1].theta
-    about = found.max_position, norm.eps, norm.late, found.num_kv_heads, found.head_dim, theta, found.windows
-    assert (*about, bias, found.head.tied) == DEFAULTS[architecture]
 
 
 def shape(heads: int, kv_heads: int, head_dim: int, rotary_dim: int | None) -> DecoderConfig:

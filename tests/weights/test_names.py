@@ -1,6 +1,7 @@
 """The name tables against the engine's own tree, and both directions against each other."""
 
 import itertools
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ from safetensors.numpy import load_file, save_file
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
 from jaxgen.models import abstract_params
+from jaxgen.weights.decoder_names import DecoderNames
+from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.names import Array, parameters, to_checkpoint
+from jaxgen.weights.row_orders import INTERLEAVED, interleaved_queries
 from tests.support.conversions import host_arrays
 from tests.support.goldens import GOLDENS, NAMES, bits
 
@@ -96,6 +100,44 @@ def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
         spellings = key, key.partition(".")[2], f"language_model.{key}", f"model.language_model.{key[6:]}"
         (stored,) = (tensors[spelling] for spelling in spellings if spelling in tensors)
         assert bits(again[key].astype(stored.dtype)) == bits(stored), key
+
+
+def described(golden: str) -> DecoderConfig:
+    config = load_model_config(GOLDENS / golden)
+    assert isinstance(config, DecoderConfig)
+    return config
+
+
+TABLES = {name: one.parameters.__self__ for name, one in FAMILIES.items() if hasattr(one.parameters, "__self__")}
+"""The names of each family that has one set of them."""
+
+
+@pytest.mark.parametrize("family", TABLES)
+def test_each_name_of_a_family_is_that_of_a_module_in_one_of_its_goldens(family: str) -> None:
+    """What is misspelt, or names a part that the family has not, would be the default's in silence."""
+    names, usual = TABLES[family], DecoderNames()
+    configs = [config for golden in NAMES if (config := described(golden)).family == family]
+    modules = {source.name.rpartition(".")[0] for one in configs for p in parameters(one) for source in p.sources}
+    for about in fields(DecoderNames):
+        value = getattr(names, about.name)
+        if about.name == "layer" or value == getattr(usual, about.name) or not isinstance(value, str | tuple):
+            continue
+        for name in (value,) if isinstance(value, str) else value:
+            name = name.replace("{head}", "{expert}")
+            assert {name, f"{names.layer}.{name}"} & modules, (about.name, name)
+
+
+def test_an_order_of_rows_that_fits_no_module_is_refused() -> None:
+    config = described("llama")
+    with pytest.raises(ValueError, match=r"rows names self_attn\.query, which is no module of a layer of llama"):
+        DecoderNames(rows={"self_attn.query": interleaved_queries}).table(config)
+
+
+def test_norms_of_queries_and_keys_have_the_order_of_their_rows() -> None:
+    config = described("qwen3")
+    table = {one.path: one.sources for one in DecoderNames(rows=INTERLEAVED).table(config)}
+    within = (0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
+    assert [table[f"layers.attn.{part}_norm.weight"][0].rows for part in "qk"] == [within, within]
 
 
 def test_rows_are_in_the_documented_order() -> None:

@@ -2,14 +2,24 @@
 
 from typing import Any
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, HeadConfig, MLPConfig, NormConfig, PositionConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import Family, read_activation, read_head_dim
-from jaxgen.weights.rope_config import read_rope
-from jaxgen.weights.row_orders import by_head, by_kv_head
-from jaxgen.weights.tensors import Parameter
+from jaxgen.weights.family import (
+    AttentionConfig,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
+    HeadConfig,
+    MLPConfig,
+    NormConfig,
+    Parameter,
+    PositionConfig,
+    by_head,
+    by_kv_head,
+    read_activation,
+    read_head_dim,
+    read_rope,
+)
 
 
 def read_falcon(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -35,7 +45,6 @@ def read_falcon(fields: Fields, dtype: DType) -> DecoderConfig:
         head_dim=head_dim,
         max_position=position,
         dtype=dtype,
-        family="falcon",
         norm=NormConfig(kind="layer", eps=fields.positive("layer_norm_epsilon", 1e-5)),
         placement="pre" if sequential else "parallel_two" if new and norms == 2 else "parallel",
         positions=PositionConfig(ropes=(read_rope(fields, position, head_dim),)),

@@ -5,20 +5,26 @@ head's queries and keys, and another rotary embedding where there is a window.""
 from math import sqrt
 from typing import Any
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import (
+from jaxgen.weights.family import (
+    BOTH_WAYS,
+    FULL,
+    SLIDING,
     AttentionConfig,
     DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
     HeadConfig,
     MLPConfig,
     NormConfig,
     PositionConfig,
     RopeConfig,
+    read_layer_types,
+    read_rope,
+    read_sizes,
+    windows_of,
 )
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import BOTH_WAYS, FULL, SLIDING, Family, read_layer_types, read_sizes, windows_of
-from jaxgen.weights.rope_config import read_rope
 
 _ACTIVATIONS = ("gelu_pytorch_tanh", "gelu_tanh", "gelu_new", "gelu_fast", "gelu")
 """Names of what is the approximation by tanh in every Gemma: configurations that say gelu mean it too."""
@@ -54,7 +60,6 @@ def read_gemma2(fields: Fields, dtype: DType) -> DecoderConfig:
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"])
     return DecoderConfig(
         **_read(_with_caps(fields), sizes, types),
-        family="gemma",
         positions=PositionConfig(ropes=(rope,)),
         head=HeadConfig(tied=fields.boolean("tie_word_embeddings", True), soft_cap=_final_cap(fields, 30.0)),
     )
@@ -70,7 +75,6 @@ def read_gemma3(fields: Fields, dtype: DType) -> DecoderConfig:
     norm = NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True)
     return DecoderConfig(
         **_read(fields, sizes, types, qk_norm=norm),
-        family="gemma",
         positions=_gemma3_positions(fields, sizes, types),
         head=HeadConfig(tied=fields.boolean("tie_word_embeddings", True), soft_cap=_gemma3_cap(fields)),
     )

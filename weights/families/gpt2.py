@@ -1,17 +1,19 @@
 """GPT-2 (Radford et al., 2019): learned positions, LayerNorm, a plain MLP, and matrices stored as [in, out]."""
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import (
+from jaxgen.weights.family import (
     AttentionConfig,
     DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
     HeadConfig,
     MLPConfig,
     NormConfig,
     PositionConfig,
+    read_activation,
+    read_head_dim,
 )
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import Family, read_activation, read_head_dim
 
 
 def read_gpt2(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -30,7 +32,6 @@ def read_gpt2(fields: Fields, dtype: DType) -> DecoderConfig:
         head_dim=read_head_dim(fields, width, heads),
         max_position=fields.size("n_positions", 1024),
         dtype=dtype,
-        family="gpt2",
         norm=NormConfig(kind="layer", eps=fields.positive("layer_norm_epsilon", 1e-5)),
         positions=PositionConfig(table_offset=0),
         attention=AttentionConfig(

@@ -1,12 +1,18 @@
 """GPT-NeoX and Pythia (arXiv 2204.06745, 2304.01373): two LayerNorms, attention and MLP side by side or in sequence."""
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, HeadConfig, MLPConfig, NormConfig, PositionConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import Family, read_activation, read_sizes
-from jaxgen.weights.rope_config import read_rope
-from jaxgen.weights.row_orders import by_head
+from jaxgen.weights.family import (
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
+    PositionConfig,
+    by_head,
+    read_decoder,
+    read_rope,
+    read_sizes,
+    replace,
+)
 
 
 def read_gpt_neox(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -20,19 +26,20 @@ def read_gpt_neox(fields: Fields, dtype: DType) -> DecoderConfig:
         theta_name="rotary_emb_base",
         partial_name="rotary_pct",
     )
-    bias = fields.boolean("attention_bias", True)
-    return DecoderConfig(
-        **sizes,
-        family="gpt_neox",
-        norm=NormConfig(kind="layer", eps=fields.positive("layer_norm_eps", 1e-5)),
+    config = read_decoder(
+        fields,
+        dtype,
+        max_position=2048,
+        eps=1e-5,
+        eps_name="layer_norm_eps",
+        layer_norm=True,
+        activation="gelu",
+        gated=False,
+        attention_bias=True,
         placement="parallel_two" if fields.boolean("use_parallel_residual", True) else "pre",
         positions=PositionConfig(ropes=(rope,)),
-        attention=AttentionConfig(qkv_bias=bias, out_bias=bias),
-        mlp=MLPConfig(
-            gated=False, activation=read_activation(fields, "hidden_act", "gelu"), up_bias=True, down_bias=True
-        ),
-        head=HeadConfig(tied=fields.boolean("tie_word_embeddings", False)),
     )
+    return replace(config, mlp=replace(config.mlp, up_bias=True, down_bias=True))
 
 
 FAMILY = Family(

@@ -1,14 +1,26 @@
 """gpt-oss (arXiv 2508.10925): experts in place of the MLP, biases everywhere, a window in every other layer, and a
 score of each query head that takes part in its softmax without a value."""
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, HeadConfig, NormConfig, PositionConfig
-from jaxgen.core.moe_config import MoEConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import MOE_TRAINING, Family, read_layer_types, read_sizes, windows_of
-from jaxgen.weights.rope_config import demand_rope, read_rope
-from jaxgen.weights.tensors import Parameter, Source
+from jaxgen.weights.family import (
+    MOE_TRAINING,
+    AttentionConfig,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
+    HeadConfig,
+    MoEConfig,
+    NormConfig,
+    Parameter,
+    PositionConfig,
+    Source,
+    demand_rope,
+    read_layer_types,
+    read_rope,
+    read_sizes,
+    windows_of,
+)
 
 
 def read_gpt_oss(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -23,7 +35,6 @@ def read_gpt_oss(fields: Fields, dtype: DType) -> DecoderConfig:
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=150_000.0)
     return DecoderConfig(
         **sizes,
-        family="gpt_oss",
         windows=windows_of(types, fields.size_or_null("sliding_window", 128)),
         norm=NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
         positions=PositionConfig(ropes=(rope,)),

@@ -1,13 +1,7 @@
 """Granite 3 (IBM): Llama with four constants that multiply embeddings, scores, what each sub-layer adds, and logits."""
 
-from dataclasses import replace
-
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.families.llama import read_llama
-from jaxgen.weights.family import Family
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, replace
 
 
 def read_granite(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -15,7 +9,6 @@ def read_granite(fields: Fields, dtype: DType) -> DecoderConfig:
     config = read_llama(fields, dtype)
     return replace(
         config,
-        family="granite",
         embed_scale=fields.positive("embedding_multiplier", 1.0),
         residual_scale=fields.positive("residual_multiplier", 1.0),
         attention=replace(config.attention, scale=fields.positive("attention_multiplier", 1.0)),

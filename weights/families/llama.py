@@ -1,43 +1,19 @@
 """Llama 1 to 3 (arXiv 2302.13971, 2307.09288, 2407.21783), and Mistral (arXiv 2310.06825), which adds a window."""
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig, llama_config
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import Family, read_sizes
-from jaxgen.weights.rope_config import read_rope
+from typing import Any
+
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, one_window, read_decoder
 
 
-def read_llama(
-    fields: Fields,
-    dtype: DType,
-    *,
-    biases: bool = True,
-    window: bool = False,
-    kv_heads: int | None = None,
-    default_window: int | None = 4096,
-    rms_norm_eps: float = 1e-6,
-    theta: float = 10_000.0,
-) -> DecoderConfig:
-    """Return the description. ``biases``, ``window``: whether the file may ask for them; others: its defaults."""
-    sizes = read_sizes(fields, dtype, max_position=131_072 if window else 2048, kv_heads=kv_heads)
-    if sizes["head_dim"] % 2:
-        raise fields.error("head_dim", f"must be even for rotary positions, not {sizes['head_dim']}")
-    fields.choice("hidden_act", "silu", ("silu",))
-    return llama_config(
-        **sizes,
-        norm_eps=fields.positive("rms_norm_eps", rms_norm_eps),
-        rope=read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=theta),
-        window=fields.size_or_null("sliding_window", default_window) if window else None,
-        attention_bias=biases and fields.boolean("attention_bias", False),
-        mlp_bias=biases and fields.boolean("mlp_bias", False),
-        tie_embeddings=fields.boolean("tie_word_embeddings", False),
-    )
+def read_llama(fields: Fields, dtype: DType) -> DecoderConfig:
+    """Return the description of a Llama."""
+    return read_decoder(fields, dtype, max_position=2048, attention_bias=False, mlp_bias=False)
 
 
-def read_mistral(fields: Fields, dtype: DType) -> DecoderConfig:
-    """Return the description of a Mistral, whose tensors are Llama's."""
-    return read_llama(fields, dtype, biases=False, window=True, kv_heads=8)
+def read_mistral(fields: Fields, dtype: DType, *, window: int | None = 4096, **defaults: Any) -> DecoderConfig:
+    """Return the description of a Mistral, whose tensors are Llama's. ``defaults``: as for ``read_decoder``."""
+    windows = one_window(fields, window)
+    return read_decoder(fields, dtype, max_position=131_072, kv_heads=8, windows=windows, **defaults)
 
 
 FAMILY = Family(

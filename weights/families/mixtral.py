@@ -1,27 +1,18 @@
 """Mixtral (arXiv 2401.04088): Mistral with experts in place of its MLP."""
 
-from dataclasses import replace
-from typing import Any
-
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.moe_config import MoEConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.families.llama import read_llama
-from jaxgen.weights.family import MOE_TRAINING, Family
+from jaxgen.weights.families.llama import read_mistral
+from jaxgen.weights.family import MOE_TRAINING, DecoderConfig, DecoderNames, DType, Family, Fields, MoEConfig, replace
 
 
 def read_mixtral(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description."""
-    defaults: dict[str, Any] = {"kv_heads": 8, "default_window": None, "rms_norm_eps": 1e-5, "theta": 1_000_000.0}
-    config = read_llama(fields, dtype, biases=False, window=True, **defaults)
+    config = read_mistral(fields, dtype, window=None, eps=1e-5, theta=1_000_000.0)
     moe = MoEConfig(
         experts=fields.size("num_local_experts", 8),
         per_token=fields.size("num_experts_per_tok", 2),
         inner=config.intermediate_size,
     )
-    return replace(config, family="mixtral", moe=moe)
+    return replace(config, moe=moe)
 
 
 FAMILY = Family(

@@ -1,41 +1,35 @@
 """OLMo 2 and 3 (arXiv 2501.00656, 2512.13961): norms of what each sub-layer adds, and of all queries and keys of a
 token; OLMo 3 has layers with a window, whose rotary embedding is not extended."""
 
-from dataclasses import replace
-
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import (
+from jaxgen.weights.family import (
+    FULL,
+    SLIDING,
     AttentionConfig,
     DecoderConfig,
-    HeadConfig,
-    NormConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
     PositionConfig,
     RopeConfig,
+    read_decoder,
+    read_layer_types,
+    read_rope,
+    read_sizes,
+    replace,
+    rope_fields,
+    windows_of,
 )
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import FULL, SLIDING, Family, read_layer_types, read_sizes, windows_of
-from jaxgen.weights.rope_config import read_rope, rope_fields
 
 
 def read_olmo2(fields: Fields, dtype: DType, *, theta: float = 10_000.0) -> DecoderConfig:
     """Return the description of an OLMo 2. ``theta``: the default of the rotary embedding."""
     sizes = read_sizes(fields, dtype, max_position=2048)
-    fields.choice("hidden_act", "silu", ("silu",))
-    bias, norm = (
-        fields.boolean("attention_bias", False),
-        NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
-    )
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], part=FULL, theta=theta)
-    return DecoderConfig(
-        **sizes,
-        family="olmo",
-        norm=norm,
-        placement="post",
-        positions=PositionConfig(ropes=(rope,)),
-        attention=AttentionConfig(qkv_bias=bias, out_bias=bias, qk_norm=norm, qk_norm_rows=True),
-        head=HeadConfig(tied=fields.boolean("tie_word_embeddings", False)),
-    )
+    positions, bias = PositionConfig(ropes=(rope,)), fields.boolean("attention_bias", False)
+    config = read_decoder(fields, dtype, max_position=2048, eps=1e-5, late=True, placement="post", positions=positions)
+    attention = AttentionConfig(qkv_bias=bias, out_bias=bias, qk_norm=config.norm, qk_norm_rows=True)
+    return replace(config, attention=attention)
 
 
 def read_olmo3(fields: Fields, dtype: DType) -> DecoderConfig:

@@ -3,11 +3,16 @@ after each residual sum, with projections between a narrower embedding and the l
 
 from typing import cast
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import Activation, DecoderConfig, opt_config
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
-from jaxgen.weights.family import Family, read_head_dim
+from jaxgen.core.decoder_config import opt_config
+from jaxgen.weights.family import (
+    Activation,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    Fields,
+    read_head_dim,
+)
 
 
 def read_opt(fields: Fields, dtype: DType) -> DecoderConfig:

@@ -1,16 +1,9 @@
 """Qwen1.5-MoE, Qwen2-MoE and Qwen3-MoE (arXiv 2407.10671, 2505.09388): Qwen2 and Qwen3 with experts in place of the
 MLP; Qwen2-MoE also has an expert that all tokens go through, with a gate."""
 
-from dataclasses import replace
-
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.moe_config import MoEConfig
-from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.families.qwen2 import read_qwen2
 from jaxgen.weights.families.qwen3 import read_qwen3
-from jaxgen.weights.family import MOE_TRAINING, Family
+from jaxgen.weights.family import MOE_TRAINING, DecoderConfig, DecoderNames, DType, Family, Fields, MoEConfig, replace
 
 
 def _all_layers_have_experts(fields: Fields) -> None:
@@ -35,7 +28,7 @@ def read_qwen2_moe(fields: Fields, dtype: DType) -> DecoderConfig:
     first = fields.count("max_window_layers", 28)
     config = read_qwen2(fields, dtype, lambda layer: layer % 2 == 0 and layer < first, kv_heads=16)
     bias = fields.boolean("qkv_bias", True)
-    return replace(config, family="qwen_moe", moe=moe, attention=replace(config.attention, qkv_bias=bias))
+    return replace(config, moe=moe, attention=replace(config.attention, qkv_bias=bias))
 
 
 def read_qwen3_moe(fields: Fields, dtype: DType) -> DecoderConfig:
@@ -49,7 +42,7 @@ def read_qwen3_moe(fields: Fields, dtype: DType) -> DecoderConfig:
         renormalise=fields.boolean("norm_topk_prob", False),
     )
     config = read_qwen3(fields, dtype, lambda _layer: True, kv_heads=4, head_dim=None)
-    return replace(config, family="qwen_moe", moe=moe)
+    return replace(config, moe=moe)
 
 
 FAMILY = Family(

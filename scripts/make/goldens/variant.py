@@ -29,8 +29,6 @@ class Variant:
     lengths: tuple[int, ...] = LENGTHS
     dtype: str = "bfloat16"
     """Of the stored weights, which float32 then computes with."""
-    every_row: bool = False
-    """Record the logits of all positions; else of a few of each prompt."""
     embedding: float = 2.0
     """The length of a token's embedding before the family's multiplier. Tied to the head, a long one repeats itself."""
     least_gap: float = 5e-3

@@ -13,12 +13,13 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from scripts.make.goldens.model import EXPERTS, forward
 from scripts.make.goldens.mxfp4 import quantize
+from scripts.make.goldens.narrow import bfloat16_error
 from scripts.make.goldens.record import Answer, arrays
 from scripts.make.goldens.variant import Tensors, Variant
 
 
 def write(directory: Path, variant: Variant, model: Any, answers: list[Answer]) -> None:
-    """Write the folder anew."""
+    """Write the folder anew, with what transformers answers."""
     shutil.rmtree(directory, ignore_errors=True)
     experts = packed_experts(model) if variant.mxfp4 else {}
     model.to(getattr(torch, variant.dtype)).save_pretrained(directory, max_shard_size=variant.shard_size)
@@ -27,7 +28,10 @@ def write(directory: Path, variant: Variant, model: Any, answers: list[Answer]) 
     path.write_text(json.dumps(variant.spelling.apply(json.loads(path.read_text())), indent=2) + "\n")
     if variant.rewrite or experts:
         rewrite(directory / "model.safetensors", variant, experts)
-    np.savez_compressed(directory / "golden.npz", **arrays(variant, answers))
+    check(directory, variant, answers[-1])
+    longest = max(answers, key=lambda answer: len(answer.prompt))
+    narrow = bfloat16_error(directory, variant, longest.told, longest.rows, longest.seen.logits[longest.rows])
+    np.savez_compressed(directory / "golden.npz", **arrays(answers), bfloat16=narrow)
 
 
 def rewrite(path: Path, variant: Variant, experts: Tensors) -> None:

@@ -38,11 +38,11 @@ OF_YARN: tuple[dict[str, Any], ...] = (
 )
 ROPE = {"rope_parameters": rope()}
 OTHER_ROPE = {"rope_parameters": rope(10_000.0)}
-GATED: dict[str, Any] = (
-    TINY
-    | ROPE
-    | {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 0.01}
+GROUPED: dict[str, Any] = (
+    TINY | ROPE | {"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 128}
 )
+"""Of a decoder with grouped queries."""
+GATED: dict[str, Any] = GROUPED | {"rms_norm_eps": 0.01}
 """Of a decoder with RMSNorm, grouped queries and a gated MLP."""
 WIDE_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 """Heads of 16 numbers where the family has no head_dim."""
@@ -62,3 +62,9 @@ OF_LAYERS: tuple[dict[str, Any], ...] = ({"sliding_window": WINDOW + 1}, {"layer
 def on_second_layer(window: int) -> dict[str, Any]:
     """Return the settings of Qwen's families for a window from the second layer on."""
     return {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
+
+
+OF_SECOND_LAYER: tuple[dict[str, Any], ...] = (
+    *({"sliding_window": WINDOW + 1}, {"max_window_layers": 0}, {"use_sliding_window": False}),
+)
+"""Contrasts of these."""

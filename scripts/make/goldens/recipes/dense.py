@@ -10,6 +10,7 @@ from scripts.make.goldens.recipes.common import (
     NO_ENDS,
     OF_GATED,
     OF_LAYERS,
+    OF_SECOND_LAYER,
     OF_YARN,
     OTHER_ACT,
     OTHER_EPS,
@@ -32,7 +33,7 @@ _qwen3 = partial(Variant, architecture="Qwen3ForCausalLM")
 QWEN = {
     "qwen2": _qwen2(
         settings=GATED | TIED | on_second_layer(WINDOW),
-        contrasts=(*OF_GATED, {"sliding_window": WINDOW + 1}, {"max_window_layers": 0}, {"use_sliding_window": False}),
+        contrasts=(*OF_GATED, *OF_SECOND_LAYER),
     ),
     # The window is named and not used, as in the hub's files.
     "qwen2_yarn": _qwen2(
@@ -50,7 +51,7 @@ QWEN = {
     ),
     "qwen3_bias": _qwen3(
         settings=GATED | {"head_dim": 12, "attention_bias": True} | on_second_layer(WINDOW),
-        contrasts=(*OF_GATED, {"attention_bias": False}, {"sliding_window": WINDOW + 1}, {"max_window_layers": 0}),
+        contrasts=(*OF_GATED, {"attention_bias": False}, *OF_SECOND_LAYER),
         spelling=Spelling(old=True),
     ),
 }
@@ -150,6 +151,7 @@ SMOLLM3 = {
             {"mlp_bias": False},
             {"no_rope_layer_interval": 3},
             {"sliding_window": WINDOW + 1},
+            {"use_sliding_window": False},
             {"layer_types": [SLIDING, FULL]},
         ),
         idle=("layers.1.self_attn.k_proj.bias",),

@@ -1,4 +1,4 @@
-"""Llama 1 to 3, Mistral and OPT, float32, with the logits of every position."""
+"""Llama 1 to 3, Mistral and OPT; some have weights in float32."""
 
 from functools import partial
 from typing import Any
@@ -27,8 +27,9 @@ LLAMA3_ROPE = rope(
 )
 OLD = Spelling(old=True, kind="type")
 
-_recorded = partial(Variant, dtype="float32", every_row=True)
+_recorded = partial(Variant, dtype="float32")
 _llama = partial(_recorded, architecture="LlamaForCausalLM", contrasts=(DEFAULT,))
+_narrow = partial(_llama, dtype="bfloat16")
 # Without positions in its queries a key's bias is the same for all keys.
 _opt = partial(
     _recorded,
@@ -39,17 +40,17 @@ _opt = partial(
 
 VARIANTS = {
     "llama": _llama(settings=LLAMA | {"rope_parameters": rope(5000.0)}, shard_size="250KB", spelling=OLD),
-    "llama3_rope": _llama(settings=LLAMA | TIED | {"rope_parameters": LLAMA3_ROPE}),
+    "llama3_rope": _narrow(settings=LLAMA | TIED | {"rope_parameters": LLAMA3_ROPE}),
     "llama_linear_rope": _llama(
         settings=LLAMA | TIED | {"num_hidden_layers": 1, "rope_parameters": rope(10_000.0, "linear", factor=4.0)},
         lengths=(33,),
         spelling=OLD,
     ),
-    "llama_bias": _llama(
+    "llama_bias": _narrow(
         settings=LLAMA | {"attention_bias": True, "mlp_bias": True, "head_dim": 24},
         contrasts=({"rms_norm_eps": 0.1}, {"attention_bias": False}, {"mlp_bias": False}),
     ),
-    "mistral_window": _recorded(
+    "mistral_window": _narrow(
         architecture="MistralForCausalLM", settings=LLAMA | {"sliding_window": 16}, contrasts=({"sliding_window": 17},)
     ),
     "opt_pre": _opt(settings=OPT),

@@ -8,6 +8,7 @@ from scripts.make.goldens.recipes.common import (
     LAYERS,
     OF_GATED,
     OF_LAYERS,
+    OF_SECOND_LAYER,
     OF_YARN,
     OTHER_ACT,
     OTHER_EPS,
@@ -56,8 +57,7 @@ QWEN = {
             *OF_GATED,
             _MORE_A_TOKEN,
             {"norm_topk_prob": False},
-            {"sliding_window": WINDOW + 1},
-            {"max_window_layers": 0},
+            *OF_SECOND_LAYER,
         ),
     ),
     "qwen3_moe": _qwen3(
@@ -79,6 +79,7 @@ QWEN = {
             {"norm_topk_prob": True},
             {"attention_bias": False},
             {"sliding_window": WINDOW + 1},
+            {"use_sliding_window": False},
         ),
     ),
 }
