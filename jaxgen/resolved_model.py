@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from jaxgen.model_texts import ModelTexts
 from jaxgen.models import PackedParams
 from jaxgen.models.dummy import dummy_params
 from jaxgen.models.placement import placing
+from jaxgen.opening import THREADS
 from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import no_wider, refit, resolve, with_fewer_blocks
@@ -177,7 +179,26 @@ class ResolvedModel:
             advance(1)
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
-        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity, events=events)
+        return Engine(
+            *(model, config, params, eos_token_ids),
+            compiled=compiled,
+            identity=identity,
+            events=events,
+            findings=self._findings(config, identity),
+        )
+
+    def _findings(self, config: EngineConfig, identity: Identity) -> Path | None:
+        """Return the file for what an engine finds out by running its programs: on this kind of device, with as many
+        threads."""
+        if self.caches.starts is None or not identity.digest:
+            return None
+        key = {
+            "digest": identity.digest,
+            "config": repr(config),
+            "device": repr(self.device),
+            "environment": {name: os.environ.get(name) for name in (THREADS, "XLA_FLAGS")},
+        }
+        return self.caches.starts / f"{digest_of(key)}.json"
 
     def _identify(
         self, model: ModelConfig, config: EngineConfig, compiled: Compiled, weights: str, texts: ModelTexts

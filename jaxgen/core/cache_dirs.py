@@ -17,8 +17,9 @@ FOLDERS = {
     "kernels": "v1",
     "proofs": "v2",
     "checksums": "v2",
+    "starts": "v1",
 }
-"""The folders of CacheDirs, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
+"""The folders of CacheDirs, and the version of each. All but the compiled have a seal, see jaxgen.core.kept_files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class CacheDirs:
     """Verdicts on kernels for GPUs, see jaxgen.kernels.proof."""
     checksums: Path | None = None
     """Checksums of large weight files, see jaxgen.weights.contents."""
+    starts: Path | None = None
+    """What an engine found out before its first request, see jaxgen.engine.findings."""
 
 
 def default_cache_dir() -> Path | None:
