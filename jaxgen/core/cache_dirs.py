@@ -18,6 +18,7 @@ FOLDERS = {
     "proofs": "v2",
     "checksums": "v2",
     "starts": "v1",
+    "prepared": "v1",
 }
 """The folders of CacheDirs, and the version of each. All but the compiled have a seal, see jaxgen.core.kept_files."""
 
@@ -41,6 +42,8 @@ class CacheDirs:
     """Checksums of large weight files, see jaxgen.weights.contents."""
     starts: Path | None = None
     """What an engine found out before its first request, see jaxgen.engine.findings."""
+    prepared: Path | None = None
+    """Weights as a CPU's programs read them, see jaxgen.models.prepared_params."""
 
 
 def default_cache_dir() -> Path | None:

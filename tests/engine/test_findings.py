@@ -76,9 +76,7 @@ def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert kept_findings(None) is None
 
 
-def test_a_damaged_file_is_found_out_again(
-    tmp_path: Path, done: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_found_out_again(tmp_path: Path, done: list[str], caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "found.json"
     start(path)
     path.write_bytes(path.read_bytes().replace(b"true", b"True"))
