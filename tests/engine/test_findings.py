@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine import narrow, warm_up
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.findings import Findings, keep_findings, kept_findings
@@ -53,7 +54,7 @@ def test_the_next_start_takes_what_this_one_found(
     assert done == [*CHECKS]
     second = start(tmp_path / "found.json")
     assert done == [*CHECKS]
-    assert second._device.uses_narrow(warm_up.StepPlan(()))
+    assert second._device.uses_narrow(StepPlan(()))
     assert second.stats().pace == first.stats().pace
     start(None)
     assert done == [*CHECKS, *CHECKS]
@@ -63,7 +64,7 @@ def test_a_program_that_gave_other_bits_stays_unused(tmp_path: Path, done: list[
     path = tmp_path / "found.json"
     samples = (StepSample(1, 0, 0.01), StepSample(8, 0, 0.02))
     keep_findings(path, Findings(Verdict(equal=False, ratio=0.5), StepSamples(samples, ())))
-    assert not start(path)._device.uses_narrow(warm_up.StepPlan(()))
+    assert not start(path)._device.uses_narrow(StepPlan(()))
     assert done == []
 
 
