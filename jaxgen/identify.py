@@ -61,7 +61,7 @@ def identify(
     return Identity(
         {
             "versions": versions(packages),
-            "sources": _sources(Path(__file__).parent),
+            "sources": sources_digest(),
             "device": _device(device),
             "kernels": dict(kernels),
             "xla": {
@@ -158,6 +158,11 @@ def _steps(config: EngineConfig) -> dict[str, Any]:
         "kv_host_dtype": "auto" if config.offload is None else config.offload.host_dtype,
         "streaming": None if streaming is None else asdict(replace(streaming, simulated_bytes_per_second=None)),
     }
+
+
+def sources_digest() -> str:
+    """Return the digest of jaxgen's own sources that decide bits."""
+    return _sources(Path(__file__).parent)
 
 
 @cache

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """Environment variables that JAX reads when it opens a GPU: at most one of them may be set."""
-_THREADS = "NPROC"
+THREADS = "NPROC"
 """Environment variable from which XLA takes the number of its threads, when JAX opens a CPU."""
 
 
@@ -41,8 +41,8 @@ def limit_threads() -> None:
 
     With more, those that wait for each other use the quota up, and all of them stand still until the next period.
     """
-    if not is_open() and _THREADS not in os.environ and (cores := num_cores()) < allowed_cores():
-        os.environ[_THREADS] = str(cores)
+    if not is_open() and THREADS not in os.environ and (cores := num_cores()) < allowed_cores():
+        os.environ[THREADS] = str(cores)
         logger.info("threads that compute, as many as the container's quota of processor time fills: %d", cores)
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,14 +26,18 @@ from jaxgen.core.kv_events import parse_kv_events
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for, program_texts
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.identify import identify
+from jaxgen.hardware.free_memory import return_free_memory
+from jaxgen.hardware.nvidia import versions
+from jaxgen.identify import identify, sources_digest
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import dequantised_bytes, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts
 from jaxgen.models import PackedParams
 from jaxgen.models.dummy import dummy_params
-from jaxgen.models.placement import placing
+from jaxgen.models.placement import abstract_packed_params, placing
+from jaxgen.models.prepared_params import read_prepared, write_prepared
+from jaxgen.opening import THREADS
 from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import no_wider, refit, resolve, with_fewer_blocks
@@ -99,7 +104,29 @@ class ResolvedModel:
         if self.load_format == "dummy":
             logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
             return kernels, dummy_params(self.model, kernels)
-        return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
+        return kernels, self._load_params(kernels, progress=progress)
+
+    def _load_params(self, kernels: Kernels, *, progress: bool) -> PackedParams:
+        """Return the parameters, as an earlier start has prepared them if they and all that prepares them are the same.
+
+        Raises ConfigError.
+        """
+        place, folder = placing(self.model, kernels), self.caches.prepared
+        if folder is None or not self.device.is_cpu:
+            return load_params(self.directory, self.model, place=place, progress=progress)
+        key = {
+            "weights": self.weights_digest(progress=progress),
+            "model": repr(self.model),
+            "kernels": [kernels.name, *kernels.build],
+            "sources": sources_digest(),
+            "versions": versions(("jaxlib",)),
+        }
+        path = folder / digest_of(key)
+        params = read_prepared(path, abstract_packed_params(self.model, kernels))
+        if params is None:
+            params = load_params(self.directory, self.model, place=place, progress=progress)
+            write_prepared(path, params)
+        return params
 
     def weights_digest(self, *, progress: bool) -> str:
         """Return the digest of the weight files, or that of random weights, which the configuration determines."""
@@ -171,13 +198,33 @@ class ResolvedModel:
         params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
-        with show_progress("compiling the step", 1, "program", bar=progress) as advance:
+        with show_progress("compiling the step", None, "program", bar=progress):
             model = self.model.within(config.scheduler.max_model_len)
             config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
-            advance(1)
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
-        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity, events=events)
+        engine = Engine(
+            *(model, config, params, eos_token_ids),
+            compiled=compiled,
+            identity=identity,
+            events=events,
+            findings=self._findings(config, identity),
+        )
+        return_free_memory()  # compilers and readers of weights leave hundreds of megabytes
+        return engine
+
+    def _findings(self, config: EngineConfig, identity: Identity) -> Path | None:
+        """Return the file for what an engine finds out by running its programs: on this kind of device, with as many
+        threads."""
+        if self.caches.starts is None or not identity.digest:
+            return None
+        key = {
+            "digest": identity.digest,
+            "config": repr(config),
+            "device": repr(self.device),
+            "environment": {name: os.environ.get(name) for name in (THREADS, "XLA_FLAGS")},
+        }
+        return self.caches.starts / f"{digest_of(key)}.json"
 
     def _identify(
         self, model: ModelConfig, config: EngineConfig, compiled: Compiled, weights: str, texts: ModelTexts

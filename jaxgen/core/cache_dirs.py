@@ -19,8 +19,10 @@ FOLDERS = {
     "checksums": "v2",
     "converted": "v1",
     "packaged": "v1",
+    "starts": "v1",
+    "prepared": "v1",
 }
-"""The folders of CacheDirs, and the version of each. 2: with a seal, see jaxgen.core.kept_files."""
+"""The folders of CacheDirs, and the version of each. All but the compiled have a seal, see jaxgen.core.kept_files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class CacheDirs:
     """Conversions of GGUF files, see jaxgen.weights.gguf_conversions."""
     packaged: Path | None = None
     """Files of models that Python packages ship, see jaxgen.weights.packaged_files."""
+    starts: Path | None = None
+    """What an engine found out before its first request, see jaxgen.engine.findings."""
+    prepared: Path | None = None
+    """Weights as a CPU's programs read them, see jaxgen.models.prepared_params."""
 
 
 def default_cache_dir() -> Path | None:

@@ -8,6 +8,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 
@@ -80,12 +81,13 @@ class Engine:
         compiled: Compiled | None = None,
         identity: Identity = UNKNOWN,
         events: BlockEventSink | None = None,
+        findings: Path | None = None,
     ):
         """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
         Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
         ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks. ``events``: gets which
-        contents blocks of the cache come to hold and give up.
+        contents blocks of the cache come to hold and give up. ``findings``: as for ``warm_up``.
         """
         self.model = model
         self.config = config
@@ -103,7 +105,7 @@ class Engine:
         self._in_flight: _InFlight | None = None
         self._quiet_from = 0.0
         self._last_read = 0.0
-        self._step_time = warm_up(self._device, model, config)
+        self._step_time = warm_up(self._device, model, config, findings)
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device, self._step_time, identity.kv_namespace)
         self._meter = StepMeter(config, self._device, self._step_time, self._latencies, self.offload)

@@ -1,6 +1,9 @@
 """Measure the time of a device's steps before the first request."""
 
 import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sampling_params import SamplingParams
@@ -21,7 +24,24 @@ not start late."""
 DEEP_TOKENS = 4096
 
 
-def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """Steps that were measured, of the wide and of the narrow program."""
+
+    wide: Sequence[StepSample]
+    narrow: Sequence[StepSample]
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "StepSamples":
+        """Return the samples that ``dataclasses.asdict`` has told, and JSON has carried."""
+        return cls(*(tuple(StepSample(**one) for one in values[name]) for name in ("wide", "narrow")))
+
+    def estimator(self, config: EngineConfig) -> StepTimeEstimator:
+        """Return an estimator that has seen these steps."""
+        return StepTimeEstimator(config.scheduler.token_budget, self.wide, self.narrow, config.narrow_width or 0)
+
+
+def measure_step_time(device: Runner, config: EngineConfig) -> StepSamples:
     """Time steps of prompts that fill the budget, a half and an eighth of it, of one decode, of as many as the narrow
     program takes and of all rows, and of a decode and half a budget of a prompt after a long context.
 
@@ -38,9 +58,9 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
     if config.streaming is None:  # there blocks must have been written first
         decodes.append(_deep(config, 1))
         prompts.append(_deep(config, max(1, longest // 2)))
-    wide = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
-    narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
-    return StepTimeEstimator(budget, wide, narrow, config.narrow_width or 0)
+    wide = tuple(_time(device, plan, narrow=False) for plan in (*prompts, *decodes))
+    narrow = tuple(_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan))
+    return StepSamples(wide, narrow)
 
 
 def prompt_lengths(longest: int) -> list[int]:

@@ -1,11 +1,13 @@
 """What an engine does with its device before the first request."""
 
 import logging
+from pathlib import Path
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.findings import Findings, keep_findings, kept_findings
 from jaxgen.engine.finite import check_finite
-from jaxgen.engine.narrow import compare
+from jaxgen.engine.narrow import Verdict, compare
 from jaxgen.engine.step_time_probe import measure_step_time
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -13,26 +15,48 @@ from jaxgen.scheduling.step_time import StepTimeEstimator
 logger = logging.getLogger(__name__)
 
 
-def warm_up(device: Runner, model: ModelConfig, config: EngineConfig) -> StepTimeEstimator:
+def warm_up(
+    device: Runner, model: ModelConfig, config: EngineConfig, findings: Path | None = None
+) -> StepTimeEstimator:
     """Run each program once, check that logits are finite, decide whether the narrow program may be used, and measure
     the time of steps.
 
-    Raises ConfigError for a model whose logits are not finite.
+    ``findings``: a file with what an earlier start of the same engine on the same device found out, which is then not
+    done again; written if there is none. None: nothing is kept. Raises ConfigError for a model whose logits are not
+    finite.
     """
     device.run(StepPlan(()))
-    check_finite(device, model, config)
-    if config.narrow_width is not None:
-        verdict = compare(device, model, config)
-        if not verdict.use_narrow:
-            device.disable_narrow()
-        logger.info(
-            "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s",
-            config.narrow_width,
-            100 * verdict.ratio,
-            config.scheduler.token_budget,
-            "agree" if verdict.equal else "differ",
-            "used" if verdict.use_narrow else "not used",
-        )
-    step_time = measure_step_time(device, config)
+    found = kept_findings(findings)
+    if found is None:
+        found = _find_out(device, model, config)
+        keep_findings(findings, found)
+    elif found.narrow is not None:
+        _choose(device, config, found.narrow, "an earlier start found")
+        if found.narrow.use_narrow:
+            device.run(StepPlan(()), narrow=True)
     device.reset()
-    return step_time
+    return found.times.estimator(config)
+
+
+def _find_out(device: Runner, model: ModelConfig, config: EngineConfig) -> Findings:
+    """Check and measure; the device uses the narrow program afterwards if that is right. Raises ConfigError."""
+    check_finite(device, model, config)
+    narrow = None
+    if config.narrow_width is not None:
+        narrow = compare(device, model, config)
+        _choose(device, config, narrow, "measured")
+    return Findings(narrow, measure_step_time(device, config))
+
+
+def _choose(device: Runner, config: EngineConfig, verdict: Verdict, how: str) -> None:
+    if not verdict.use_narrow:
+        device.disable_narrow()
+    logger.info(
+        "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s (%s)",
+        config.narrow_width,
+        100 * verdict.ratio,
+        config.scheduler.token_budget,
+        "agree" if verdict.equal else "differ",
+        "used" if verdict.use_narrow else "not used",
+        how,
+    )

@@ -9,6 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
@@ -93,6 +95,8 @@ class Kernels:
     rotated_heads: Kernel = rotated_heads_ref
     expert_product: Kernel = expert_product_ref
     """Of weights that are not packed."""
+    zeros: Kernel = jnp.zeros
+    """Makes an array of zeros, of a shape and a dtype, from no array."""
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
     partial_recompute: Kernel | None = None
@@ -171,6 +175,7 @@ def native(library: Library) -> Kernels:
         activate=library.activate,
         gated=library.gated,
         rotated_heads=library.rotated_heads,
+        zeros=library.zeros,
         build=(("library", library.code), ("compiler", library.compiler)),
     )
 

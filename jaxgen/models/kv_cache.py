@@ -81,7 +81,10 @@ def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, 
 
 
 def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
-    """Return a cache of zeros: attention may read, and mask, slots that are not written yet, so they must be finite."""
+    """Return a cache of zeros: attention may read, and mask, slots that are not written yet, so they must be finite.
+
+    With native kernels a block takes memory only once it is written.
+    """
     dtype, of_inputs = jnp.dtype(model.dtype), (cache.num_blocks, model.num_layers, cache.block_size, model.hidden_size)
-    inputs = jnp.zeros(of_inputs, dtype) if cache.keep_inputs else None
-    return KVCache(jnp.zeros(cache_shape(model, cache), cache_dtype(model)), kernels, inputs)
+    inputs = kernels.zeros(of_inputs, dtype) if cache.keep_inputs else None
+    return KVCache(kernels.zeros(cache_shape(model, cache), cache_dtype(model)), kernels, inputs)

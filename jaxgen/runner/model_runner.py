@@ -80,8 +80,9 @@ class ModelRunner:
         """Forget everything but the parameters."""
         for name in ("cache", "rows"):  # first, since two of each may not fit
             self.__dict__.pop(name, None)
-        self.cache = init_cache(self._model, self._config.cache, self._compiled.kernels)
-        self.rows = init_rows(self._config, self._model.vocab_size)
+        kernels = self._compiled.kernels
+        self.cache = init_cache(self._model, self._config.cache, kernels)
+        self.rows = init_rows(self._config, self._model.vocab_size, kernels.zeros)
 
     def disable_narrow(self) -> None:
         """Run all plans with the wide program."""

@@ -3,7 +3,7 @@
 The scheduler gives each running sequence a row; a step names the rows of its chunks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import jax
@@ -50,15 +50,15 @@ def blocks_per_sequence(config: EngineConfig) -> int:
     return -(-config.scheduler.max_model_len // config.cache.block_size)
 
 
-def init_rows(config: EngineConfig, vocab_size: int) -> RowState:
-    """Return rows before any sequence is loaded: greedy and without penalties."""
+def init_rows(config: EngineConfig, vocab_size: int, zeros: Callable[..., Array] = jnp.zeros) -> RowState:
+    """Return rows before any sequence is loaded: greedy and without penalties. ``zeros`` makes the large arrays."""
     S = config.scheduler.max_num_seqs
     return RowState(
         jnp.zeros((S, blocks_per_sequence(config)), jnp.int32),
         jnp.zeros(S, jnp.int32),
         jnp.tile(_neutral(row_layout(config), vocab_size), (S + 1, 1)),
-        init_penalties(S, vocab_size),
-        jnp.zeros((S, mask_words(vocab_size)), jnp.int32),
+        init_penalties(S, vocab_size, zeros),
+        zeros((S, mask_words(vocab_size)), jnp.int32),
     )
 
 

@@ -1,5 +1,6 @@
 """State for penalties, on the device: the tokens of each sequence's prompt and output."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -21,10 +22,10 @@ class PenaltyState:
     """Whether each token is in the prompt."""
 
 
-def init_penalties(num_rows: int, vocab_size: int) -> PenaltyState:
-    """Return a state without any tokens: num_rows * vocab_size * 5 bytes."""
+def init_penalties(num_rows: int, vocab_size: int, zeros: Callable[..., Array] = jnp.zeros) -> PenaltyState:
+    """Return a state without any tokens: num_rows * vocab_size * 5 bytes. ``zeros`` makes its arrays."""
     shape = (num_rows, vocab_size)
-    return PenaltyState(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.bool_))
+    return PenaltyState(zeros(shape, jnp.int32), zeros(shape, jnp.bool_))
 
 
 def count_output(

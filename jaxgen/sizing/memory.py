@@ -284,8 +284,18 @@ def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: in
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     if not memory.is_cpu:
         return min(fitting, useful)
-    share = min(CPU_CACHE_BYTES, (memory.free_bytes - slack_bytes(memory)) // 2) // size
+    share = _rounded(min(CPU_CACHE_BYTES, (memory.free_bytes - slack_bytes(memory)) // 2)) // size
     return min(fitting, useful, share)
+
+
+def _rounded(size: int) -> int:
+    """Return the size rounded down to a power of two, or to one and a half times such a power.
+
+    The number of blocks is a shape of the programs. A start with a little more or less free memory finds those of an
+    earlier one then.
+    """
+    step = 1 << max(0, size.bit_length() - 2)
+    return size // step * step
 
 
 def check_options(options: EngineOptions) -> None:

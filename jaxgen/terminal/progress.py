@@ -17,8 +17,10 @@ BAR_SECONDS = 1.0
 
 
 @contextmanager
-def show_progress(what: str, total: int, unit: str, *, bar: bool) -> Iterator[Advance]:
+def show_progress(what: str, total: int | None, unit: str, *, bar: bool) -> Iterator[Advance]:
     """Show the progress of the work in the context, ``total`` units of it, and how long it took if it did not fail.
+
+    ``total`` None: how far it is cannot be known.
 
     ``bar``: whether a bar may be shown, where standard error is a terminal. Both show every few seconds that the work
     goes on, even if no unit of it ends.
@@ -28,7 +30,7 @@ def show_progress(what: str, total: int, unit: str, *, bar: bool) -> Iterator[Ad
 
 
 @contextmanager
-def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
     from tqdm import tqdm  # here: python -m scripts.gpu runs where it is not installed
 
     # tqdm shows the time again only when a unit has ended.
@@ -37,7 +39,7 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def _lines(what: str, total: int) -> Iterator[Advance]:
+def _lines(what: str, total: int | None) -> Iterator[Advance]:
     begin, done = monotonic(), 0
 
     def advance(units: int) -> None:
@@ -45,7 +47,8 @@ def _lines(what: str, total: int) -> Iterator[Advance]:
         done += units
 
     def tell() -> None:
-        logger.info("%s: %.0f s, %d %%", what, monotonic() - begin, 100 * done // max(total, 1))
+        share = "how far it is cannot be told" if total is None else f"{100 * done // max(total, 1)} %"
+        logger.info("%s: %.0f s, %s", what, monotonic() - begin, share)
 
     with _each(LINE_SECONDS, tell):
         yield advance

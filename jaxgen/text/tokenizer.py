@@ -7,14 +7,13 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ctypes import CDLL
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from jaxgen.core.errors import ConfigError, RequestRefusedError
+from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
@@ -112,7 +111,7 @@ class Tokenizer:
                 raise
             raise RequestRefusedError("prompt: the model's tokenizer fails on this text", "prompt") from None
         if len(text) >= _LONG_TEXT:
-            _return_memory()
+            return_free_memory()  # a text of a million tokens leaves hundreds of megabytes
         return tokens
 
     def last_tokens(self, tokens: Sequence[int], most: int, *, special: bool = True) -> Sequence[int]:
@@ -273,15 +272,3 @@ def _byte_level_bytes(name: str) -> bytes:
         return bytes(_BYTE_OF_CHAR[char] for char in name)
     except KeyError:  # an added token, whose name is its text
         return name.encode()
-
-
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """Return the C library's function that gives free memory back; None: it has none (glibc alone has one)."""
-    return getattr(CDLL(None), "malloc_trim", None)
-
-
-def _return_memory() -> None:
-    """Give memory that is free back to the system: a text of a million tokens leaves hundreds of megabytes."""
-    if (trim := _trim()) is not None:
-        trim(0)

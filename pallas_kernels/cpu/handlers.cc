@@ -1,5 +1,5 @@
-// The functions that XLA calls of attention, cache writes and products. Shapes are checked here, so that a kernel never
-// reads past an array.
+// The functions that XLA calls of attention, cache writes, products and zeros. Shapes are checked here, so that a kernel
+// never reads past an array.
 
 #include <algorithm>
 #include <optional>
@@ -11,6 +11,7 @@
 #include "plan.h"
 #include "shares.h"
 #include "write_kv.h"
+#include "zeros.h"
 
 namespace kernels {
 namespace {
@@ -168,6 +169,11 @@ ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer 
   return Multiplied(pool, x, packed, layer, num_tokens, &residual, *y);
 }
 
+ffi::Error Zeros(ffi::Result<ffi::AnyBuffer> out) {
+  MakeZeros(static_cast<char*>(out->untyped_data()), out->size_bytes());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
@@ -218,5 +224,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProductAdded, kernels::AddMultiplied,
                                   .Arg<kernels::Scalar>()      // num_tokens
                                   .Arg<ffi::AnyBuffer>()       // residual
                                   .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Zeros, kernels::Zeros, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
 
 #pragma GCC visibility pop

@@ -31,6 +31,7 @@ HANDLERS = (
     "Activate",
     "Gated",
     "RotatedHeads",
+    "Zeros",
 )
 _NO_WINDOW = 2**31 - 1
 """Tokens in a window that no context is longer than."""
@@ -289,6 +290,10 @@ class Library:
         cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (one.reshape(T, -1) for one in angles)
         out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
         return jax.ffi.ffi_call(self._target("RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+        """As ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it on."""
+        return jax.ffi.ffi_call(self._target("Zeros"), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))()
 
     def _target(self, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""

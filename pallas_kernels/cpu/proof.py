@@ -70,6 +70,8 @@ def prove(path: str) -> None:
         # A scale for all inputs, for two groups that are rounded, and for a quarter of one.
         for bits, group, has_zeros in ((8, 304, False), (8, 256, True), (4, 32, True)):
             _prove_quantized(library, dtype, bits, group, has_zeros=has_zeros)
+    for size in (3, 300_001):  # within a page, and whole pages with parts of two others
+        assert not np.asarray(library.zeros((size,), jnp.int32)).any()
 
 
 def _prove_product(library: Library, dtype: str) -> None:

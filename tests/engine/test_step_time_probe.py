@@ -50,7 +50,7 @@ def learn(device: Device, monkeypatch: pytest.MonkeyPatch) -> StepTimeModel:
     monkeypatch.setattr(step_time_probe, "time_step", device.time_step)
     runner = MagicMock(spec=Runner)
     runner.uses_narrow = device.uses_narrow
-    return measure_step_time(runner, CONFIG).model
+    return measure_step_time(runner, CONFIG).estimator(CONFIG).model
 
 
 def prompt_seconds(device: Device, tokens: int) -> float:

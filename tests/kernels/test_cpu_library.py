@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ SOURCES = Path(build.__file__).parent
 LOAD = """
 import sys
 from pathlib import Path
+from typing import Any
 from pallas_kernels.cpu.loading import load
 load(Path(sys.argv[1]), compiler=sys.argv[2])
 """
@@ -258,3 +260,24 @@ def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:
     assert one.pop("threads") < many["threads"]
     for name, array in one.items():
         np.testing.assert_array_equal(array, many[name], err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (1025,), (3, 1 << 20)])
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.bfloat16, jnp.int32])
+def test_zeros_are_zeros_where_other_numbers_were(shape: tuple[int, ...], dtype: Any) -> None:
+    jnp.ones(shape, dtype).delete()  # its memory is likely to be taken next
+    found = native().zeros(shape, dtype)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    assert not np.asarray(found).any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory is resident")
+def test_zeros_take_memory_only_where_they_are_written() -> None:
+    process, size = psutil.Process(), 1 << 28
+    native().zeros((1,), jnp.int8).block_until_ready()
+    before = process.memory_info().rss
+    zeros = native().zeros((size,), jnp.int8).block_until_ready()
+    assert process.memory_info().rss - before < size // 8
+    written = jax.jit(lambda x: x.at[: size // 2].set(1), donate_argnums=0)(zeros).block_until_ready()
+    assert process.memory_info().rss - before >= size // 2
+    written.delete()

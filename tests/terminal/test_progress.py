@@ -54,7 +54,12 @@ def test_a_log_in_json_has_no_bar_even_on_a_terminal(
     assert len(caplog.records) == 1
 
 
-def test_long_work_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("total", "said_last"), [(4, "compiling: 0 s, 25 %"), (None, "compiling: 0 s, how far it is cannot be told")]
+)
+def test_long_work_shows_that_it_goes_on(
+    total: int | None, said_last: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     told = Event()
     said: list[str] = []
 
@@ -64,11 +69,11 @@ def test_long_work_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, caplog
 
     monkeypatch.setattr(module, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(module.logger, "info", info)
-    with show_progress("compiling", 4, "step", bar=False) as advance:
+    with show_progress("compiling", total, "step", bar=False) as advance:
         advance(1)
         told.clear()
         assert told.wait(60)
-    assert said[-2] == "compiling: 0 s, 25 %"
+    assert said[-2] == said_last
 
 
 def test_a_bar_shows_that_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

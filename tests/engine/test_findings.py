@@ -1,0 +1,89 @@
+"""What a start finds out of its programs is kept for the next one, and found out again where it is not whole."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine import narrow, warm_up
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.findings import Findings, keep_findings, kept_findings
+from jaxgen.engine.narrow import Verdict
+from jaxgen.engine.step_time_probe import StepSamples
+from jaxgen.scheduling.cost_model import StepSample
+from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
+
+CONFIG = replace(engine_config(token_budget=32, max_num_seqs=8), narrow_width=8)
+CHECKS = ("check_finite", "compare", "measure_step_time")
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of checks and measurements, as they are made."""
+    made: list[str] = []
+
+    def noted(name: str) -> Any:
+        work = getattr(warm_up, name)
+
+        def call(*args: Any) -> Any:
+            made.append(name)
+            return work(*args)
+
+        return call
+
+    for name in CHECKS:
+        monkeypatch.setattr(warm_up, name, noted(name))
+    return made
+
+
+def start(findings: Path | None) -> Engine:
+    return Engine(
+        LLAMA, CONFIG, params_of(LLAMA), frozenset(), compiled=compiled_step(LLAMA, CONFIG), findings=findings
+    )
+
+
+def test_the_next_start_takes_what_this_one_found(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
+    first = start(tmp_path / "found.json")
+    assert done == [*CHECKS]
+    second = start(tmp_path / "found.json")
+    assert done == [*CHECKS]
+    assert second._device.uses_narrow(StepPlan(()))
+    assert second.stats().pace == first.stats().pace
+    start(None)
+    assert done == [*CHECKS, *CHECKS]
+
+
+def test_a_program_that_gave_other_bits_stays_unused(tmp_path: Path, done: list[str]) -> None:
+    path = tmp_path / "found.json"
+    samples = (StepSample(1, 0, 0.01), StepSample(8, 0, 0.02))
+    keep_findings(path, Findings(Verdict(equal=False, ratio=0.5), StepSamples(samples, ())))
+    assert not start(path)._device.uses_narrow(StepPlan(()))
+    assert done == []
+
+
+def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
+    found = Findings(Verdict(equal=True, ratio=0.1), StepSamples((StepSample(3, 2, 0.1),), (StepSample(1, 0, 0.3),)))
+    for one in (found, replace(found, narrow=None)):
+        keep_findings(tmp_path / "found.json", one)
+        assert kept_findings(tmp_path / "found.json") == one
+    assert kept_findings(tmp_path / "others.json") is None
+    assert kept_findings(None) is None
+
+
+def test_a_damaged_file_is_found_out_again(tmp_path: Path, done: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "found.json"
+    start(path)
+    path.write_bytes(path.read_bytes().replace(b"true", b"True"))
+    del done[:]
+    with caplog.at_level(logging.WARNING):
+        start(path)
+    assert done == [*CHECKS]
+    assert f"{path} is damaged: the programs are checked and timed again" in caplog.text
+    assert kept_findings(path) is not None
