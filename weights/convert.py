@@ -18,7 +18,7 @@ from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quant
 from jaxgen.weights import checkpoint, gguf
 from jaxgen.weights.atomic import new_directory
 from jaxgen.weights.files import is_gguf
-from jaxgen.weights.hf_checkpoint import Tensors
+from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.manifest import is_converted
 
@@ -78,14 +78,14 @@ def convert(
     """
     check_path("DEST", destination)
     with _opened(source, hub) as (directory, tensors):
-        config = load_model_config(directory, dtype, quantization)
+        config = load_model_config(directory, dtype, quantization, tensors=tensors)
         with new_directory(destination, replaceable=is_converted if force else None) as partial:
             params = load_params(directory, config, tensors=tensors, progress=progress)
             checkpoint.save(partial, params, config, directory, progress=progress)
 
 
 @contextmanager
-def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
+def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, GgufTensors | None]]:
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
     path = Path(source).expanduser()
     if not is_gguf(path) or path.is_dir():

@@ -38,6 +38,7 @@ from pallas_kernels.plain_codes import (
     plain_product,
     plain_rows,
 )
+from pallas_kernels.quantized_product import GroupedCodes as GroupedCodes
 from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.rotary import Angles as Angles
@@ -62,7 +63,7 @@ class PackedProduct:
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """Products with weights of 4 or 8 bits that were packed once; see pallas_kernels.quantized_product."""
+    """Products with weights of 2 to 8 bits that were packed once; see pallas_kernels.quantized_product."""
 
     pack_codes: Kernel
     pack_groups: Kernel

@@ -1,5 +1,6 @@
 """Read the tensors of a GGUF file as the parts of parameters. Host only, no jax."""
 
+import logging
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,14 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
-from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.codes import codes_of, kept_form
+from jaxgen.weights.gguf.file import NUMBERS, GgufFile
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.row_orders import interleaved_keys, interleaved_queries
 from jaxgen.weights.tensors import Parameter, Source, Value
+from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
+
+logger = logging.getLogger(__name__)
 
 _NAMED = 3
 
@@ -53,19 +58,47 @@ class GgufTensors:
             raise ConfigError(f"{stored.part}: {name} is of type {stored.kind.name}, which cannot be dequantised")
         return name
 
+    def kept_formats(self, table: tuple[Parameter, ...]) -> dict[str, WeightFormat]:
+        """Return the formats of the parameters that are kept as codes, with the numbers that they have in the file.
+
+        The log names those that are dequantised although their types are those of codes. Raises ConfigError for a
+        tensor that is missing.
+        """
+        found: dict[str, WeightFormat] = {}
+        for parameter in table:
+            if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
+                continue
+            sources = [source for source, _ in parameter.pieces()]
+            tensors = [self._file.tensors[self._check(source)] for source in sources]
+            form = None if any(source.transposed for source in sources) else kept_form(tensors)
+            kinds = sorted({one.kind.name for one in tensors})
+            if form is not None:
+                found[parameter.path] = form
+            elif any(kind not in NUMBERS for kind in kinds):
+                logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
+        return found
+
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
 
-        What ``parameter`` adds to weights of norms is in the file's numbers already. Raises ConfigError for values
-        beyond float16.
+        A format that ``kept_formats`` has found has the file's codes; to others numbers are rounded. What ``parameter``
+        adds to weights of norms is in the file's numbers already. Raises ConfigError for values beyond float16.
         """
         del parameter
         name = self._architecture.stored_name(source.name)
         stored = self._file.tensors[name]
+        source = replace(source, rows=self._rows.get(source.name.split(".")[-2], source.rows))
+        if form is not None:
+            try:
+                weight = codes_of([stored], form)
+            except ValueError as error:
+                raise ConfigError(f"{stored.part}: {name} {error}") from error
+            if weight is not None:
+                return source.ordered_weight(weight)
         values = stored.dequantised(dtype)
         if dtype == np.float16 and not np.isfinite(values).all():
             raise ConfigError(
                 f"{stored.part}: {name} has values that float16 cannot hold; use --dtype bfloat16 or float32"
             )
-        placed = replace(source, rows=self._rows.get(source.name.split(".")[-2], source.rows)).placed(values)
+        placed = source.placed(values)
         return placed if form is None else quantized(placed, form, f"{stored.part}: {name}")
