@@ -2,12 +2,12 @@
 its products: no matrix of numbers is written.
 
 The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean: int8 and int4 are codes
-less the one in the middle, float8_e4m3fn is numbers, and uint4 is numbers in e2m1. Codes of 5 and 6 bits are int8.
+less the one in the middle, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
 
 Scales of whole outputs multiply the product. Scales of groups multiply the codes, which XLA does inside the product if
 it is compiled with COMPILER_OPTIONS. Zero points are a product of their own, with sums of the inputs:
-``x @ (codes * scale) - sums(x) @ (zero * scale)``; so are minimums. XLA still writes a matrix before a product of e2m1, in int8, and of
-e4m3 on GPUs that have no FP8, in the dtype of the inputs.
+``x @ (codes * scale) - sums(x) @ (zero * scale)``; so are minimums. XLA still writes a matrix before a product of e2m1,
+in int8, and of e4m3 on GPUs that have no FP8, in the dtype of the inputs.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ def plain_codes(codes: UInt8[Array, "*stack O I"], *, bits: int, floats: bool = 
     """
     if floats:
         return codes.astype(jnp.uint4) if bits == 4 else lax.bitcast_convert_type(codes, jnp.float8_e4m3fn)
-    return (codes.astype(jnp.int16) - default_zero(bits)).astype(jnp.int4 if bits <= 4 else jnp.int8)
+    return (codes.astype(jnp.int16) - default_zero(bits)).astype(jnp.int4 if bits == 4 else jnp.int8)
 
 
 def plain_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack O G"]:

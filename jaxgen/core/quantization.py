@@ -1,6 +1,6 @@
 """How weights of few bits are kept. Host only, no jax."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal, Self
@@ -12,6 +12,8 @@ import numpy.typing as npt
 Bits = Literal[2, 4, 5, 6, 8]
 PLANES: dict[Bits, tuple[int, ...]] = {2: (2,), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 """Widths of the parts of which a code is made, its lowest bits first: a byte has parts of one width."""
+NATIVE_BITS, PLAIN_BITS = tuple(PLANES), (4, 8)
+"""Of the integers that native kernels multiply, and of those that XLA does on GPUs."""
 ScaleDType = Literal["bfloat16", "float16", "float32"]
 SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -56,7 +58,7 @@ class WeightFormat:
 
     @property
     def title(self) -> str:
-        """What the codes are called: int8, int4, fp8, fp4, and others by their bits."""
+        """What the codes are called by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
         return f"{'fp' if self.floats else 'int'}{self.bits}"
 
     @property
@@ -69,14 +71,19 @@ class WeightFormat:
         """The format of integers that holds every weight of this one; None: there is none, or it is one."""
         return replace(self, bits=8, floats=False) if self.floats and self.bits == 4 else None
 
-    def placed(self, *, integers: bool, floats: bool) -> "WeightFormat | None":
-        """Return the format of a weight where programs read it, which multiply codes that are ``integers``, or floats.
+    def placed(self, *, integers: Sequence[int], floats: bool) -> "WeightFormat | None":
+        """Return the format of a weight where programs read it, which multiply codes that are floats, or integers.
 
-        None: it becomes numbers of the model's dtype.
+        ``integers``: the bits that these may have; codes of other bits get more. None: it becomes numbers of the
+        model's dtype.
         """
-        if floats if self.floats else integers:
+        if self.floats and floats:
             return self
-        return self.as_integers if integers else None
+        form = self.as_integers if self.floats else self
+        if form is None or not integers:
+            return None
+        bits: Any = min(bits for bits in integers if bits >= form.bits)
+        return replace(form, bits=bits)
 
     @property
     def zero(self) -> int:
@@ -172,7 +179,21 @@ class GroupedWeight:
         order = np.broadcast_to(np.arange(inputs, dtype=np.int32), (*self.shape[:-2], inputs))
         return replace(self, format=replace(self.format, ordered=True), order=order)
 
-    def as_integers(self) -> "GroupedWeight":
+    def as_placed(self, form: WeightFormat) -> "GroupedWeight":
+        """Return the same weight in the format that ``WeightFormat.placed`` has given."""
+        if form == self.format:
+            return self
+        return self._as_integers() if self.format.floats else self._widened(form)
+
+    def _widened(self, form: WeightFormat) -> "GroupedWeight":
+        has_own_zero = self.zeros is not None or self.minimums is not None
+        moved = np.uint8(0 if has_own_zero else form.zero - self.format.zero)
+        empty = GroupedWeight.empty(form, self.shape)
+        for index in np.ndindex(*self.shape[:-2]):  # a matrix at a time, so that what is between is small
+            empty.codes[index] = packed(unpacked(self.codes[index], self.format) + moved, form)
+        return replace(self, format=form, codes=empty.codes)
+
+    def _as_integers(self) -> "GroupedWeight":
         """Return a weight of FP4 as one of 8 bits: twice each number is an integer."""
         form = self.format.as_integers
         half: Any = self.scales.dtype.type(0.5)

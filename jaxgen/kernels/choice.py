@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
@@ -70,6 +70,8 @@ class QuantizedProduct:
     product: Kernel
     rows: Kernel
     expert_product: Kernel
+    bits: tuple[int, ...] = NATIVE_BITS
+    """That codes may have."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Kernels:
 
     def placed(self, form: WeightFormat) -> WeightFormat | None:
         """Return the format of a weight that programs read; None: numbers of the model's dtype."""
-        return form.placed(integers=self.quantized is not None, floats=self.floats is not None)
+        integers = () if self.quantized is None else self.quantized.bits
+        return form.placed(integers=integers, floats=self.floats is not None)
 
     @property
     def skips_padding(self) -> bool:
@@ -128,7 +131,8 @@ _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 def _plain(*, floats: bool) -> QuantizedProduct:
     """Return products in which XLA reads the codes themselves; ``floats``: these are numbers."""
     return QuantizedProduct(
-        partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product
+        *(partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product),
+        bits=PLAIN_BITS,
     )
 
 

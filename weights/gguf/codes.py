@@ -179,7 +179,7 @@ def _sixes(both: Bytes, scale: Bytes, minimum: Bytes) -> tuple[Bytes, Bytes, Byt
 
 
 def _two_levels(
-    scales: npt.NDArray[Any], of_block: Bytes, minimums: Bytes | None = None, minimum: Bytes | None = None
+    scales: npt.NDArray[Any], of_block: Bytes, minimums: npt.NDArray[Any] | None = None, minimum: Bytes | None = None
 ) -> dict[str, npt.NDArray[np.generic]]:
     found: dict[str, npt.NDArray[np.generic]] = {"scales": scales.view(np.int8), "block_scales": _float(of_block)}
     if minimums is None or minimum is None:
