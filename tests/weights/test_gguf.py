@@ -158,6 +158,7 @@ def test_codes_stay_codes(kind: Kind, tmp_path: Path) -> None:
     converted = run(file, tmp_path / "converted")
     config = load_model_config(converted)
     params = load_params(converted, config, progress=False)
+    assert json.loads((converted / "jaxgen.json").read_text())["format_version"] == 3
     assert dict(config.weight_formats).keys() == {*PRODUCTS[:3], PRODUCTS[4], *EMBEDDINGS}
     for path, form in config.weight_formats:
         assert form == LAYOUTS[kind.name].form

@@ -40,6 +40,21 @@ def test_numbers_are_the_package_s_and_bytes_the_file_s(kind: str) -> None:
     assert weight.nbytes == form.num_bytes(weight.shape)
 
 
+def test_scales_that_are_not_finite_are_refused() -> None:
+    stored = draw("Q4_K", (3, 512))
+    stored.data[1, 2:4] = np.frombuffer(np.float16(np.inf).tobytes(), np.uint8)
+    form = kept_form([stored])
+    assert form is not None
+    with pytest.raises(ValueError, match="has block minimums that are not finite"):
+        codes_of([stored], form)
+
+
+def test_types_without_codes_are_not_kept() -> None:
+    codes = draw("Q4_K", (3, 512))
+    for kind in (Kind.IQ4_XS, Kind.F16):
+        assert kept_form([codes, StoredTensor(Path("drawn"), (3, 512), kind, codes.data)]) is None
+
+
 PAIRS = [("Q4_K", "Q6_K"), ("Q5_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q3_K", "Q6_K"), ("Q4_K", "Q8_0"), ("Q2_K", "Q3_K")]
 
 
