@@ -10,6 +10,7 @@ down projections of some layers.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -43,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     shape = SHAPES[args.shape]
     writer = gguf.GGUFWriter(args.file, "llama")
-    config = {
+    config: dict[str, Any] = {
         "max_position_embeddings": 4096,
         "hidden_size": shape.hidden_size,
         "num_hidden_layers": shape.num_layers,
@@ -56,7 +57,7 @@ def main() -> None:
         "eos_token_id": 2,
         "rope_parameters": {"rope_theta": 10000.0},
     }
-    describe(writer, config)  # type: ignore[arg-type]
+    describe(writer, config)
     rng = np.random.default_rng(0)
     for name, size in tensors(shape.num_layers, config).items():
         if len(size) == 1:
