@@ -13,7 +13,7 @@ from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, Lo
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
@@ -122,7 +122,8 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
 
     Weights of few bits become numbers where no kernel multiplies them as they are.
     """
-    integers = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
+    multiplied = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
+    integers = (NATIVE_BITS if device.is_cpu else PLAIN_BITS) if multiplied else ()
     return parameter_bytes(placed_config(model, lambda form: form.placed(integers=integers, floats=not device.is_cpu)))
 
 

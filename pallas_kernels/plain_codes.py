@@ -1,13 +1,13 @@
-"""Products with weights of 4 or 8 bits whose codes are plain arrays [outputs, inputs], as XLA on GPUs reads them inside
+"""Products with weights of 2 to 8 bits whose codes are plain arrays [outputs, inputs], as XLA on GPUs reads them inside
 its products: no matrix of numbers is written.
 
 The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean: int8 and int4 are codes
-less the one that means 0, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
+less the one in the middle, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
 
 Scales of whole outputs multiply the product. Scales of groups multiply the codes, which XLA does inside the product if
 it is compiled with COMPILER_OPTIONS. Zero points are a product of their own, with sums of the inputs:
-``x @ (codes * scale) - sums(x) @ (zero * scale)``. XLA still writes a matrix before a product of e2m1, in int8, and of
-e4m3 on GPUs that have no FP8, in the dtype of the inputs.
+``x @ (codes * scale) - sums(x) @ (zero * scale)``; so are minimums. XLA still writes a matrix before a product of e2m1,
+in int8, and of e4m3 on GPUs that have no FP8, in the dtype of the inputs.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8, Shaped, UInt8
 
 from pallas_kernels.expert_product import GPU_TILE_ROWS
-from pallas_kernels.quantized_product import default_zero, product_of_experts
+from pallas_kernels.quantized_product import GroupedCodes, default_zero, product_of_experts
 
 COMPILER_OPTIONS = (("xla_gpu_experimental_enable_subchannel_dequantisation_fusion", "True"),)
 """XLA's, for programs of these products: without them it writes a matrix of numbers before a product with groups."""
@@ -42,27 +42,22 @@ def plain_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack O
     return values
 
 
-def plain_rows(
-    codes: Shaped[Array, "O I"],
-    scales: Float[Array, "O G"],
-    zeros: UInt8[Array, "O G"] | None,
-    ids: Int[Array, "n"],
-    *,
-    bits: int,
-    group: int,
-) -> Float[Array, "n I"]:
+def plain_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, group: int) -> Float[Array, "n I"]:
     """Return rows ``ids`` of the weight, an embedding table, in float32."""
-    numbers, I = _numbers(codes[ids], jnp.float32), codes.shape[1]  # noqa: E741
-    if zeros is not None:
-        numbers -= _by_input(_offsets(zeros[ids], bits), group, I)
-    return numbers * _by_input(scales[ids].astype(jnp.float32), group, I)
+    of_rows = weight.only(ids)
+    numbers, I = _numbers(of_rows.codes, jnp.float32), of_rows.codes.shape[1]  # noqa: E741
+    scales, minimums = of_rows.factors(group, -1)
+    if minimums is not None:
+        numbers += default_zero(bits)
+    if weight.zeros is not None:
+        numbers -= _by_input(_offsets(of_rows.zeros, bits), group, I)
+    numbers *= _by_input(scales.astype(jnp.float32), group, I)
+    return numbers if minimums is None else numbers + _by_input(minimums.astype(jnp.float32), group, I)
 
 
 def plain_product(
     x: Float[Array, "T I"],
-    codes: Shaped[Array, "L O I"],
-    scales: Float[Array, "L O G"],
-    zeros: UInt8[Array, "L O G"] | None,
+    weight: GroupedCodes,
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
     residual: Float[Array, "T O"] | None = None,
@@ -75,25 +70,25 @@ def plain_product(
     """As ``quantized_product_ref`` with exact inputs. Scales of groups, and codes times them, are rounded to the dtype
     of x."""
     del num_tokens, out_features  # XLA's program has one shape, and no output is padded
-    numbers, of_groups = _numbers(codes[layer], x.dtype), scales[layer]
+    at = weight.only(layer)
+    numbers, (of_groups, minimums) = _numbers(at.codes, x.dtype), at.factors(group, -1)
     T, I = x.shape  # noqa: E741
     G = of_groups.shape[1]
     after = G == 1
-    weight = numbers if after else numbers * _by_input(of_groups.astype(x.dtype), group, I)
-    y = _dot(x, weight)
-    if zeros is not None:
+    y = _dot(x, numbers if after else numbers * _by_input(of_groups.astype(x.dtype), group, I))
+    scales = (of_groups if after else of_groups.astype(x.dtype)).astype(jnp.float32)
+    y = y * scales[:, 0] if after else y
+    if at.zeros is not None or minimums is not None:
         sums = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, G * group - I))).reshape(T, G, group).sum(axis=-1)
-        offsets = _offsets(zeros[layer], bits)
-        y -= _dot(sums, offsets if after else offsets * of_groups.astype(x.dtype).astype(jnp.float32))
-    y = (y * of_groups[:, 0].astype(jnp.float32) if after else y).astype(dtype)
+        lowest = scales * (default_zero(bits) if minimums is not None else -_offsets(at.zeros, bits))
+        y += _dot(sums, lowest if minimums is None else lowest + minimums.astype(jnp.float32))
+    y = y.astype(dtype)
     return y if residual is None else residual + y
 
 
 def plain_expert_product(
     x: Float[Array, "S I"],
-    codes: Shaped[Array, "L E O I"],
-    scales: Float[Array, "L E O G"],
-    zeros: UInt8[Array, "L E O G"] | None,
+    weight: GroupedCodes,
     layer: Int[Array, ""],
     starts: Int[Array, "E1"],
     *,
@@ -106,7 +101,7 @@ def plain_expert_product(
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
     about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
     product = partial(plain_product, **about)
-    return product_of_experts(product, x, (codes, scales, zeros), layer, starts, GPU_TILE_ROWS)
+    return product_of_experts(product, x, weight, layer, starts, GPU_TILE_ROWS)
 
 
 def _dot(a: Float[Array, "T I"], b: Float[Array, "O I"]) -> Float[Array, "T O"]:

@@ -18,8 +18,8 @@ from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options
 from jaxgen.weights import checkpoint, gguf
 from jaxgen.weights.atomic import new_directory
+from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.gguf_source import find_gguf
-from jaxgen.weights.hf_checkpoint import Tensors
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.manifest import is_converted
 from jaxgen.weights.packaged_files import packaged_file
@@ -84,7 +84,7 @@ def convert(
     """
     check_path("DEST", destination)
     with _opened(source, hub) as (directory, tensors):
-        config = load_model_config(directory, dtype, quantization)
+        config = load_model_config(directory, dtype, quantization, tensors=tensors)
         _check_room(destination, config)
         with new_directory(destination, replaceable=is_converted if force else None) as partial:
             params = load_params(directory, config, tensors=tensors, progress=progress)
@@ -102,7 +102,7 @@ def _check_room(destination: Path, config: ModelConfig) -> None:
 
 
 @contextmanager
-def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
+def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, GgufTensors | None]]:
     """Give the directory that describes the model, and its tensors where they are elsewhere."""
     check_path("SOURCE", source)
     source = packaged_file(source, hub) or source

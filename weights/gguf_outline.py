@@ -40,7 +40,7 @@ def gguf_outlines(quantization: Quantization = "none") -> Iterator[OfGguf]:
 
         def outline(file: Path) -> Path:
             directory, tensors = stack.enter_context(gguf.opened(file))
-            config = load_model_config(directory, quantization=quantization)
+            config = load_model_config(directory, quantization=quantization, tensors=tensors)
             tensors.check(parameters(config), None)
             (directory / "params").mkdir()
             records = {}

@@ -19,12 +19,13 @@ from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, gguf_hint, member
+from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.gguf_source import FetchFiles, find_gguf, tags_of
 from jaxgen.weights.headers import tensor_names
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.hub import Fetch, download, fetched, files_of
 from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.names import Place, Value, lacks_head
+from jaxgen.weights.names import Place, Value, lacks_head, parameters
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats
 
@@ -137,9 +138,15 @@ def default_model() -> Path:
 
 
 def load_model_config(
-    directory: Path, dtype: Literal["auto"] | DType = "auto", quantization: Quantization = "none"
+    directory: Path,
+    dtype: Literal["auto"] | DType = "auto",
+    quantization: Quantization = "none",
+    *,
+    tensors: GgufTensors | None = None,
 ) -> ModelConfig:
     """Return the configuration of a Hugging Face or converted directory, with the formats of its weights.
+
+    ``tensors``: None: those in the directory. Others stay in their formats unless there is a quantization.
 
     ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
     ``quantization``: what the weights are rounded to when they are loaded, or stay in if they are stored in it; "none":
@@ -150,6 +157,9 @@ def load_model_config(
         config = read_model_config(directory, dtype)
         if lacks_head(config, tensor_names(directory)):
             config = config.headless()
+        if tensors is not None:
+            kept = tensors.kept_formats(parameters(config)) if quantization == "none" else {}
+            return _quantized(directory, with_formats(config, kept), quantization)
         formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
         return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
     manifest = read_manifest(directory)

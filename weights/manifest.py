@@ -11,14 +11,16 @@ from typing import Any
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import SCALE_DTYPES, WeightFormat
+from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
-FORMAT_VERSIONS = (1, 2)
-"""Of the directory; 2: with weights of few bits, which earlier versions of jaxgen would not find."""
+FORMAT_VERSIONS = (1, 2, 3)
+"""Of the directory; 2: with weights of few bits, which earlier versions of jaxgen would not find; 3: with minimums,
+blocks, or scales in float16, which they would not read."""
+_SINCE_3 = ("minimums", "blocks")
 _CHUNK = 2**20
 
 
@@ -65,7 +67,10 @@ def manifest_text(
     data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype}
     data["files"] = {name: asdict(record) for name, record in files.items()}
     if formats:
-        data |= {"format_version": 2, "weight_formats": {path: asdict(form) for path, form in formats.items()}}
+        data |= {
+            "format_version": 3 if any(_is_new(form) for form in formats.values()) else 2,
+            "weight_formats": {path: _entry(form) for path, form in formats.items()},
+        }
     return json.dumps(data, indent=1) + "\n"
 
 
@@ -121,10 +126,23 @@ def _record(entry: Any) -> FileRecord:
     return FileRecord(entry["size"], entry["sha256"])
 
 
+def _is_new(form: WeightFormat) -> bool:
+    return form.minimums or form.blocks or form.bits not in (4, 8) or form.scale_dtype == "float16"
+
+
+def _entry(form: WeightFormat) -> dict[str, Any]:
+    """Return the fields of a format; earlier versions know neither of those that are left out where they are false."""
+    return {name: value for name, value in asdict(form).items() if value or name not in _SINCE_3}
+
+
 def _format(entry: Any) -> WeightFormat:
     form = WeightFormat(**entry)
-    known = form.bits in (4, 8) and form.scale_dtype in SCALE_DTYPES and not (form.floats and form.zeros)
-    if not known or not (form.group is None or (isinstance(form.group, int) and form.group > 0)):
+    known = form.bits in (FLOATS if form.floats else PLANES) and form.scale_dtype in SCALE_DTYPES
+    if not known or sum((form.floats, form.zeros, form.minimums)) > 1 or (form.floats and form.blocks):
+        raise ValueError(entry)
+    if form.blocks and (form.group is None or form.scale_dtype != "float16"):
+        raise ValueError(entry)
+    if not (form.group is None or (isinstance(form.group, int) and form.group > 0)):
         raise ValueError(entry)
     return form
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
@@ -40,6 +40,7 @@ from pallas_kernels.plain_codes import (
     plain_product,
     plain_rows,
 )
+from pallas_kernels.quantized_product import GroupedCodes as GroupedCodes
 from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.rotary import Angles as Angles
@@ -64,13 +65,15 @@ class PackedProduct:
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """Products with weights of 4 or 8 bits that were packed once; see pallas_kernels.quantized_product."""
+    """Products with weights of 2 to 8 bits that were packed once; see pallas_kernels.quantized_product."""
 
     pack_codes: Kernel
     pack_groups: Kernel
     product: Kernel
     rows: Kernel
     expert_product: Kernel
+    bits: tuple[int, ...] = NATIVE_BITS
+    """That codes may have."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ class Kernels:
 
     def placed(self, form: WeightFormat) -> WeightFormat | None:
         """Return the format of a weight that programs read; None: numbers of the model's dtype."""
-        return form.placed(integers=self.quantized is not None, floats=self.floats is not None)
+        integers = () if self.quantized is None else self.quantized.bits
+        return form.placed(integers=integers, floats=self.floats is not None)
 
     @property
     def skips_padding(self) -> bool:
@@ -131,7 +135,8 @@ _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 def _plain(*, floats: bool) -> QuantizedProduct:
     """Return products in which XLA reads the codes themselves; ``floats``: these are numbers."""
     return QuantizedProduct(
-        partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product
+        *(partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product),
+        bits=PLAIN_BITS,
     )
 
 

@@ -1,6 +1,7 @@
 """Say which native kernels a device will have, before they are compiled and without importing jax."""
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import NATIVE_BITS
 from jaxgen.hardware.device_info import DeviceInfo
 from pallas_kernels.cpu.build import DTYPES, Recipe, UnavailableError
 
@@ -35,5 +36,5 @@ def uses_matrix_units(device: DeviceInfo, model: ModelConfig) -> bool:
     return (
         model.dtype == "bfloat16"
         and MATRIX_UNITS in device.features
-        and not any(form.placed(integers=True, floats=False) for _, form in model.weight_formats)
+        and not any(form.placed(integers=NATIVE_BITS, floats=False) for _, form in model.weight_formats)
     )

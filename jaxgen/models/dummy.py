@@ -57,11 +57,16 @@ def _codes(path: str, shape: tuple[int, ...], form: WeightFormat) -> Codes:
     else:
         codes = jax.random.bits(key, size, jnp.uint8)
         std = _E2M1_STD if form.floats else 2.0**form.bits * _UNIFORM_STD
-    of_groups, dtype = arrays["scales"]
-    scales = jnp.full(of_groups, shape[-1] ** -0.5 / std, dtype)
-    zeros = jnp.full(of_groups, form.zero, jnp.uint8) if form.zeros else None
+    scale = shape[-1] ** -0.5 / std
+    lowest = -form.zero * scale
+    fills = {"scales": scale, "block_scales": scale, "minimums": lowest, "block_minimums": lowest, "zeros": form.zero}
+    parts: dict[str, jax.Array] = {
+        name: jnp.full(of_groups, 1 if dtype == jnp.int8 else fills[name], dtype)
+        for name, (of_groups, dtype) in arrays.items()
+        if name in fills
+    }
     order = jnp.broadcast_to(jnp.arange(shape[-1]), arrays["order"][0]) if form.ordered else None
-    return Codes(codes, scales, zeros, order)
+    return Codes(codes, order=order, **parts)
 
 
 def hash_of(path: str) -> int:

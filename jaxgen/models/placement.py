@@ -39,7 +39,7 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
         if isinstance(value, GroupedWeight):
             if path not in formats:
                 return place(path, _numbers(value, config.dtype))
-            value = Codes.of(value if value.format == formats[path] else value.as_integers())
+            value = Codes.of(value.as_placed(formats[path]))
         if isinstance(value, Codes):
             return _placed_codes(value, formats[path], kernels, config.dtype)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):

@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in the layout of a quantised product, which reads them as they are."""
+"""Weights of 2 to 8 bits in the layout of a quantised product, which reads them as they are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.kernels.choice import QuantizedProduct
+from jaxgen.core.quantization import PLANES, Bits, GroupedWeight, WeightFormat
+from jaxgen.kernels.choice import GroupedCodes, QuantizedProduct
 from jaxgen.models.packed_weight import PackedWeight
 
 Shape = tuple[int, ...]
@@ -26,10 +26,14 @@ class Codes(NamedTuple):
     scales: Any
     zeros: Any = None
     order: Any = None
+    minimums: Any = None
+    block_scales: Any = None
+    block_minimums: Any = None
 
     @classmethod
     def of(cls, weight: GroupedWeight) -> "Codes":
-        return cls(weight.codes, weight.scales, weight.zeros, weight.order)
+        parts: dict[str, Any] = dict(weight.arrays())
+        return cls(**parts)
 
     def only(self, index: Any) -> "Codes":
         """Return a part of the stack."""
@@ -55,9 +59,7 @@ class QuantizedWeight:
     It is used as a PackedWeight is. ``dtype``: that of its rows, where it is an embedding table.
     """
 
-    codes: Shaped[ArrayLike, "L ..."]
-    scales: Shaped[ArrayLike, "L ..."]
-    zeros: Shaped[ArrayLike, "L ..."] | None
+    parts: GroupedCodes
     order: Int[ArrayLike, "L ..."] | None
     layer: Int[ArrayLike, ""]
     out_features: int = field(metadata={"static": True})
@@ -75,12 +77,11 @@ class QuantizedWeight:
             weight = weight.only(None)
         size_out, size_in = weight.codes.shape[-2], weight.codes.shape[-1] * 8 // about.bits
         codes = _packed(weight.codes, bits=about.bits, pack=kernel.pack_codes)
-        scales = kernel.pack_groups(weight.scales)
-        zeros = None if weight.zeros is None else kernel.pack_groups(weight.zeros)
-        unit = 32 // about.bits  # inputs, of which packed codes have whole ones
-        group = -(-size_in // unit) * unit if about.group is None else about.group
+        of_groups = (weight.scales, weight.zeros, weight.minimums, weight.block_scales, weight.block_minimums)
+        parts = GroupedCodes(codes, *(None if part is None else kernel.pack_groups(part) for part in of_groups))
+        group = -(-size_in // about.unit) * about.unit if about.group is None else about.group
         first = jnp.zeros((), jnp.int32)
-        return cls(codes, scales, zeros, weight.order, first, size_out, size_in, about.bits, group, dtype, kernel)
+        return cls(parts, weight.order, first, size_out, size_in, about.bits, group, dtype, kernel)
 
     def at(self, layer: Int[Array, ""]) -> "QuantizedWeight":
         return replace(self, layer=layer)
@@ -88,20 +89,13 @@ class QuantizedWeight:
     def alone(self, layer: int) -> "QuantizedWeight":
         """Return a copy of one layer's weight as a stack of its own."""
 
-        def of_layer(part: Any) -> Any:
-            return None if part is None else part[layer : layer + 1]
-
-        return replace(
-            self,
-            codes=of_layer(self.codes),
-            scales=of_layer(self.scales),
-            zeros=of_layer(self.zeros),
-            order=of_layer(self.order),
-        )
+        only = slice(layer, layer + 1)
+        order = None if self.order is None else self.order[only]
+        return replace(self, parts=self.parts.only(only), order=order)
 
     @property
     def num_layers(self) -> int:
-        return len(self.codes)
+        return len(self.parts.codes)
 
     def product(
         self,
@@ -119,7 +113,7 @@ class QuantizedWeight:
             x = x[:, self.order[self.layer]]
         return self.kernel.product(
             x,
-            *(self.codes, self.scales, self.zeros, self.layer, num_tokens, residual),
+            *(self.parts, self.layer, num_tokens, residual),
             bits=self.bits,
             group=self.group,
             out_features=self.out_features,
@@ -131,7 +125,7 @@ class QuantizedWeight:
         assert self.order is None, "the reader of checkpoints leaves no order with experts"
         return self.kernel.expert_product(
             x,
-            *(self.codes, self.scales, self.zeros, self.layer, starts),
+            *(self.parts, self.layer, starts),
             bits=self.bits,
             group=self.group,
             out_features=self.out_features,
@@ -139,8 +133,7 @@ class QuantizedWeight:
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""
-        zeros = None if self.zeros is None else self.zeros[0]
-        found = self.kernel.rows(self.codes[0], self.scales[0], zeros, ids, bits=self.bits, group=self.group)
+        found = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
         found = found[:, : self.in_features].astype(self.dtype)
         return found if self.order is None else found[:, jnp.argsort(self.order[0])]
 
@@ -150,14 +143,24 @@ KernelWeight = PackedWeight | QuantizedWeight
 
 
 @partial(jax.jit, static_argnames=("bits", "pack"))
-def _packed(codes: UInt8[Array, "*stack O W"], *, bits: int, pack: Any) -> Shaped[Array, "*packed"]:
-    """Pack codes, of which those of 4 bits come two to a byte, a matrix at a time: one has two bytes to a code then."""
+def _packed(codes: UInt8[Array, "*stack O W"], *, bits: Bits, pack: Any) -> Shaped[Array, "*packed"]:
+    """Pack codes, whose bytes are those of a GroupedWeight, a matrix at a time: one has a byte for each code then."""
 
     def one(matrix: UInt8[Array, "O W"]) -> Shaped[Array, "*one"]:
-        if bits == 4:
-            matrix = jnp.stack([matrix & 15, matrix >> 4], axis=-1).reshape(len(matrix), -1)
-        packed: jax.Array = pack(matrix, bits=bits)
+        packed: jax.Array = pack(_unpacked(matrix, bits), bits=bits)
         return packed
 
     packed = lax.map(one, codes.reshape(-1, *codes.shape[-2:]))
     return packed.reshape(*codes.shape[:-2], *packed.shape[1:])
+
+
+def _unpacked(matrix: UInt8[Array, "O W"], bits: Bits) -> UInt8[Array, "O I"]:
+    """Return the codes of bytes that are laid out as ``jaxgen.core.quantization.packed`` does."""
+    inputs, start, shift = matrix.shape[1] * 8 // bits, 0, 0
+    found = jnp.zeros((len(matrix), inputs), jnp.uint8)
+    for width in PLANES[bits]:
+        plane = matrix[:, start : start + inputs * width // 8]
+        parts = jnp.stack([plane >> at & (1 << width) - 1 for at in range(0, 8, width)], axis=-1)
+        found |= parts.reshape(found.shape) << shift
+        start, shift = start + inputs * width // 8, shift + width
+    return found

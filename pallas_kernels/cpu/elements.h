@@ -14,6 +14,20 @@ namespace kernels {
 inline Floats LoadFloats(const float* source) { return Load<Floats>(source); }
 inline Floats LoadFloats(const Bfloat16* source) { return BitCast<Floats>(LoadWide(source) << 16); }
 
+// Finite ones. Those below the normal numbers stay what they are where float32 of that kind are taken for zeros.
+inline Floats LoadFloats(const Float16* source) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(Load<__m256i>(source));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(Load<__m128i>(source));
+#else
+  const Words bits = LoadWide(reinterpret_cast<const Bfloat16*>(source)), size = bits & 0x7fffu;
+  const Words small = BitCast<Words>(__builtin_convertvector(BitCast<Ints>(size), Floats) * Broadcast(0x1p-24f));
+  const Words normal = (size << 13) + (112u << 23);
+  return BitCast<Floats>((size < 0x400u ? small : normal) | (bits & 0x8000u) << 16);
+#endif
+}
+
 // Call visit(i, count) for each vector of a row: all kLanes elements, then what is left of them.
 template <typename Visit>
 inline void ForVectors(int64_t elements, const Visit& visit) {

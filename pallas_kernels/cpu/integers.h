@@ -22,6 +22,16 @@ inline Ints LoadBytes(const uint8_t* source) {
 #endif
 }
 
+inline Ints LoadSignedBytes(const int8_t* source) {
+#if defined(__AVX512F__)
+  return BitCast<Ints>(_mm512_cvtepi8_epi32(Load<__m128i>(source)));
+#else
+  return __builtin_convertvector(Load<SignedBytes>(source), Ints);
+#endif
+}
+
+inline Floats ToFloats(Ints values) { return __builtin_convertvector(values, Floats); }
+
 inline Ints Broadcast(int32_t value) { return Ints{} + value; }
 
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))

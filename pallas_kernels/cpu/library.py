@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Num, UInt8
+from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
 from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
 from pallas_kernels.kv_codes import has_codes
-from pallas_kernels.quantized_product import quantized_expert_product_ref, quantized_product_ref
+from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
 
 HANDLERS = (
@@ -152,9 +152,7 @@ class Library:
     def quantized_product(
         self,
         x: Float[Array, "T I"],
-        codes: UInt8[Array, "L P U N B"],
-        scales: Float[Array, "L P G N"],
-        zeros: UInt8[Array, "L P G N"] | None,
+        weight: GroupedCodes,
         layer: Int[Array, ""],
         num_tokens: Int[Array, ""],
         residual: Float[Array, "T O"] | None = None,
@@ -165,7 +163,7 @@ class Library:
         dtype: DTypeLike = jnp.float32,
         exact_inputs: bool = False,
     ) -> Float[Array, "T O"]:
-        """As ``quantized_product_ref``, of x and scales in float32 or bfloat16 to one of them; raises ValueError for
+        """As ``quantized_product_ref``, of x in float32 or bfloat16 to one of them; raises ValueError for
         other dtypes, and where the residual's is not the result's. With ``exact_inputs`` it is the twin.
 
         A row's bits depend on that row and the weight alone, as ``packed_product``'s; a value that is not finite makes
@@ -173,7 +171,7 @@ class Library:
         """
         if exact_inputs:
             return quantized_product_ref(
-                *(x, codes, scales, zeros, layer, num_tokens, residual),
+                *(x, weight, layer, num_tokens, residual),
                 bits=bits,
                 group=group,
                 out_features=out_features,
@@ -181,19 +179,16 @@ class Library:
                 exact_inputs=True,
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
-        for array in (x, scales):
-            _check_dtypes(array)
+        _check_dtypes(x)
         _check_dtypes(out, *([] if residual is None else [residual]))
         call = jax.ffi.ffi_call(self._target("QuantizedProduct" if residual is None else "QuantizedProductAdded"), out)
-        optional = [one for one in (residual, zeros) if one is not None]
-        return call(x, codes, scales, layer, num_tokens, *optional, bits=bits, group=group)
+        added = [] if residual is None else [residual]
+        return call(x, *_operands(weight), layer, num_tokens, *added, bits=bits, group=group)
 
     def quantized_expert_product(
         self,
         x: Float[Array, "S I"],
-        codes: UInt8[Array, "L E P U N B"],
-        scales: Float[Array, "L E P G N"],
-        zeros: UInt8[Array, "L E P G N"] | None,
+        weight: GroupedCodes,
         layer: Int[Array, ""],
         starts: Int[Array, "E1"],
         *,
@@ -210,7 +205,7 @@ class Library:
         """
         if exact_inputs:
             return quantized_expert_product_ref(
-                *(x, codes, scales, zeros, layer, starts),
+                *(x, weight, layer, starts),
                 bits=bits,
                 group=group,
                 out_features=out_features,
@@ -218,10 +213,10 @@ class Library:
                 exact_inputs=True,
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
-        for array in (x, scales, out):
+        for array in (x, out):
             _check_dtypes(array)
         call = jax.ffi.ffi_call(self._target("QuantizedExpertProduct"), out)
-        return call(x, codes, scales, layer, starts, *([] if zeros is None else [zeros]), bits=bits, group=group)
+        return call(x, *_operands(weight), layer, starts, bits=bits, group=group)
 
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
@@ -316,6 +311,11 @@ def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) ->
     """x with as many inputs as the packed weight has, the last of them zeros."""
     *_, U, _, E = packed.shape
     return jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
+
+
+def _operands(weight: GroupedCodes) -> list[Array]:
+    """All parts; one that the weight does not have is empty."""
+    return [jnp.zeros(0, jnp.uint8) if part is None else part for part in weight]
 
 
 def _check_dtypes(*arrays: Array | jax.ShapeDtypeStruct) -> None:

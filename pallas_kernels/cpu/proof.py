@@ -16,7 +16,7 @@ from pallas_kernels.activations import ACTIVATIONS, GATED
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.packed_product import pack
 from pallas_kernels.proof import compare, prove_cache_kernels, rounded
-from pallas_kernels.quantized_product import default_zero, pack_codes, pack_groups
+from pallas_kernels.quantized_product import BLOCK, GroupedCodes, default_zero, pack_codes, pack_groups
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -67,9 +67,10 @@ def prove(path: str) -> None:
         _prove_product(library, dtype)
         _prove_experts(library, dtype)
         _prove_elements(library, dtype)
-        # A scale for all inputs, for two groups that are rounded, and for a quarter of one.
-        for bits, group, has_zeros in ((8, 304, False), (8, 256, True), (4, 32, True)):
-            _prove_quantized(library, dtype, bits, group, has_zeros=has_zeros)
+        # A scale for all inputs, for two groups that are rounded, and for a quarter of one; then llama.cpp's forms.
+        for case in ((8, 304, ""), (8, 256, "zeros"), (4, 32, "zeros"), (5, 32, "minimums"), (6, 16, "blocks")):
+            _prove_quantized(library, dtype, *case)
+        _prove_quantized(library, dtype, 4, 32, "blocks, minimums")
     for size in (3, 300_001):  # within a page, and whole pages with parts of two others
         assert not np.asarray(library.zeros((size,), jnp.int32)).any()
 
@@ -102,45 +103,68 @@ def _prove_experts(library: Library, dtype: str) -> None:
         compare(library.expert_product(*operands, out_features=outputs, dtype=result), want, result)
 
 
-def _prove_quantized(library: Library, dtype: str, bits: int, group: int, *, has_zeros: bool) -> None:
-    """Experts' rows, and the rows of one of them as a product of its own.
+def _prove_quantized(library: Library, dtype: str, bits: int, group: int, kind: str) -> None:
+    """Experts' rows, and the rows of one of them as a product of its own. ``kind``: what is beside the scales.
 
-    The last expert has two tiles of rows for each thread, however many there are: codes of 4 bits are widened for them.
+    The last expert has two tiles of rows for each thread, however many there are: codes are widened for them.
     """
     rng = np.random.default_rng(0)
     inputs, outputs, padding = 301, 100, 3
     counts = (0, 7, 1, 12 * max(2, 4 * (os.cpu_count() or 1)))
-    shape = (2, len(counts), outputs, -(-inputs // group))
-    codes = rng.integers(0, 1 << bits, (*shape[:3], inputs), dtype=np.uint8)
-    zeros = rng.integers(0, 1 << bits, shape, dtype=np.uint8)
-    if not has_zeros:
-        zeros[...] = default_zero(bits)
-    scales = rounded(rng.normal(size=shape) * inputs**-0.5 / (1 << bits), dtype)
+    weight, packed = _draw_quantized(rng, (2, len(counts), outputs, inputs), dtype, bits, group, kind)
     x = rounded(rng.normal(size=(sum(counts) + padding, inputs)), dtype)
     starts = np.cumsum([0, *counts], dtype=np.int32)
-    of_input = np.arange(inputs) // group
-    weight = (codes.astype(np.float64) - zeros[..., of_input]) * scales[..., of_input]
     near, want = _rounded_inputs(x, min(group, 128)), np.zeros((sum(counts), outputs))
     for expert, (begin, end) in enumerate(pairwise(starts)):
         want[begin:end] = near[begin:end] @ weight[1, expert].T
-    packed: list[Any] = [pack_codes(codes, bits=bits), pack_groups(jnp.asarray(scales, dtype)), None]
-    if has_zeros:
-        packed[2] = pack_groups(zeros)
-    operands = jnp.asarray(x, dtype), *packed, jnp.int32(1), jnp.asarray(starts)
-    got = library.quantized_expert_product(*operands, bits=bits, group=group, out_features=outputs)
+    how: dict[str, Any] = {"bits": bits, "group": group, "out_features": outputs}
+    got = library.quantized_expert_product(jnp.asarray(x, dtype), packed, jnp.int32(1), jnp.asarray(starts), **how)
     compare(got, want, "float32")
     first = int(starts[-2])
     residual = rounded(rng.normal(size=(len(x) - first, outputs)), dtype)
-    lone: list[Any] = [None if part is None else part[:, -1] for part in packed]
-    y = library.quantized_product(
-        jnp.asarray(x[first:], dtype),
-        *(*lone, jnp.int32(1), jnp.int32(counts[-1]), jnp.asarray(residual, dtype)),
-        bits=bits,
-        group=group,
-        out_features=outputs,
-        dtype=dtype,
-    )
+    rows = jnp.asarray(x[first:], dtype), packed.each(lambda part: part[:, -1]), jnp.int32(1), jnp.int32(counts[-1])
+    y = library.quantized_product(*rows, jnp.asarray(residual, dtype), **how, dtype=dtype)
     compare(y, residual[: counts[-1]] + rounded(want[first:], dtype), dtype)
+
+
+def _draw_quantized(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, bits: int, group: int, kind: str
+) -> tuple[np.ndarray, GroupedCodes]:
+    """A random weight in float64, and packed."""
+    *outer, inputs = shape
+    of_groups, spread, at = (*outer, -(-inputs // group)), inputs**-0.5, np.arange(inputs)
+    codes = rng.integers(0, 1 << bits, shape, dtype=np.uint8)
+    numbers, parts = codes.astype(np.float64), GroupedCodes(codes, rng.normal(size=of_groups) * spread / (1 << bits))
+    if "minimums" in kind:
+        parts = parts._replace(minimums=rng.normal(size=of_groups) * spread)
+    elif "zeros" in kind:
+        parts = parts._replace(zeros=rng.integers(0, 1 << bits, of_groups, dtype=np.uint8))
+        numbers -= parts.zeros[..., at // group]
+    else:
+        numbers -= default_zero(bits)
+    if "blocks" in kind:
+        of_blocks = (rng.uniform(0.5, 1.5, (*outer, -(-inputs // BLOCK))) * spread / (1 << bits) / 64).astype(
+            np.float16
+        )
+        parts = parts._replace(scales=rng.integers(-64, 64, of_groups, dtype=np.int8), block_scales=of_blocks)
+        if "minimums" in kind:
+            lowest = rng.integers(0, 64, of_groups, dtype=np.int8)
+            parts = parts._replace(minimums=lowest, block_minimums=-of_blocks * np.float16(1 << bits - 1))
+
+    def of_input(values: np.ndarray, blocks: np.ndarray | None) -> np.ndarray:
+        found: np.ndarray = values[..., at // group].astype(np.float64)
+        return found if blocks is None else found * blocks[..., at // BLOCK].astype(np.float64)
+
+    if "blocks" not in kind:
+        parts = parts._replace(
+            scales=rounded(parts.scales, dtype),
+            minimums=None if parts.minimums is None else rounded(parts.minimums, dtype),
+        )
+    numbers *= of_input(parts.scales, parts.block_scales)
+    if parts.minimums is not None:
+        numbers += of_input(parts.minimums, parts.block_minimums)
+    stored = parts.each(lambda part: pack_groups(jnp.asarray(part, dtype if part.dtype == np.float64 else part.dtype)))
+    return numbers, stored._replace(codes=pack_codes(codes, bits=bits))
 
 
 def _rounded_inputs(x: np.ndarray, group: int) -> np.ndarray:

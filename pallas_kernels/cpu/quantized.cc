@@ -1,7 +1,6 @@
-// The functions that XLA calls for products with weights of 4 and 8 bits. Shapes are checked here, as in handlers.cc.
+// The functions that XLA calls for products with weights of 2 to 8 bits. Shapes are checked here, as in handlers.cc.
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "arguments.h"
@@ -13,12 +12,10 @@
 namespace kernels {
 namespace {
 
-using Zeros = std::optional<ffi::AnyBuffer>;
-
-// The arrays of a stack of weights, [*stack][panels] of all of them, and how they were made.
+// The arrays of a stack of weights, [*stack][panels] of all of them, and how they were made. What a weight does not have
+// is empty.
 struct Operands {
-  const ffi::AnyBuffer &codes, &scales;
-  const Zeros& zeros;
+  const ffi::AnyBuffer &codes, &scales, &zeros, &minimums, &block_scales, &block_minimums;
   int64_t bits, group;
   int axis;  // that of the panels
 
@@ -28,25 +25,64 @@ struct Operands {
   // How many share a scale when they are rounded.
   int64_t input_group() const { return std::min<int64_t>(std::min(group, inputs()), kInputGroup); }
 
+  Factors FactorsOf(const ffi::AnyBuffer& values, const ffi::AnyBuffer& of_blocks) const {
+    const bool exist = values.element_count() != 0, has_blocks = of_blocks.element_count() != 0;
+    const auto kind = values.element_type() == ffi::DataType::F32    ? Factors::Kind::kFloat32
+                      : values.element_type() == ffi::DataType::BF16 ? Factors::Kind::kBfloat16
+                      : values.element_type() == ffi::DataType::F16  ? Factors::Kind::kFloat16
+                                                                     : Factors::Kind::kInt8;
+    return {exist ? static_cast<const char*>(values.untyped_data()) : nullptr,
+            has_blocks ? static_cast<const Float16*>(of_blocks.untyped_data()) : nullptr,
+            groups(),
+            has_blocks ? of_blocks.dimensions()[axis + 1] : 0,
+            kBlock / std::min(group, kBlock),
+            kind};
+  }
+
   // The weights of one layer, from its first panel on.
   QuantizedWeight Layer(int64_t layer) const {
     const int64_t experts = axis == 1 ? 1 : codes.dimensions()[1];
     const QuantizedWeight all = {static_cast<const uint32_t*>(codes.untyped_data()),
-                                 static_cast<const char*>(scales.untyped_data()),
-                                 zeros ? static_cast<const uint8_t*>(zeros->untyped_data()) : nullptr,
-                                 static_cast<int>(bits), static_cast<int>(ItemSize(scales.element_type())),
-                                 inputs() * bits / 32, groups(), std::min(group, inputs()) / kQuad};
+                                 FactorsOf(scales, block_scales),
+                                 FactorsOf(minimums, block_minimums),
+                                 zeros.element_count() ? static_cast<const uint8_t*>(zeros.untyped_data()) : nullptr,
+                                 static_cast<int>(bits),
+                                 inputs() * bits / 32,
+                                 std::min(group, inputs()) / kQuad};
     return all.From(layer * experts * panels());
   }
 };
 
 // Why groups of inputs do not divide what is rounded together, or null.
 const char* CheckGroups(const Operands& weight) {
-  if (weight.bits != 4 && weight.bits != 8) return "codes have neither 4 nor 8 bits";
   const int64_t group = weight.group, inputs = weight.inputs();
   if (group < inputs && (group <= 0 || group % 8 != 0 || (group > kInputGroup && group % kInputGroup != 0)))
     return "a group is neither a multiple of 8 inputs, nor one of 128 if it has more, nor all inputs";
+  const int64_t unit = UnitQuads(static_cast<int>(weight.bits)) * kQuad;
+  if (group % unit != 0 && group < inputs) return "a group ends inside a unit of codes";
+  if (inputs % unit != 0) return "the codes end inside a unit";
   return weight.groups() == Ceil(inputs, group) ? nullptr : "there is not one scale for each group of inputs";
+}
+
+bool HaveShape(const ffi::AnyBuffer& array, const ffi::AnyBuffer& like) {
+  const auto found = array.dimensions(), wanted = like.dimensions();
+  return std::equal(found.begin(), found.end(), wanted.begin(), wanted.end());
+}
+
+// Why scales or minimums by group do not fit those of blocks, or null.
+const char* CheckBlocks(const Operands& weight, const ffi::AnyBuffer& values, const ffi::AnyBuffer& of_blocks) {
+  const bool whole = values.element_type() == ffi::DataType::S8, has_blocks = of_blocks.element_count() != 0;
+  const bool are_floats = ItemSize(values.element_type()) != 0 || values.element_type() == ffi::DataType::F16;
+  if (!whole && !are_floats) return "the scales are neither float32, float16 nor bfloat16, nor integers of 8 bits";
+  if (whole != has_blocks) return "scales of blocks are beside other scales than integers of 8 bits";
+  if (!has_blocks) return nullptr;
+  const size_t axis = weight.axis;
+  const auto blocks = of_blocks.dimensions(), codes = weight.codes.dimensions();
+  if (of_blocks.element_type() != ffi::DataType::F16 || kBlock % weight.group != 0 || blocks.size() != axis + 3 ||
+      !std::equal(blocks.begin(), blocks.begin() + axis + 1, codes.begin()) || blocks[axis + 2] != kPanel ||
+      blocks[axis + 1] != Ceil(weight.groups() * weight.group, kBlock))
+    return "the scales of blocks do not fit the codes";
+  return nullptr;
 }
 
 const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const Scalar& layer, const ffi::AnyBuffer& y) {
@@ -56,21 +92,28 @@ const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const S
   if (weight.codes.element_type() != ffi::DataType::U8 || codes.size() != axis + 4 || codes[axis + 2] != kPanel ||
       codes[axis + 3] != kQuad)
     return "the codes are not bytes in units of panels";
-  if (ItemSize(weight.scales.element_type()) == 0) return "the scales are neither float32 nor bfloat16";
+  if (weight.bits != 2 && weight.bits != 8 && (weight.bits < 4 || weight.bits > 6))
+    return "codes have neither 2, 4, 5, 6 nor 8 bits";
   if (scales.size() != axis + 3 || scales[axis + 2] != kPanel ||
       !std::equal(scales.begin(), scales.begin() + axis + 1, codes.begin()))
     return "the scales do not fit the codes";
-  if (weight.zeros) {
-    const auto zeros = weight.zeros->dimensions();
-    if (weight.zeros->element_type() != ffi::DataType::U8 ||
-        !std::equal(zeros.begin(), zeros.end(), scales.begin(), scales.end()))
-      return "the zero points are not bytes of the scales' shape";
-  }
   if (const char* reason = CheckGroups(weight)) return reason;
+  if (const char* reason = CheckBlocks(weight, weight.scales, weight.block_scales)) return reason;
+  if (weight.zeros.element_count() != 0) {
+    if (weight.zeros.element_type() != ffi::DataType::U8 || !HaveShape(weight.zeros, weight.scales))
+      return "the zero points are not bytes of the scales' shape";
+    if (weight.minimums.element_count() != 0) return "there are both zero points and minimums";
+  }
+  if (weight.minimums.element_count() != 0) {
+    if (weight.minimums.element_type() != weight.scales.element_type() || !HaveShape(weight.minimums, weight.scales))
+      return "the minimums are not of the scales' shape and type";
+    if (const char* reason = CheckBlocks(weight, weight.minimums, weight.block_minimums)) return reason;
+  }
   if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
   if (ItemSize(y.element_type()) == 0) return "the result is neither float32 nor bfloat16";
-  if (rows.size() != 2 || Ceil(rows[1], 32 / weight.bits) != codes[axis + 1] || made.size() != 2 ||
-      made[0] != rows[0] || Ceil(made[1], kPanel) != weight.panels())
+  const int64_t unit = UnitQuads(static_cast<int>(weight.bits)) * kQuad;
+  if (rows.size() != 2 || Ceil(rows[1], unit) * unit != weight.inputs() || made.size() != 2 || made[0] != rows[0] ||
+      Ceil(made[1], kPanel) != weight.panels())
     return "x does not fit the weight";
   const int32_t index = layer.typed_data()[0];
   return index < 0 || index >= codes[0] ? "the layer does not exist" : nullptr;
@@ -96,7 +139,9 @@ RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const std:
   thread_local Scratch scratch;  // of the caller, whose threads are done with it when it returns
   const int64_t experts = static_cast<int64_t>(starts.size()) - 1, tiles = starts.back() / kTileRows + experts;
   const RoundedInputs to(tiles, weight.inputs() / kQuad, weight.input_group() / kQuad, scratch);
-  const int32_t zero = weight.zeros ? 1 : 1 << (weight.bits - 1);
+  const int32_t zero = weight.minimums.element_count() != 0 ? 0
+                       : weight.zeros.element_count() != 0  ? 1
+                                                            : 1 << (weight.bits - 1);
   x.element_type() == ffi::DataType::F32 ? RoundRows<float>(pool, x, zero, starts, to)
                                          : RoundRows<Bfloat16>(pool, x, zero, starts, to);
   return to;
@@ -135,21 +180,26 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const Oper
 }
 
 ffi::Error MultiplyQuantized(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
-                             Scalar layer, Scalar num_tokens, Zeros zeros, ffi::Result<ffi::AnyBuffer> y, int64_t bits,
-                             int64_t group) {
-  return Multiplied(pool, x, {codes, scales, zeros, bits, group, 1}, layer, num_tokens, nullptr, *y);
+                             ffi::AnyBuffer zeros, ffi::AnyBuffer minimums, ffi::AnyBuffer block_scales,
+                             ffi::AnyBuffer block_minimums, Scalar layer, Scalar num_tokens,
+                             ffi::Result<ffi::AnyBuffer> y, int64_t bits, int64_t group) {
+  return Multiplied(pool, x, {codes, scales, zeros, minimums, block_scales, block_minimums, bits, group, 1}, layer,
+                    num_tokens, nullptr, *y);
 }
 
 ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
-                         Scalar layer, Scalar num_tokens, ffi::AnyBuffer residual, Zeros zeros,
+                         ffi::AnyBuffer zeros, ffi::AnyBuffer minimums, ffi::AnyBuffer block_scales,
+                         ffi::AnyBuffer block_minimums, Scalar layer, Scalar num_tokens, ffi::AnyBuffer residual,
                          ffi::Result<ffi::AnyBuffer> y, int64_t bits, int64_t group) {
-  return Multiplied(pool, x, {codes, scales, zeros, bits, group, 1}, layer, num_tokens, &residual, *y);
+  return Multiplied(pool, x, {codes, scales, zeros, minimums, block_scales, block_minimums, bits, group, 1}, layer,
+                    num_tokens, &residual, *y);
 }
 
 ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
-                           Scalar layer, Integers starts, Zeros zeros, ffi::Result<ffi::AnyBuffer> y, int64_t bits,
-                           int64_t group) {
-  const Operands weight = {codes, scales, zeros, bits, group, 2};
+                           ffi::AnyBuffer zeros, ffi::AnyBuffer minimums, ffi::AnyBuffer block_scales,
+                           ffi::AnyBuffer block_minimums, Scalar layer, Integers starts,
+                           ffi::Result<ffi::AnyBuffer> y, int64_t bits, int64_t group) {
+  const Operands weight = {codes, scales, zeros, minimums, block_scales, block_minimums, bits, group, 2};
   if (const char* reason = CheckWeight(weight, x, layer, *y)) return Refuse(reason);
   const int64_t experts = codes.dimensions()[1];
   if (const char* reason = CheckStarts(starts, experts, x.dimensions()[0])) return Refuse(reason);
@@ -178,9 +228,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProduct, kernels::MultiplyQuantized,
                                   .Arg<ffi::AnyBuffer>()       // x
                                   .Arg<ffi::AnyBuffer>()       // codes
                                   .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<ffi::AnyBuffer>()       // zeros
+                                  .Arg<ffi::AnyBuffer>()       // minimums
+                                  .Arg<ffi::AnyBuffer>()       // block_scales
+                                  .Arg<ffi::AnyBuffer>()       // block_minimums
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Scalar>()      // num_tokens
-                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<int64_t>("bits")
                                   .Attr<int64_t>("group"));
@@ -191,10 +244,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProductAdded, kernels::AddMultiplied,
                                   .Arg<ffi::AnyBuffer>()       // x
                                   .Arg<ffi::AnyBuffer>()       // codes
                                   .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<ffi::AnyBuffer>()       // zeros
+                                  .Arg<ffi::AnyBuffer>()       // minimums
+                                  .Arg<ffi::AnyBuffer>()       // block_scales
+                                  .Arg<ffi::AnyBuffer>()       // block_minimums
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Scalar>()      // num_tokens
                                   .Arg<ffi::AnyBuffer>()       // residual
-                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<int64_t>("bits")
                                   .Attr<int64_t>("group"));
@@ -205,9 +261,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedExpertProduct, kernels::MultiplyExperts,
                                   .Arg<ffi::AnyBuffer>()       // x
                                   .Arg<ffi::AnyBuffer>()       // codes
                                   .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<ffi::AnyBuffer>()       // zeros
+                                  .Arg<ffi::AnyBuffer>()       // minimums
+                                  .Arg<ffi::AnyBuffer>()       // block_scales
+                                  .Arg<ffi::AnyBuffer>()       // block_minimums
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Integers>()    // starts
-                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<int64_t>("bits")
                                   .Attr<int64_t>("group"));

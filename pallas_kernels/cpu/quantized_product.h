@@ -1,4 +1,5 @@
-// y = x weight^T, or residual + that, of rounded inputs and a weight of 4 or 8 bits: (code - zero) * scale.
+// y = x weight^T, or residual + that, of rounded inputs and a weight of 2 to 8 bits: (code - zero) * scale, or
+// code * scale + minimum.
 //
 // In each group of inputs a sum is of integers and exact; it is made one of float32 and added to those of the groups
 // before it, in their order. So a result's bits depend on its own row and weight alone.
@@ -7,6 +8,7 @@
 #define PALLAS_KERNELS_CPU_QUANTIZED_PRODUCT_H_
 
 #include <algorithm>
+#include <type_traits>
 
 #include "integers.h"
 #include "panels.h"
@@ -18,28 +20,63 @@ namespace kernels {
 
 constexpr int kBlockQuads = 128;  // 32 KiB of codes of 8 bits, which stay in the first-level cache for all rows
 
-struct QuantizedWeight {
-  const uint32_t* codes;  // [panels][units][kPanel]; a unit is one quad of 8 bits, or two of 4, the first in low halves
-  const char* scales;     // [panels][groups][kPanel], bfloat16 or float32
-  const uint8_t* zeros;   // the same, or null
-  int bits, scale_bytes;
-  int64_t units, groups, group_quads;
+// Bits of the parts of a code: the low ones, and the high ones, if there are any.
+constexpr int LowBits(int bits) { return bits == 8 ? 8 : bits == 2 ? 2 : 4; }
+constexpr int HighBits(int bits) { return bits - LowBits(bits); }
+// Quads of the unit: the fewest whose parts fill words of 32 bits.
+constexpr int UnitQuads(int bits) { return 8 / (HighBits(bits) == 0 ? LowBits(bits) : HighBits(bits)); }
 
-  int64_t quads() const { return units * 8 / bits; }
-  const uint32_t* Codes(int64_t panel) const { return codes + panel * units * kPanel; }
+constexpr int64_t kBlock = 256;  // inputs whose groups share a float, where scales are integers
 
-  QuantizedWeight From(int64_t panel) const {
-    const int64_t skipped = panel * groups * kPanel;
-    return {Codes(panel),  scales + skipped * scale_bytes, zeros == nullptr ? nullptr : zeros + skipped, bits,
-            scale_bytes, units, groups, group_quads};
+// Scales or minimums by group and output, [panels][groups][kPanel]: floats, or int8 that floats of blocks multiply.
+struct Factors {
+  enum class Kind { kFloat32, kBfloat16, kFloat16, kInt8 };
+
+  const char* values;          // null: there are none
+  const Float16* of_blocks;    // [panels][blocks][kPanel], of integers
+  int64_t groups, blocks, block_groups;
+  Kind kind;
+
+  int64_t Bytes() const { return kind == Kind::kInt8 ? 1 : kind == Kind::kFloat32 ? 4 : 2; }
+  // Whether a value times kMagic is exact in float32.
+  bool HasFewBits() const { return kind != Kind::kFloat32; }
+
+  Factors From(int64_t panel) const {
+    Factors moved = *this;
+    if (values != nullptr) moved.values += panel * groups * kPanel * Bytes();
+    if (of_blocks != nullptr) moved.of_blocks += panel * blocks * kPanel;
+    return moved;
   }
 
   // Of kLanes outputs of this first panel and one group.
-  Floats Scales(int64_t group, int output) const {
-    const char* at = scales + (group * kPanel + output) * scale_bytes;
-    return scale_bytes == 4 ? LoadFloats(reinterpret_cast<const float*>(at))
-                            : LoadFloats(reinterpret_cast<const Bfloat16*>(at));
+  Floats At(int64_t group, int output) const {
+    const char* const at = values + (group * kPanel + output) * Bytes();
+    switch (kind) {
+      case Kind::kFloat32: return LoadFloats(reinterpret_cast<const float*>(at));
+      case Kind::kBfloat16: return LoadFloats(reinterpret_cast<const Bfloat16*>(at));
+      case Kind::kFloat16: return LoadFloats(reinterpret_cast<const Float16*>(at));
+      default: break;
+    }
+    return ToFloats(LoadSignedBytes(reinterpret_cast<const int8_t*>(at))) *
+           LoadFloats(of_blocks + group / block_groups * kPanel + output);
   }
+};
+
+struct QuantizedWeight {
+  const uint32_t* codes;  // [panels][words][kPanel]: units, each of its words of low parts and then those of high ones
+  Factors scales, minimums;
+  const uint8_t* zeros;   // as the scales, or null
+  int bits;
+  int64_t words, group_quads;
+
+  int64_t quads() const { return words * 8 / bits; }
+  const uint32_t* Codes(int64_t panel) const { return codes + panel * words * kPanel; }
+
+  QuantizedWeight From(int64_t panel) const {
+    return {Codes(panel), scales.From(panel), minimums.From(panel),
+            zeros == nullptr ? nullptr : zeros + panel * scales.groups * kPanel, bits, words, group_quads};
+  }
+
   Ints Zeros(int64_t group, int output) const { return LoadBytes(zeros + group * kPanel + output); }
 };
 
@@ -48,23 +85,37 @@ struct InputTile {
   const uint32_t* words;
   const float* scales;
   const int32_t* offsets;
+  const float* totals;
 };
+
+// Codes of `quad`, of those of a unit at `unit`, as bytes.
+template <int kBits>
+[[gnu::always_inline]] inline Words QuadOf(const uint32_t* unit, int quad) {
+  constexpr int kLow = LowBits(kBits), kHigh = HighBits(kBits), kEach = 8 / kLow;
+  constexpr uint32_t kMask = ((1u << kLow) - 1) * 0x01010101u;
+  if constexpr (kBits == 8) return Load<Words>(unit + quad * kPanel);
+  const Words low = Load<Words>(unit + quad / kEach * kPanel) >> (kLow * (quad % kEach)) & kMask;
+  if constexpr (kHigh == 0) {
+    return low;
+  } else {
+    constexpr uint32_t kHighMask = ((1u << kHigh) - 1) * 0x01010101u;
+    const Words high = Load<Words>(unit + UnitQuads(kBits) / kEach * kPanel);
+    return low | (high >> (kHigh * quad) & kHighMask) << kLow;
+  }
+}
 
 // Add to each sum the products of `quads` quads.
 template <int kBits, int kRows, typename Fetch>
 [[gnu::always_inline]] inline void AddCodes(const uint32_t* inputs, const uint32_t* codes, int64_t quads, Fetch fetch,
                                             Ints (&sums)[kRows][kIntegerVectors]) {
-  constexpr int kParts = 8 / kBits, kWords = kQuadWords * kTileRows;
-  for (int64_t i = 0; i < quads; i += kParts, codes += kPanel) {
-    fetch(i / kParts);
-    Words unit[kIntegerVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kIntegerVectors; ++v) unit[v] = Load<Words>(codes + v * kLanes);
-#pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part, inputs += kWords) {
+  constexpr int kUnit = UnitQuads(kBits), kUnitWords = kUnit * kBits / 8, kWords = kQuadWords * kTileRows;
+  for (int64_t i = 0; i < quads; i += kUnit, codes += kUnitWords * kPanel) {
+    fetch(i / kUnit);
+#pragma GCC unroll 8
+    for (int part = 0; part < kUnit; ++part, inputs += kWords) {
       Words quad[kIntegerVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kIntegerVectors; ++v) quad[v] = kBits == 8 ? unit[v] : unit[v] >> (4 * part) & 0x0f0f0f0fu;
+      for (int v = 0; v < kIntegerVectors; ++v) quad[v] = QuadOf<kBits>(codes + v * kLanes, part);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
@@ -78,7 +129,7 @@ template <int kBits, int kRows, typename Fetch>
 constexpr float kMagic = 12582912.0f;
 
 // sum * scale, rounded once: as (sum + kMagic) * scale - kMagic * scale, whose last product is exact if scales have few
-// bits, as bfloat16's.
+// bits, as those of 16 bits, and integers times such.
 struct GroupScale {
   Floats scale, shift;
   bool few_bits;
@@ -111,11 +162,14 @@ template <int kBits, int kRows, typename Fetch>
   AddCodes<kBits, kRows>(x.words, codes + output, quads, fetch, exact);
 #pragma GCC unroll 16
   for (int v = 0; v < kIntegerVectors; ++v) {
-    const GroupScale scaled(weight.Scales(group, output + v * kLanes), weight.scale_bytes == 2);
+    const GroupScale scaled(weight.scales.At(group, output + v * kLanes), weight.scales.HasFewBits());
+    const bool has_minimums = weight.minimums.values != nullptr;
+    const Floats minimums = has_minimums ? weight.minimums.At(group, output + v * kLanes) : Floats{};
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* const sum = sums + r * kPanel + output + v * kLanes;
-      Store(sum, MultiplyAdd(scaled(exact[r][v]), Broadcast(x.scales[r]), Load<Floats>(sum)));
+      float* const at = sums + r * kPanel + output + v * kLanes;
+      const Floats sum = MultiplyAdd(scaled(exact[r][v]), Broadcast(x.scales[r]), Load<Floats>(at));
+      Store(at, has_minimums ? MultiplyAdd(minimums, Broadcast(x.totals[r]), sum) : sum);
     }
   }
   KeepInMemory();
@@ -136,7 +190,7 @@ void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x
   if constexpr (kRows > 1) {
     if (rows < kRows) return AddGroups<kBits, kRows - 1>(weight, codes, x, rows, range, sums, fetch);
   }
-  const int64_t units = range.quads * kBits / 8;
+  const int64_t words = range.quads * kBits / 8, units = range.quads / UnitQuads(kBits);
   int64_t of_weight = range.begin * range.quads / weight.group_quads;
   for (int64_t group = range.begin; group < range.end; ++group) {
     const int64_t quads = range.QuadsOf(group);
@@ -144,20 +198,34 @@ void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x
     AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch);
     for (int output = kIntegerVectors * kLanes; output < kPanel; output += kIntegerVectors * kLanes)
       AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, FetchNothing());
-    x = {x.words + range.quads * kQuadWords * kTileRows, x.scales + kTileRows, x.offsets + kTileRows};
-    codes += units * kPanel;
+    x = {x.words + range.quads * kQuadWords * kTileRows, x.scales + kTileRows, x.offsets + kTileRows,
+         x.totals + kTileRows};
+    codes += words * kPanel;
     fetch = fetch.From(units);
   }
 }
 
-// Codes of 4 bits to units of 8.
-inline void WidenCodes(const uint32_t* codes, int64_t quads, uint32_t* target) {
-  for (int64_t i = 0; i < quads; i += 2, codes += kPanel, target += 2 * kPanel)
-    for (int output = 0; output < kPanel; output += kLanes) {
-      const Words unit = Load<Words>(codes + output);
-      Store(target + output, unit & 0x0f0f0f0fu);
-      Store(target + kPanel + output, unit >> 4 & 0x0f0f0f0fu);
-    }
+// Codes to units of 8 bits.
+template <int kBits>
+void WidenCodes(const uint32_t* codes, int64_t quads, uint32_t* target) {
+  constexpr int kUnit = UnitQuads(kBits);
+  for (int64_t i = 0; i < quads; i += kUnit, codes += kUnit * kBits / 8 * kPanel, target += kUnit * kPanel)
+    for (int output = 0; output < kPanel; output += kLanes)
+#pragma GCC unroll 8
+      for (int quad = 0; quad < kUnit; ++quad)
+        Store(target + quad * kPanel + output, QuadOf<kBits>(codes + output, quad));
+}
+
+// Call visit with the number of bits as a constant.
+template <typename Visit>
+void WithBits(int bits, const Visit& visit) {
+  switch (bits) {
+    case 2: return visit(std::integral_constant<int, 2>());
+    case 4: return visit(std::integral_constant<int, 4>());
+    case 5: return visit(std::integral_constant<int, 5>());
+    case 6: return visit(std::integral_constant<int, 6>());
+    default: return visit(std::integral_constant<int, 8>());
+  }
 }
 
 template <typename Out>
@@ -180,7 +248,7 @@ struct QuantizedProduct {
   template <typename Next>
   void Run(int64_t item, Scratch& scratch, const Next& next_panel) const {
     const int rows = result.Rows(item);
-    const bool widen = weight.bits == 4 && rows > kTileRows;
+    const bool widen = weight.bits != 8 && rows > kTileRows;
     const size_t room = widen ? std::max<int64_t>(kBlockQuads, x.group_quads) * kPanel : 0;
     const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel + room), kPanel};
     std::fill_n(sums.data, size_t(rows) * kPanel, 0.0f);
@@ -192,13 +260,14 @@ struct QuantizedProduct {
       const GroupRange range = {group, std::min(group + step, x.groups()), x.group_quads, x.quads};
       const uint32_t* const after = codes + range.all_quads() * weight.bits / 8 * kPanel;
       const uint32_t* const next = range.end < x.groups() ? after : next_panel();
-      if (widen) {
-        WidenCodes(codes, range.all_quads(), wide);
-        AddTiles<8>(panel, item, wide, range, sums, next);
-      } else {
-        weight.bits == 8 ? AddTiles<8>(panel, item, codes, range, sums, next)
-                         : AddTiles<4>(panel, item, codes, range, sums, next);
-      }
+      WithBits(weight.bits, [&](auto bits) {
+        if (widen) {
+          WidenCodes<bits()>(codes, range.all_quads(), wide);
+          AddTiles<8>(panel, item, wide, range, sums, next);
+        } else {
+          AddTiles<bits()>(panel, item, codes, range, sums, next);
+        }
+      });
       codes = after;
     }
   }
@@ -207,15 +276,16 @@ struct QuantizedProduct {
   template <int kBits>
   void AddTiles(const QuantizedWeight& panel, int64_t item, const uint32_t* codes, GroupRange range,
                 Matrix<float> sums, const uint32_t* next) const {
-    const ptrdiff_t stride = next == nullptr ? 0 : kPanel * kQuad * weight.bits / kBits;  // as many units are widened
+    const ptrdiff_t stride = next == nullptr ? 0 : kPanel * kQuad * UnitQuads(kBits) * weight.bits / 8;
     const FetchAhead fetch(next, stride);
-    const int steps = static_cast<int>(range.all_quads() * kBits / 8);
+    const int steps = static_cast<int>(range.all_quads() / UnitQuads(kBits));
     const int rows = result.Rows(item), tiles = Ceil(rows, kTileRows);
     const int64_t first = first_tile + result.FirstRow(item) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
       const int row = tile * kTileRows, some = std::min(kTileRows, rows - row);
       const int64_t value = x.Value(first + tile, range.begin);
-      const InputTile inputs = {x.Words(first + tile, range.begin * range.quads), x.scales + value, x.offsets + value};
+      const InputTile inputs = {x.Words(first + tile, range.begin * range.quads), x.scales + value, x.offsets + value,
+                                x.totals + value};
       AddGroups<kBits, kTileRows>(panel, codes, inputs, some, range, sums.Row(row), fetch.Share(tile, tiles, steps));
       if (range.end == x.groups()) result.Finish(item, sums, row, some);
     }

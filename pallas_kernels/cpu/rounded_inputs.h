@@ -21,13 +21,15 @@ struct RoundedInputs {
   uint32_t* words;             // [tiles][quads][kQuadWords][kTileRows]
   float* scales;               // [tiles][groups][kTileRows]
   int32_t* offsets;            // the same: what sums begin at, minus the total times the zero point that all have or 1
+  float* totals;               // the same: of the rounded inputs, times the scale
 
   RoundedInputs(int64_t tiles, int64_t quads, int64_t group_quads, Scratch& scratch)
       : quads(quads), group_quads(group_quads) {
     const size_t all_words = size_t(tiles) * quads * kQuadWords * kTileRows, values = tiles * groups() * kTileRows;
-    words = scratch.Get<uint32_t>(all_words + 2 * values);
+    words = scratch.Get<uint32_t>(all_words + 3 * values);
     scales = reinterpret_cast<float*>(words + all_words);
     offsets = reinterpret_cast<int32_t*>(scales + values);
+    totals = scales + 2 * values;
   }
 
   // The first tile of an expert, whose first row is row `first` of all; there may be one before it without rows.
@@ -78,12 +80,15 @@ inline void RoundRow(const Element* row, int64_t inputs, int32_t zero, const Rou
     alignas(64) int8_t rounded[kInputGroup + kLanes] = {};
     float& scale = to.scales[to.Value(tile, group) + r];
     int32_t& offset = to.offsets[to.Value(tile, group) + r];
+    float& total = to.totals[to.Value(tile, group) + r];
     if (largest <= std::numeric_limits<float>::max()) {
       const float inverse = std::min(127.0f / largest, std::numeric_limits<float>::max());  // of zeros it is infinite
       scale = largest / 127.0f;
-      offset = -zero * RoundGroup(row + first, count, inverse, rounded);
+      const int32_t sum = RoundGroup(row + first, count, inverse, rounded);
+      offset = -zero * sum;
+      total = static_cast<float>(sum) * scale;
     } else {
-      scale = std::numeric_limits<float>::quiet_NaN();
+      scale = total = std::numeric_limits<float>::quiet_NaN();
       offset = 0;
     }
     const int64_t begin = group * to.group_quads, end = std::min(begin + to.group_quads, to.quads);

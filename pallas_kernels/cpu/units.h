@@ -44,6 +44,11 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// The bits of one float16, IEEE's.
+struct Float16 {
+  uint16_t bits;
+};
+
 struct Pair {
   uint32_t bits;
 };

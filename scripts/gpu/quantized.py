@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.quantized_product import dequantized, pack_codes, pack_groups
+from pallas_kernels.quantized_product import GroupedCodes, dequantized, pack_codes, pack_groups
 from scripts.gpu.timing import seconds_of
 
 GROUP = 128
@@ -125,7 +125,7 @@ def _rounded(x: jax.Array, codes: jax.Array, scales: jax.Array, *, fast: bool = 
 
 def _packed(x: jax.Array, codes: jax.Array, scales: jax.Array, *, bits: int, group: int | None = None) -> jax.Array:
     """By the layout of the CPU's kernels, of which a matrix of numbers is written first."""
-    weight = dequantized(codes, scales, None, bits=bits, group=group or x.shape[1])
+    weight = dequantized(GroupedCodes(codes, scales), bits=bits, group=group or x.shape[1])
     return _plain(x, weight.astype(x.dtype))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -86,9 +86,9 @@ def measure(name: str, native_kernels: Kernels) -> Row:
 def _checkpoint(name: str, folder: Path, source: str) -> tuple[Path, Quantization]:
     """Return a checkpoint in a format, with the weights of a golden or of a directory, and the flag that keeps it."""
     if name in MADE:
-        return GOLDENS / source, MADE[name].title
+        return GOLDENS / source, cast(Quantization, MADE[name].title)
     about, encode, form = EVERY[name]
-    return quantised_pair(folder, source, about, encode)[0], form.title if form.floats else "none"
+    return quantised_pair(folder, source, about, encode)[0], cast(Quantization, form.title) if form.floats else "none"
 
 
 def _loaded(directory: Path, flag: Quantization) -> tuple[ModelConfig, dict[str, Any]]:

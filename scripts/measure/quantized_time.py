@@ -1,4 +1,4 @@
-"""Measure the native CPU products by format of the weight: bfloat16, 8 bits and 4 bits, of a 1B Llama's shapes.
+"""Measure the native CPU products by format of the weight, of a 1B Llama's shapes.
 
 For each matrix and number of tokens the formats take turns, so that a slow moment of the machine meets all; each walks
 a stack of layers in one program, whose weights come from memory. Printed are the median and the smallest time of one
@@ -25,22 +25,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.weights.gguf.codes import LAYOUTS
 from pallas_kernels.cpu.library import Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
-from pallas_kernels.quantized_product import pack_codes, pack_groups
+from pallas_kernels.quantized_product import GroupedCodes, pack_codes, pack_groups
 
 SHAPES = {"qkv": (2048, 3072), "out": (2048, 2048), "gate_up": (2048, 16384), "down": (8192, 2048)}
 """Inputs and outputs."""
-FORMATS: dict[str, tuple[int, int | None] | None] = {
+FORMATS: dict[str, WeightFormat | None] = {
     "bf16": None,
-    "int8": (8, None),
-    "int8/128": (8, 128),
-    "int4/32": (4, 32),
-    "int4/64": (4, 64),
-    "int4/128": (4, 128),
+    "int8": WeightFormat(8, None),
+    "int8/128": WeightFormat(8, 128),
+    "int4/32": WeightFormat(4, 32),
+    "int4/64": WeightFormat(4, 64),
+    "int4/128": WeightFormat(4, 128),
+    **{name: layout.form for name, layout in LAYOUTS.items()},
 }
-"""Bits, and inputs that share a scale: None: all."""
+"""None: it is not of codes. Those of GGUF files have their types' names."""
 STACK_BYTES = 2**28
 """Of a stack in bfloat16: more than a processor's own caches hold."""
 Timed = Callable[[], Any]
@@ -52,32 +55,30 @@ class Stack:
     def __init__(self, library: Library, name: str, inputs: int, outputs: int) -> None:
         self.layers = max(1, STACK_BYTES // (2 * inputs * outputs))
         shape = (self.layers, outputs, inputs)
-        self._parts: tuple[jax.Array, ...]
-        of_format = FORMATS[name]
-        if of_format is None:
-            self._parts = (pack(jnp.ones(shape, jnp.bfloat16)),)
+        form = FORMATS[name]
+        if form is None:
+            self._weight: Any = pack(jnp.ones(shape, jnp.bfloat16))
         else:
-            bits, group = of_format[0], of_format[1] or inputs
-            codes = np.random.default_rng(0).integers(0, 1 << bits, shape, dtype=np.uint8)
-            scales = jnp.ones((*shape[:2], inputs // group), jnp.bfloat16)
-            self._parts = (pack_codes(codes, bits=bits), pack_groups(scales))
-        self.nbytes = sum(part.nbytes for part in self._parts) // self.layers
+            codes = np.random.default_rng(0).integers(0, 1 << form.bits, shape, dtype=np.uint8)
+            arrays = form.arrays(shape)
+            ones = {part: pack_groups(jnp.ones(*arrays[part])) for part in arrays.keys() - {"codes"}}
+            self._weight = GroupedCodes(pack_codes(codes, bits=form.bits), **ones)
+        self.nbytes = sum(part.nbytes for part in jax.tree.leaves(self._weight)) // self.layers
 
-        def multiply(x: jax.Array, layer: jax.Array, weight: jax.Array, *scales: jax.Array) -> jax.Array:
+        def multiply(x: jax.Array, layer: jax.Array, weight: Any) -> jax.Array:
             rows = jnp.int32(len(x))
-            if of_format is None:
+            if form is None:
                 return library.packed_product(x, weight, layer, rows, out_features=outputs)
-            return library.quantized_product(
-                x, weight, scales[0], None, layer, rows, bits=bits, group=group, out_features=outputs
-            )
+            group = form.group or inputs
+            return library.quantized_product(x, weight, layer, rows, bits=form.bits, group=group, out_features=outputs)
 
-        def walk(x: jax.Array, *parts: jax.Array) -> jax.Array:
-            return lax.scan(lambda x, layer: (x, multiply(x, layer, *parts)[0, 0]), x, jnp.arange(self.layers))[1]
+        def walk(x: jax.Array, weight: Any) -> jax.Array:
+            return lax.scan(lambda x, layer: (x, multiply(x, layer, weight)[0, 0]), x, jnp.arange(self.layers))[1]
 
         self._program = jax.jit(walk)
 
     def timed(self, x: jax.Array) -> Timed:
-        return lambda: jax.block_until_ready(self._program(x, *self._parts))
+        return lambda: jax.block_until_ready(self._program(x, self._weight))
 
 
 def seconds(programs: dict[str, Timed], rounds: int) -> dict[str, np.ndarray]:

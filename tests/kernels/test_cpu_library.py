@@ -21,7 +21,7 @@ from pallas_kernels.cpu.build import COMPILERS, UNITS, Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
-from pallas_kernels.quantized_product import pack_codes, pack_groups
+from pallas_kernels.quantized_product import GroupedCodes, pack_codes, pack_groups
 from tests.support.attention_cases import Case, make_inputs, run
 from tests.support.native import directory, native
 
@@ -235,9 +235,9 @@ def write_answers(path: str) -> None:
         y = native().packed_product(x, pack(weight), jnp.int32(0), jnp.int32(70), out_features=700)
         arrays[f"product {dtype}"] = np.asarray(y)
         codes = jax.random.bits(jax.random.key(0), (1, 700, 300), "uint8")
-        quantized = pack_codes(codes, bits=8), pack_groups(weight[..., :1]), None
+        quantized = GroupedCodes(pack_codes(codes, bits=8), pack_groups(weight[..., :1]))
         y = native().quantized_product(
-            x, *quantized, jnp.int32(0), jnp.int32(70), bits=8, group=300, out_features=700, dtype=dtype
+            x, quantized, jnp.int32(0), jnp.int32(70), bits=8, group=300, out_features=700, dtype=dtype
         )
         arrays[f"quantized product {dtype}"] = np.asarray(y)
     arrays["threads"] = np.asarray(psutil.Process().num_threads())

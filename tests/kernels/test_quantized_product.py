@@ -17,6 +17,8 @@ from pallas_kernels.cpu.build import Recipe
 from pallas_kernels.cpu.library import Library
 from pallas_kernels.packed_product import PANEL
 from pallas_kernels.quantized_product import (
+    BLOCK,
+    GroupedCodes,
     default_zero,
     input_group,
     pack_codes,
@@ -24,6 +26,7 @@ from pallas_kernels.quantized_product import (
     quantized_expert_product_ref,
     quantized_product_ref,
     quantized_rows,
+    unit_inputs,
     unpack_codes,
 )
 from tests.support.native import native
@@ -43,23 +46,36 @@ class Weight:
     group: int
     codes: np.ndarray
     scales: np.ndarray
-    zeros: np.ndarray | None
+    zeros: np.ndarray | None = None
+    minimums: np.ndarray | None = None
+    block_scales: np.ndarray | None = None
+    block_minimums: np.ndarray | None = None
 
     @property
     def how(self) -> dict[str, int]:
         return {"bits": self.bits, "group": self.group, "out_features": self.codes.shape[-2]}
 
     @property
-    def packed(self) -> tuple[Any, Any, Any]:
-        zeros = None if self.zeros is None else pack_groups(self.zeros)
-        return pack_codes(self.codes, bits=self.bits), pack_groups(self.scales), zeros
+    def packed(self) -> GroupedCodes:
+        of_groups = (self.scales, self.zeros, self.minimums, self.block_scales, self.block_minimums)
+        packed = (None if part is None else pack_groups(part) for part in of_groups)
+        return GroupedCodes(pack_codes(self.codes, bits=self.bits), *packed)
 
     @property
     def exact(self) -> np.ndarray:
         """Of the layer, in float64."""
-        group = np.arange(self.codes.shape[-1]) // self.group
-        zeros = default_zero(self.bits) if self.zeros is None else self.zeros[LAYER][..., group].astype(float)
-        return (self.codes[LAYER].astype(float) - zeros) * self.scales[LAYER][..., group].astype(float)
+        numbers = self.codes[LAYER].astype(float)
+        if self.minimums is not None:
+            return numbers * self._of_input(self.scales, self.block_scales) + self._of_input(
+                self.minimums, self.block_minimums
+            )
+        numbers -= default_zero(self.bits) if self.zeros is None else self._of_input(self.zeros)
+        return numbers * self._of_input(self.scales, self.block_scales)
+
+    def _of_input(self, values: np.ndarray, of_blocks: np.ndarray | None = None) -> np.ndarray:
+        at = np.arange(self.codes.shape[-1])
+        found = values[LAYER][..., at // self.group].astype(float)
+        return found if of_blocks is None else found * of_blocks[LAYER][..., at // BLOCK].astype(float)
 
 
 def draw(
@@ -68,18 +84,31 @@ def draw(
     inputs: int,
     outputs: int,
     *,
-    zeros: bool = False,
+    kind: str = "",
     dtype: str = "bfloat16",
     experts: Sequence[int] = (),
 ) -> Weight:
+    """``kind``: what there is beside the scales: zeros, minimums, blocks, or both of the latter."""
     rng = np.random.default_rng(0)
-    unit = 32 // bits
+    unit = unit_inputs(bits)
     group = min(group, -(-inputs // unit) * unit)
-    shape = (2, *experts, outputs, -(-inputs // group))
-    codes = rng.integers(0, 1 << bits, (*shape[:-1], inputs), dtype=np.uint8)
-    scales = rng.normal(size=shape) * inputs**-0.5 * 4 / (1 << bits)
-    drawn = rng.integers(0, 1 << bits, shape, dtype=np.uint8) if zeros else None
-    return Weight(bits, group, codes, scales.astype(jnp.dtype(dtype)), drawn)
+    outer = (2, *experts, outputs)
+    shape, spread = (*outer, -(-inputs // group)), inputs**-0.5 * 4
+    codes = rng.integers(0, 1 << bits, (*outer, inputs), dtype=np.uint8)
+    scales = rng.normal(size=shape) * spread / (1 << bits)
+    found = Weight(bits, group, codes, scales.astype(jnp.dtype(dtype)))
+    if "zeros" in kind:
+        found = replace(found, zeros=rng.integers(0, 1 << bits, shape, dtype=np.uint8))
+    if "minimums" in kind:
+        found = replace(found, minimums=(rng.normal(size=shape) * spread).astype(jnp.dtype(dtype)))
+    if "blocks" in kind:
+        of_blocks = (*outer, -(-inputs // BLOCK))
+        drawn = (rng.uniform(0.5, 1.5, of_blocks) * spread / (1 << bits) / 64).astype(np.float16)
+        found = replace(found, scales=rng.integers(-128, 128, shape, dtype=np.int8), block_scales=drawn)
+        if "minimums" in kind:
+            minimums = rng.integers(0, 64, shape, dtype=np.int8)
+            found = replace(found, minimums=minimums, block_minimums=-drawn * np.float16(1 << bits - 1))
+    return found
 
 
 def draw_inputs(tokens: int, inputs: int, dtype: str = "float32") -> np.ndarray:
@@ -106,7 +135,7 @@ def program_of(product: Product) -> Product:
 def multiply(product: Product, x: np.ndarray, weight: Weight, rows: Any = None, layer: int = LAYER, **more: Any) -> Any:
     """The rows that hold something. ``rows``: the number of tokens or the experts' starts."""
     rows = np.int32(len(x)) if rows is None else np.asarray(rows, np.int32)
-    result = np.asarray(program_of(product)(x, *weight.packed, np.int32(layer), rows, **weight.how, **more))
+    result = np.asarray(program_of(product)(x, weight.packed, np.int32(layer), rows, **weight.how, **more))
     return result[: max(rows.flat[-1], 0)]
 
 
@@ -126,11 +155,11 @@ def native_experts() -> Product:
     return native().quantized_expert_product
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 5, 6, 8])
 def test_packing_keeps_every_code_in_its_place(bits: int) -> None:
-    weight = draw(bits, 40, 75, 130, zeros=True)
-    codes, scales, zeros = weight.packed
-    assert codes.shape == (2, 3, -(-75 * bits // 32), PANEL, 4)
+    weight = draw(bits, 64, 75, 130, kind="zeros")
+    codes, scales, zeros, *_ = weight.packed
+    assert codes.shape == (2, 3, -(-75 // unit_inputs(bits)) * unit_inputs(bits) * bits // 32, PANEL, 4)
     unpacked = np.asarray(unpack_codes(codes, bits=bits)).reshape(2, 3 * PANEL, -1)
     np.testing.assert_array_equal(unpacked[:, :130, :75], weight.codes)
     assert not unpacked[:, 130:].any()
@@ -141,30 +170,44 @@ def test_packing_keeps_every_code_in_its_place(bits: int) -> None:
         np.testing.assert_array_equal(zeros[:, o // PANEL, g, o % PANEL], weight.zeros[:, o, g])
 
 
-@pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_rows_are_those_of_the_table(bits: int, zeros: bool) -> None:
-    weight = draw(bits, 40, 75, 130, zeros=zeros)
+ROWS = [
+    *((bits, 40, kind, "bfloat16") for bits in (4, 8) for kind in ("", "zeros")),
+    (5, 32, "minimums", "float16"),
+    (6, 16, "blocks", "float16"),
+    (2, 16, "blocks, minimums", "float16"),
+]
+
+
+@pytest.mark.parametrize(("bits", "group", "kind", "dtype"), ROWS)
+def test_rows_are_those_of_the_table(bits: int, group: int, kind: str, dtype: str) -> None:
+    weight = draw(bits, group, 300, 130, kind=kind, dtype=dtype)
     ids = jnp.array([0, 129, 63, 64, 0])
-    codes, scales, drawn = weight.packed
-    of_table = codes[LAYER], scales[LAYER], drawn[LAYER] if zeros else None
-    got = np.asarray(quantized_rows(*of_table, ids, bits=bits, group=weight.group))
-    np.testing.assert_array_equal(got[:, :75], weight.exact[ids].astype(np.float32))
+    got = np.asarray(quantized_rows(weight.packed.only(LAYER), ids, bits=bits, group=weight.group))
+    np.testing.assert_allclose(got[:, :300], weight.exact[ids].astype(np.float32), rtol=1e-6, atol=1e-9)
 
 
 CASES = [
-    # bits, group, tokens, inputs, outputs, zeros, dtypes of scales and x
-    (8, ALL_INPUTS, 1, 1, 1, False, "bfloat16", "bfloat16"),
-    (8, ALL_INPUTS, 6, 301, 64, False, "bfloat16", "bfloat16"),
-    (8, ALL_INPUTS, 40, 700, 130, True, "float32", "float32"),
-    (8, 128, 7, 301, 65, True, "bfloat16", "float32"),
-    (8, 256, 9, 600, 70, False, "float32", "bfloat16"),
-    (4, ALL_INPUTS, 1, 1, 1, True, "bfloat16", "bfloat16"),
-    (4, 32, 6, 64, 64, False, "bfloat16", "bfloat16"),
-    (4, 64, 7, 301, 65, True, "float32", "float32"),
-    (4, 40, 70, 610, 129, True, "bfloat16", "float32"),
-    (4, 128, 9, 300, 70, False, "float32", "bfloat16"),
-    (4, 8, 3, 100, 70, False, "bfloat16", "float32"),
+    # bits, group, tokens, inputs, outputs, what is beside the scales, dtypes of scales and x
+    (8, ALL_INPUTS, 1, 1, 1, "", "bfloat16", "bfloat16"),
+    (8, ALL_INPUTS, 6, 301, 64, "", "bfloat16", "bfloat16"),
+    (8, ALL_INPUTS, 40, 700, 130, "zeros", "float32", "float32"),
+    (8, 128, 7, 301, 65, "zeros", "bfloat16", "float32"),
+    (8, 256, 9, 600, 70, "", "float32", "bfloat16"),
+    (8, 32, 9, 600, 70, "minimums", "float16", "bfloat16"),
+    (4, ALL_INPUTS, 1, 1, 1, "zeros", "bfloat16", "bfloat16"),
+    (4, 32, 6, 64, 64, "", "bfloat16", "bfloat16"),
+    (4, 64, 7, 301, 65, "zeros", "float32", "float32"),
+    (4, 40, 70, 610, 129, "zeros", "bfloat16", "float32"),
+    (4, 128, 9, 300, 70, "", "float32", "bfloat16"),
+    (4, 8, 3, 100, 70, "", "bfloat16", "float32"),
+    (4, 32, 7, 320, 70, "", "float16", "float32"),
+    (4, 32, 40, 320, 70, "minimums", "float16", "float32"),
+    (4, 32, 5, 600, 70, "blocks, minimums", "float16", "float32"),
+    (5, 32, 7, 320, 65, "minimums", "float16", "bfloat16"),
+    (5, 32, 40, 600, 70, "blocks, minimums", "float16", "float32"),
+    (6, 16, 7, 600, 70, "blocks", "float16", "float32"),
+    (6, 16, 40, 512, 130, "blocks, minimums", "float16", "bfloat16"),
+    (2, 16, 7, 300, 70, "blocks, minimums", "float16", "float32"),
 ]
 
 
@@ -175,26 +218,28 @@ def check_case(
     tokens: int,
     inputs: int,
     outputs: int,
-    zeros: bool,
+    kind: str,
     of_scales: str,
     of_x: str,
 ) -> None:
-    weight = draw(bits, group, inputs, outputs, zeros=zeros, dtype=of_scales)
+    weight = draw(bits, group, inputs, outputs, kind=kind, dtype=of_scales)
     x = draw_inputs(tokens, inputs, of_x)
     got = multiply(product, x, weight)
     np.testing.assert_allclose(got, rounded(x, weight.group) @ weight.exact.T, atol=TOLERANCE, rtol=0)
     assert got.dtype == np.float32
 
 
-@pytest.mark.parametrize(("product", "case"), [(ref, CASES[2]), (ref, CASES[7]), *((native_product, c) for c in CASES)])
+@pytest.mark.parametrize(
+    ("product", "case"), [*((ref, CASES[i]) for i in (2, 8, 14, 17)), *((native_product, c) for c in CASES)]
+)
 def test_matches_float64_of_the_dequantised_weight(
-    product: Callable[[], Product], case: tuple[int, int, int, int, int, bool, str, str]
+    product: Callable[[], Product], case: tuple[int, int, int, int, int, str, str, str]
 ) -> None:
     check_case(product(), *case)
 
 
 def test_rounded_inputs_are_near_the_exact_ones() -> None:
-    weight, x = draw(4, 64, 301, 65, zeros=True), draw_inputs(7, 301)
+    weight, x = draw(4, 64, 301, 65, kind="zeros"), draw_inputs(7, 301)
     exact = multiply(native_product(), x, weight, exact_inputs=True)
     np.testing.assert_allclose(exact, x @ weight.exact.T, atol=TOLERANCE, rtol=0)
     error = np.abs(multiply(native_product(), x, weight) - exact)
@@ -204,7 +249,7 @@ def test_rounded_inputs_are_near_the_exact_ones() -> None:
 @pytest.mark.parametrize("product", [ref, native_product])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_are_rounded_then_added_to_the_residual(dtype: str, product: Callable[[], Product]) -> None:
-    weight, x = draw(4, 32, 100, 70, zeros=True), draw_inputs(8, 100)
+    weight, x = draw(4, 32, 100, 70, kind="zeros"), draw_inputs(8, 100)
     residual = 3 * draw_inputs(8, 70, dtype)
     sums = multiply(product(), x, weight, 7).astype(residual.dtype)
     np.testing.assert_array_equal(multiply(product(), x, weight, 7, dtype=dtype), sums)
@@ -227,7 +272,7 @@ def test_what_is_not_asked_for_is_not_read(product: Callable[[], Product]) -> No
 @pytest.mark.parametrize("product", [ref, native_product])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_value_that_is_not_finite_spoils_its_own_row_alone(value: float, product: Callable[[], Product]) -> None:
-    weight, x = draw(8, ALL_INPUTS, 301, 70, zeros=True), draw_inputs(9, 301)
+    weight, x = draw(8, ALL_INPUTS, 301, 70, kind="zeros"), draw_inputs(9, 301)
     want = multiply(product(), x, weight)
     x[4, 300] = value
     got = multiply(product(), x, weight)
@@ -245,12 +290,19 @@ def test_any_size_of_inputs_is_rounded_alike(size: float, product: Callable[[], 
     np.testing.assert_allclose(got, want, atol=1e-3 * size + 1e-37, rtol=0)
 
 
-@pytest.mark.parametrize(("bits", "group", "inputs"), [(8, ALL_INPUTS, 700), (4, 32, 1100), (4, 128, 301)])
-@pytest.mark.parametrize("zeros", [False, True])
-def test_a_row_keeps_its_bits(bits: int, group: int, inputs: int, zeros: bool) -> None:
+KEPT = [
+    *((*shape, kind) for shape in ((8, ALL_INPUTS, 700), (4, 32, 1100), (4, 128, 301)) for kind in ("", "zeros")),
+    (4, 32, 600, "blocks, minimums"),
+    (5, 32, 352, "minimums"),
+    (6, 16, 600, "blocks"),
+]
+
+
+@pytest.mark.parametrize(("bits", "group", "inputs", "kind"), KEPT)
+def test_a_row_keeps_its_bits(bits: int, group: int, inputs: int, kind: str) -> None:
     """Alone, among others, at any place, with any padding."""
     T = 130
-    weight, x = draw(bits, group, inputs, 200, zeros=zeros), draw_inputs(T, inputs)
+    weight, x = draw(bits, group, inputs, 200, kind=kind), draw_inputs(T, inputs)
     together = multiply(native_product(), x, weight)
     for count in (1, 2, 3, 4, 5, 6, 7, 13, 64, T - 1):
         got = multiply(native_product(), x, weight, count)
@@ -277,7 +329,7 @@ def starts_of(counts: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("product", [ref_experts, native_experts])
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_experts_match_float64(counts: Sequence[int], product: Callable[[], Product]) -> None:
-    weight, x = draw(4, 32, 100, 70, zeros=True, experts=(5,)), draw_inputs(40, 100)
+    weight, x = draw(4, 32, 100, 70, kind="zeros", experts=(5,)), draw_inputs(40, 100)
     want = np.zeros((sum(counts), 70))
     for expert, (first, end) in enumerate(pairwise(starts_of(counts))):
         want[first:end] = rounded(x[first:end], 32) @ weight.exact[expert].T
@@ -302,7 +354,16 @@ WRONG: dict[str, Change] = {
     "the codes are not bytes": lambda given: given.update(codes=given["codes"][..., :2]),
     "not one scale for each group": lambda given: given.update(group=32),
     "neither a multiple of 8 inputs": lambda given: given.update(group=20),
-    "neither 4 nor 8 bits": lambda given: given.update(bits=2),
+    "neither 2, 4, 5, 6 nor 8 bits": lambda given: given.update(bits=3),
+    "not of the scales' shape and type": lambda given: given.update(minimums=given["scales"][..., :2]),
+    "both zero points and minimums": lambda given: given.update(
+        minimums=given["scales"], zeros=jnp.zeros(given["scales"].shape, "uint8")
+    ),
+    "beside other scales than integers": lambda given: given.update(block_scales=given["scales"].astype("float16")),
+    "nor integers of 8 bits": lambda given: given.update(scales=given["scales"].astype("uint8")),
+    "scales of blocks do not fit": lambda given: given.update(
+        scales=given["scales"].astype("int8"), block_scales=given["scales"].astype("float16")
+    ),
     "x does not fit": lambda given: given.update(x=given["x"][:, :60]),
     "residual is not of the result's shape": lambda given: given.update(residual=jnp.zeros((5, 9))),
     r"float32 or bfloat16, not \['float16'\]": lambda given: given.update(x=given["x"].astype("float16")),
@@ -314,13 +375,13 @@ WRONG: dict[str, Change] = {
 @pytest.mark.parametrize("message", WRONG)
 def test_what_does_not_fit_is_refused(message: str) -> None:
     weight = draw(8, 64, 100, 8)
-    codes, scales, zeros = weight.packed
-    given: dict[str, Any] = {"x": jnp.asarray(draw_inputs(5, 100)), "codes": codes, "scales": scales, "zeros": zeros}
+    given: dict[str, Any] = {"x": jnp.asarray(draw_inputs(5, 100)), **weight.packed._asdict()}
     given |= {"layer": jnp.int32(0), "num_tokens": jnp.int32(5), "bits": 8, "group": 64, "out_features": 8}
     WRONG[message](given)
     # By the call, or where its result is waited for.
+    parts = GroupedCodes(**{name: given.pop(name) for name in GroupedCodes._fields})
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
-        jax.block_until_ready(native().quantized_product(**given))
+        jax.block_until_ready(native().quantized_product(weight=parts, **given))
 
 
 def test_starts_that_lead_past_an_array_are_refused() -> None:

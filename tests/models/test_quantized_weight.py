@@ -28,12 +28,33 @@ from jaxgen.models.placement import abstract_packed_params, pack_params, placed_
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
 from tests.support.native import native as library
-from tests.support.quantized import FP4, FP8, INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
+from tests.support.quantized import (
+    FP4,
+    FP8,
+    INT4,
+    INT8,
+    ORDERED,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    TWINS,
+    numbers,
+    quantized,
+    random_weight,
+)
 
 TIED = replace(LLAMA, head=replace(LLAMA.head, tied=True), num_heads=2, head_dim=32)
 FORMATS = {"int8": INT8, "int4": INT4, "ordered": ORDERED}
+GGUF = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K}
 FLOATS = {"fp8": FP8, "fp8 in groups": WeightFormat(8, 32, floats=True), "fp4": FP4}
-PLAIN = FORMATS | FLOATS | {"int8 with zeros": WeightFormat(8, None, zeros=True), "int8 in groups": WeightFormat(8, 32)}
+PLAIN = (
+    FORMATS
+    | GGUF
+    | FLOATS
+    | {"int8 with zeros": WeightFormat(8, None, zeros=True), "int8 in groups": WeightFormat(8, 32)}
+)
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
 REQUESTS = [
     request(f"r{i}", prompt, max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=3)
@@ -48,10 +69,14 @@ def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs"), [("int8", 96), ("int8", 301), ("int4", 96), ("ordered", 96), ("ordered", 320)]
+    ("name", "inputs"),
+    [
+        *(("int8", 96), ("int8", 301), ("int4", 96), ("ordered", 96), ("ordered", 320)),
+        *(("Q4_1", 96), ("Q4_0", 320), ("Q4_K", 512), ("Q5_K", 288), ("Q6_K", 96), ("Q6_K", 512)),
+    ],
 )
 def test_a_weight_multiplies_as_its_numbers_do(name: str, inputs: int) -> None:
-    about, rng = FORMATS[name], np.random.default_rng(0)
+    about, rng = PLAIN[name], np.random.default_rng(0)
     weight = random_weight(about, (3, 70, inputs), rng)
     kernel = native(library()).quantized if inputs > 96 else TWINS.quantized
     assert kernel is not None
@@ -122,7 +147,7 @@ def test_plain_codes_take_the_bytes_of_their_format(bits: Bits) -> None:
         about = WeightFormat(bits, 16, floats=floats)
         weight = random_weight(about, (1, 6, 32), np.random.default_rng(0))
         placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), "bfloat16")
-        assert num_bytes(placed.codes) == weight.codes.nbytes
+        assert num_bytes(placed.parts.codes) == weight.codes.nbytes
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -146,7 +171,9 @@ def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
     assert set(placed_formats(fp4, kernels).values()) == {WeightFormat(8, 16, "float32")}
     for value in params_of(fp4).values():
         if isinstance(value, GroupedWeight):
-            np.testing.assert_array_equal(value.as_integers().dequantized(), value.dequantized())
+            np.testing.assert_array_equal(
+                value.as_placed(WeightFormat(8, 16, "float32")).dequantized(), value.dequantized()
+            )
     assert placed_formats(fp8, kernels) == {}
     placed = pack_params(fp8, dict(params_of(fp8)), kernels)
     plain = pack_params(replace(fp8, weight_formats=()), numbers(params_of(fp8)), kernels)
@@ -170,9 +197,9 @@ def test_kernels_without_products_of_codes_get_numbers() -> None:
         np.testing.assert_array_equal(placed[path], value)
 
 
-@pytest.mark.parametrize("name", FORMATS | FLOATS)
+@pytest.mark.parametrize("name", FORMATS | FLOATS | {"Q4_K": Q4_K})
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
-    model = quantized(LLAMA, (FORMATS | FLOATS)[name])
+    model = quantized(LLAMA, PLAIN[name])
     for kernels in (TWINS, REFERENCE_GPU):
         check_shapes(pack_params(model, dict(params_of(model)), kernels), abstract_packed_params(model, kernels))
 
@@ -194,7 +221,9 @@ def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
     assert first_logprobs(by_native) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
 
 
-@pytest.mark.parametrize(("about", "dtype"), [(INT8, "bfloat16"), (INT4, "float32")])
+@pytest.mark.parametrize(
+    ("about", "dtype"), [(INT8, "bfloat16"), (INT4, "float32"), (Q4_K, "bfloat16"), (Q6_K, "float32")]
+)
 def test_a_request_has_the_same_bits_alone_and_among_others(about: WeightFormat, dtype: Any) -> None:
     model, kernels = quantized(replace(LLAMA, dtype=dtype), about), native(library())
     config = engine_config(num_blocks=32, token_budget=9)

@@ -28,6 +28,11 @@ TWINS = replace(
 INT8 = WeightFormat(8, None)
 INT4 = WeightFormat(4, 32, "float32", zeros=True)
 ORDERED = WeightFormat(4, 32, ordered=True)
+Q4_0 = WeightFormat(4, 32, "float16")
+Q4_1 = WeightFormat(4, 32, "float16", minimums=True)
+Q4_K = WeightFormat(4, 32, "float16", minimums=True, blocks=True)
+Q5_K = replace(Q4_K, bits=5)
+Q6_K = WeightFormat(6, 16, "float16", blocks=True)
 FP8 = WeightFormat(8, None, floats=True)
 FP4 = WeightFormat(4, 16, "float32", floats=True)
 
@@ -54,7 +59,17 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
     order = None
     if about.ordered:
         order = rng.permuted(np.broadcast_to(np.arange(size_in, dtype=np.int32), (*stack, size_in)), axis=-1)
-    return GroupedWeight(about, codes, scales.astype(jnp.dtype(about.scale_dtype)), zeros, order)
+    weight = GroupedWeight(about, codes, scales.astype(jnp.dtype(about.scale_dtype)), zeros, order)
+    if about.blocks:
+        of_blocks, dtype = about.arrays(shape)["block_scales"]
+        drawn = rng.uniform(0.5, 1.5, size=of_blocks) * 0.12 * 6 / levels / 32
+        whole = rng.integers(16, 64, size=scales.shape).astype(np.int8)
+        weight = replace(weight, scales=whole, block_scales=drawn.astype(dtype))
+    if about.minimums:
+        lowest: Any = weight.scales if about.blocks else (-zero * weight.scales).astype(about.scale_dtype)
+        whole_block = None if weight.block_scales is None else (-zero * weight.block_scales).astype(np.float16)
+        weight = replace(weight, minimums=lowest, block_minimums=whole_block)
+    return weight
 
 
 def numbers(params: dict[str, Any]) -> dict[str, Any]:

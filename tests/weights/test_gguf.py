@@ -15,13 +15,16 @@ from safetensors.numpy import save_file
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.models.positions import inverse_frequencies
+from jaxgen.weights.gguf.codes import LAYOUTS
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
+from jaxgen.weights.quantize import dequantized
+from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 from tests.support.conversions import bits_of, run
 from tests.support.gguf_files import CONTROL, F32, NORMAL, USER_DEFINED, byte_level, letters, load, save_rounded, write
 from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, relative_logit_error
-from tests.support.goldens import GOLDENS, copy_golden, golden_answers
+from tests.support.goldens import GOLDENS, bits, copy_golden, golden_answers
 from tests.support.tiny_tokenizers import byte_level as byte_level_tokenizer
 
 YARN = {
@@ -132,14 +135,39 @@ def test_gemma(golden: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [(Kind.F16, "float16"), (Kind.BF16, "bfloat16"), (Kind.Q8_0, "bfloat16"), (Kind.Q4_0, "bfloat16")],
+    [(Kind.F16, "float16"), (Kind.BF16, "bfloat16")],
 )
 def test_types_give_the_dequantised_weights(kind: Kind, dtype: Any, tmp_path: Path) -> None:
-    """Rounded once, to the dtype that is stored: that of the file, or bfloat16."""
+    """Rounded once, to the dtype that is stored."""
     file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=kind)
     expected = save_rounded(GOLDENS / "llama", tmp_path / "expected", kind, dtype)
     assert bits_of(run(file, tmp_path / "auto")) == bits_of(expected, dtype)
     assert bits_of(run(file, tmp_path / "wide", dtype="float32")) == bits_of(expected, "float32")
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_1])
+def test_codes_stay_codes(kind: Kind, tmp_path: Path) -> None:
+    """Matrices are the file's numbers to the bit, and take its bytes; the rest is in bfloat16."""
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=kind)
+    expected = bits_of(save_rounded(GOLDENS / "llama", tmp_path / "expected", kind, "float32"), "float32")
+    converted = run(file, tmp_path / "converted")
+    config = load_model_config(converted)
+    params = load_params(converted, config, progress=False)
+    assert json.loads((converted / "jaxgen.json").read_text())["format_version"] == 3
+    assert dict(config.weight_formats).keys() == {*PRODUCTS[:3], PRODUCTS[4], *EMBEDDINGS}
+    for path, form in config.weight_formats:
+        assert form == LAYOUTS[kind.name].form
+        assert bits(dequantized(params[path])) == expected[path]
+    assert {str(params[path].dtype) for path in params.keys() - dict(config.weight_formats).keys()} == {"bfloat16"}
+    stored = sum(one.data.nbytes for one in GgufFile(file).tensors.values() if len(one.shape) > 1)
+    assert sum(params[path].nbytes for path, _ in config.weight_formats) == stored
+
+
+def test_a_quantization_rounds_the_numbers_of_codes(tmp_path: Path) -> None:
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=Kind.Q8_0)
+    expected = save_rounded(GOLDENS / "llama", tmp_path / "expected", Kind.Q8_0, "bfloat16")
+    directory = run(file, tmp_path / "converted", quantization="int4")
+    assert load_model_config(directory) == load_model_config(expected, quantization="int4")
 
 
 def q8_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:

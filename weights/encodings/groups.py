@@ -1,7 +1,6 @@
 """Make weights in groups of what checkpoints store: codes, scales, zero points and orders. Host only, no jax."""
 
 from dataclasses import replace
-from typing import cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,14 @@ from jaxgen.weights.tensors import Array
 Bytes = npt.NDArray[np.uint8]
 FLOATS = ("F16", "BF16", "F32")
 WORD = 32
+_READ: tuple[Bits, ...] = (4, 8)
 
 
 def bits_of(words: int, values: int) -> Bits:
     """Return how many bits each of so many values has in a row of 32-bit words. Raises ValueError."""
-    for bits in get_args(Bits):
+    for bits in _READ:
         if words == -(-values * bits // WORD):
-            return cast(Bits, bits)
+            return bits
     raise ValueError(f"has {words} words of 32 bits for {values} values: only codes of 4 and 8 bits are read")
 
 

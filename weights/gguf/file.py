@@ -26,6 +26,8 @@ _SHORT = 256
 _AT_ONCE = 2**22
 """Numbers of a tensor that are dequantised at a time, in float32 with some copies."""
 _DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16"}
+NUMBERS = ("F32", "F16", "BF16", "F64")
+"""Types that are not quantised."""
 
 
 @dataclass(frozen=True, slots=True)

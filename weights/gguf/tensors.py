@@ -1,5 +1,6 @@
 """Read the tensors of a GGUF file as the parts of parameters. Host only, no jax."""
 
+import logging
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,14 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
-from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.codes import codes_of, kept_form
+from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.tensors import Parameter, Source, Value
+from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
+
+logger = logging.getLogger(__name__)
 
 _NAMED = 3
 
@@ -51,20 +56,54 @@ class GgufTensors:
         if not stored.can_be_dequantised():
             raise ConfigError(f"{stored.part}: {name} is of type {stored.kind.name}, which cannot be dequantised")
 
+    def kept_formats(self, table: tuple[Parameter, ...]) -> dict[str, WeightFormat]:
+        """Return the formats of the parameters that are kept as codes, with the numbers that they have in the file.
+
+        The log names those that are dequantised although their types are those of codes. Raises ConfigError for a
+        tensor that is missing.
+        """
+        found: dict[str, WeightFormat] = {}
+        for parameter in table:
+            if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
+                continue
+            parts = [self._parts[source.name] for source, _ in parameter.pieces()]
+            for name, shape in {name: part.shape for part in parts for name in part.names}.items():
+                self._check(name, shape)
+            tensors = [one for source, _ in parameter.pieces() for one in self._stored(source)]
+            form = kept_form(tensors)
+            kinds = sorted({one.kind.name for one in tensors})
+            if form is not None:
+                found[parameter.path] = form
+            elif any(kind not in NUMBERS for kind in kinds):
+                logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
+        return found
+
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
 
-        What ``parameter`` adds to weights of norms is in the file's numbers already. Raises ConfigError for values
-        beyond float16.
+        A format that ``kept_formats`` has found has the file's codes; to others numbers are rounded. What ``parameter``
+        adds to weights of norms is in the file's numbers already. Raises ConfigError for values beyond float16.
         """
         del parameter
         part = self._parts[source.name]
-        found = [self._file.tensors[name].at(part.index) for name in part.names]
-        values = [one.dequantised(dtype) for one in found]
+        found = self._stored(source)
         where = f"{found[0].part}: {' and '.join(part.names)}"
+        here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
+        if form is not None:
+            try:
+                weight = codes_of(found, form)
+            except ValueError as error:
+                raise ConfigError(f"{where} {error}") from error
+            if weight is not None:
+                return here.ordered_weight(weight)
+        values = [one.dequantised(dtype) for one in found]
         if dtype == np.float16 and not all(np.isfinite(one).all() for one in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
-        here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)
         placed = here.ordered(whole.reshape(here.shape))
         return placed if form is None else quantized(placed, form, where)
+
+    def _stored(self, source: Source) -> list[StoredTensor]:
+        """Return the tensors, or parts of them, whose rows are those of a source."""
+        part = self._parts[source.name]
+        return [self._file.tensors[name].at(part.index) for name in part.names]
