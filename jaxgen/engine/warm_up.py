@@ -22,14 +22,15 @@ def warm_up(
     the time of steps.
 
     ``findings``: a file with what an earlier start of the same engine on the same device found out, which is then not
-    done again; written if there is none. None: nothing is kept. Raises ConfigError for a model whose logits are not
-    finite.
+    done again; written if there is none. None: nothing is kept. A narrow program that was too slow is timed again
+    at the next start, since the machine may have been busy. Raises ConfigError for a model whose logits are not finite.
     """
     device.run(StepPlan(()))
     found = kept_findings(findings)
     if found is None:
         found = _find_out(device, model, config)
-        keep_findings(findings, found)
+        if found.narrow is None or found.narrow.use_narrow or not found.narrow.equal:
+            keep_findings(findings, found)
     elif found.narrow is not None:
         _choose(device, config, found.narrow, "an earlier start found")
         if found.narrow.use_narrow:

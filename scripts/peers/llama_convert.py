@@ -70,7 +70,7 @@ def main() -> None:
     writer = gguf.GGUFWriter(destination, architecture.name)
     describe(writer, config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    names = TENSORS | architecture.tensors
+    names = {**TENSORS, **architecture.tensors}
     kind = gguf.GGMLQuantizationType.BF16 if config["dtype"] == "bfloat16" else gguf.GGMLQuantizationType.F32
     for name, tensor in load_file(source / "model.safetensors").items():
         values = tensor.astype(np.float32)

@@ -77,7 +77,19 @@ def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert kept_findings(None) is None
 
 
-def test_a_damaged_file_is_found_out_again(tmp_path: Path, done: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_was_too_slow_is_timed_again(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow, "CLEARLY_FASTER", 0.0)
+    for times in (1, 2):
+        assert not start(tmp_path / "found.json")._device.uses_narrow(StepPlan(()))
+        assert done == [*CHECKS] * times
+
+
+def test_a_damaged_file_is_found_out_again(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
     path = tmp_path / "found.json"
     start(path)
     path.write_bytes(path.read_bytes().replace(b"true", b"True"))
