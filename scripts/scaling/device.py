@@ -27,6 +27,7 @@ class SleepingRunner:
     is later. Every row gets the same text, a token after the other."""
 
     runs_ahead = True
+    copies_blocks = False
     kernels: Kernels = REFERENCE
 
     def __init__(self, model: ModelConfig, config: EngineConfig, step_seconds: StepSeconds) -> None:

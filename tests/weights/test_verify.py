@@ -93,7 +93,10 @@ def test_another_family_is_refused(converted: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 3}, "format_version is 3 and this version reads 1 and 2; convert the checkpoint again"),
+        (
+            {"format_version": 4},
+            "format_version is 4 and this version reads 1 and 2 and 3; convert the",
+        ),
         ({"dtype": "int8"}, "dtype is 'int8'; it must be one of float32, bfloat16, float16"),
         ({"files": []}, "is damaged"),
         ({"files": {"config.json": {"size": "1", "sha256": ""}}}, "is damaged"),

@@ -38,7 +38,15 @@ FAMILY = Family(
     read={"GraniteMoeHybridForCausalLM": read_granite_hybrid},
     parameters=DecoderNames(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear").table,
     ignored=(
-        *(*MOE_TRAINING, "num_experts_per_tok", "init_method", "time_step_limit", "time_step_min", "time_step_max"),
+        *(
+            *MOE_TRAINING,
+            "intermediate_size",
+            "num_experts_per_tok",
+            "init_method",
+            "time_step_limit",
+            "time_step_min",
+            "time_step_max",
+        ),
         *("mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand"),
         *("mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_floor"),
     ),

@@ -165,8 +165,12 @@ def test_whole_answers_that_are_cut_off_are_errors(path: str, how: str, caplog: 
         answer = answering.result(60)
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "5"
-        error = error_of(answer.json())
-        assert (error["code"], error["type"]) == ("shutting_down", "server_error")
+        if path == "/v1/messages":
+            error = answer.json()["error"]
+            assert (error["details"]["error_code"], error["type"]) == ("shutting_down", "api_error")
+        else:
+            error = error_of(answer.json())
+            assert (error["code"], error["type"]) == ("shutting_down", "server_error")
         ending = server.ended.result(60)
     assert ending.code == 0
     assert ending.said.startswith("ended by SIGTERM: the drain took ")
