@@ -1,0 +1,31 @@
+"""A block is copied to another in place: beside the cache there is room for a block, not for a second cache."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.core.config import CacheConfig
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels.choice import made_for
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.runner.separate_step import Program
+from tests.aot import cases
+from tests.aot.target import Target, compile_program
+from tests.support.hub_configs import described
+
+
+@pytest.mark.only(cases.HOPPER)
+@pytest.mark.parametrize("keep_inputs", [False, True])
+def test_a_block_is_copied_in_place(target: Target, keep_inputs: bool) -> None:
+    model, cores = described("Llama-3.1-8B").of_layers(2), target.device.num_cores
+    assert cores is not None
+    device = DeviceInfo("gpu", target.device.device_kind, cores, compute_capability=(9, 0))
+    cache = CacheConfig(block_size=64, num_blocks=256, keep_inputs=keep_inputs)
+    kernels, reason = made_for(device, model, cache.block_size)
+    assert kernels is not None, reason
+    shapes = jax.eval_shape(lambda: init_cache(model, cache, kernels))
+    block = jax.ShapeDtypeStruct((), jnp.int32)
+    found = compile_program(target, Program(KVCache.copy, (shapes, block, block), (0,)), kernels)
+    num_bytes = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(shapes))
+    assert found.aliased >= num_bytes
+    assert found.temporaries <= 2 * num_bytes // cache.num_blocks
