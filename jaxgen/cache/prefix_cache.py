@@ -22,6 +22,8 @@ from jaxgen.cache.block_pool import BlockPool
 from jaxgen.core.sequence import Sequence
 
 KEY_BYTES = 16
+LEAST_COPIED = 2
+"""Fewest tokens of a block that are worth a copy: one is what nearly every prompt begins with."""
 
 
 def root_key(cache_salt: str | None) -> bytes:
@@ -67,7 +69,7 @@ class PrefixCache:
             self._beginnings.begin_plan(self._pool)
 
     def look_up_beginning(self, sequence: Sequence, first: int) -> tuple[int | None, int]:
-        """Return a block that begins with most tokens of a sequence's block ``first``, and how many they are.
+        """Return a block that begins with most tokens of a sequence's block ``first``, and how many; None: too few.
 
         The blocks before have the K and V of the sequence's tokens. At least one token is left to compute.
         """
@@ -76,7 +78,9 @@ class PrefixCache:
         start = first * self.block_size
         tokens = sequence.tokens[start : min(start + self.block_size, len(sequence.tokens) - 1)]
         key, common = self._beginnings.longest(self._key_before(sequence, first), tokens)
-        return None if key is None else self._pool.find(key), common
+        if key is None or common < LEAST_COPIED:
+            return None, 0
+        return self._pool.find(key), common
 
     def look_up(self, sequence: Sequence, first: int = 0) -> list[int]:
         """Return the longest chain of blocks that hold the K and V of a sequence's tokens from block ``first`` on.
