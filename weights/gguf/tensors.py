@@ -15,6 +15,7 @@ from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
+from jaxgen.weights.packaged_models import DEQUANTISED_FILES
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.tensors import Parameter, Source, Value
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
@@ -63,6 +64,8 @@ class GgufTensors:
         tensor that is missing.
         """
         found: dict[str, WeightFormat] = {}
+        if self._file.path.name in DEQUANTISED_FILES:
+            return found
         for parameter in table:
             if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
                 continue

@@ -43,7 +43,9 @@ def test_two_servers_at_once_and_damage_of_every_file(tmp_path: Path) -> None:
         assert [warnings(server) for server in both] == [[], []]
     before = list(kept_files(cache))
     folders = {path.relative_to(cache).parts[0] for path in before}
-    assert folders == {"compiled", "tokenizers", "kernels"}, "each kind of file that a start on a CPU writes"
+    assert folders == {"compiled", "tokenizers", "kernels", "starts", "prepared"}, (
+        "each kind of file that a start on a CPU writes"
+    )
     for path, name in zip(before, cycle(("cut", "another bit"))):
         path.write_bytes(DAMAGES[name](path.read_bytes()))
     with served(*flags, environment=environment) as server:
