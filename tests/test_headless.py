@@ -18,7 +18,7 @@ from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError, RequestRefusedError
-from jaxgen.core.model_info import ModelInfo, Pooling
+from jaxgen.core.model_info import ChatFormat, ModelInfo, Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.cli import main
@@ -31,6 +31,7 @@ from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.support.goldens import OF_FAMILIES, bits, copy_golden
 
 FILE = "model.safetensors"
+CHAT = ChatFormat("{{ messages }}", {})
 REFUSED = "has no head (lm_head.weight), so it gives embeddings alone"
 
 
@@ -149,12 +150,20 @@ def test_it_continues_no_text(both: tuple[LLM, LLM]) -> None:
     assert np.array_equal(bare.embed(["a text"]), before)
 
 
-def test_the_line_of_the_start_shows_a_route_that_answers() -> None:
-    for generates, route in ((True, "completions"), (False, "embeddings")):
-        line = _ready_line(ModelInfo("m", 128, 400, generates=generates), "http://here", "", "")
-        url, body = re.search(r"curl (\S+) .* -d '(.*)'", line).groups()  # type: ignore[union-attr]
-        assert url == f"http://here/v1/{route}"
-        assert ("prompt" in json.loads(body)) == generates
+@pytest.mark.parametrize(
+    ("model", "route", "field"),
+    [
+        (ModelInfo("m", 128, 400), "completions", "prompt"),
+        (ModelInfo("m", 128, 400, chat=CHAT), "chat/completions", "messages"),
+        (ModelInfo("m", 128, 400, chat=CHAT, embedded=True), "completions", "prompt"),
+        (ModelInfo("m", 128, 400, chat=CHAT, generates=False), "embeddings", "input"),
+    ],
+)
+def test_the_line_of_the_start_shows_a_route_that_fits_the_model(model: ModelInfo, route: str, field: str) -> None:
+    line = _ready_line(model, "http://here", "", "")
+    url, body = re.search(r"curl (\S+) .* -d '(.*)'", line).groups()  # type: ignore[union-attr]
+    assert url == f"http://here/v1/{route}"
+    assert {"model", field} <= set(json.loads(body))
 
 
 @pytest.mark.parametrize("stream", [False, True])

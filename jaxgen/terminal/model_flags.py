@@ -15,19 +15,19 @@ def add_model_flag(group: Any) -> None:
     """Add ``--model``, which commands take without the flag too."""
     group.add_argument(
         "--model",
-        help="directory, GGUF file, hub id (of GGUF files REPOSITORY:Q4_K_M), or a name that jaxgen models lists, with "
-        "or without --model; without any the embedded default",
+        help="directory, GGUF file, Hugging Face name (REPOSITORY:Q4_K_M for GGUF files), or a name that jaxgen models "
+        "lists; the flag itself may be left out (default: the demo model)",
     )
 
 
 def add_hub_flags(group: Any) -> None:
     """Add what is said of a model on the hub."""
-    group.add_argument("--revision", help="of a hub id: branch, tag or commit (default: its main branch)")
+    group.add_argument("--revision", help="branch, tag or commit of a Hugging Face model (default: its main branch)")
     group.add_argument(
         "--download-dir",
         type=Path,
         metavar="DIR",
-        help="where models of the hub are kept, in its own format (default: its cache, HF_HOME)",
+        help="directory for Hugging Face models (default: the Hugging Face cache, HF_HOME)",
     )
 
 

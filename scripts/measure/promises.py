@@ -37,7 +37,7 @@ from scripts.peers.process import RunningServer, free_port, running
 from scripts.peers.shapes import FORMATS
 
 EMBEDDED = "embedded"
-PACE = re.compile(r"99 of 100 steps take (\S+) ms at most.*the first comes after (\S+) s for 1,000 tokens")
+PACE = re.compile(r"Expect a token within (\S+) ms.*the first token after (\S+) s per 1,000 prompt tokens")
 GAUGES = ("jaxgen_longest_step_seconds", "jaxgen_first_token_seconds_per_1000_prompt_tokens")
 PROMISED_PROMPT = 1000
 PROMPTS = (256, PROMISED_PROMPT)

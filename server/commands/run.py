@@ -217,11 +217,7 @@ def _reached(listener: socket.socket, scheme: str) -> tuple[str, str, str]:
 
 
 def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
-    route, fields = (
-        ("completions", {"prompt": "def main():", "max_tokens": 32})
-        if model.generates
-        else ("embeddings", {"input": "def main():"})
-    )
+    route, fields = _first_request(model)
     body = json.dumps({"model": model.name, **fields})
     what = f"{model.name} ({model.note})" if model.note else model.name
     return (
@@ -230,14 +226,25 @@ def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
     )
 
 
+def _first_request(model: ModelInfo) -> tuple[str, dict[str, object]]:
+    """Return the route below /v1 that fits the model best, and the fields of a short request to it.
+
+    The demo model has a chat template, but only continues Python code.
+    """
+    if not model.generates:
+        return "embeddings", {"input": "Hello"}
+    if model.chat is None or model.embedded:
+        return "completions", {"prompt": "def main():", "max_tokens": 32}
+    return "chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
+
+
 def _pace_line(stats: EngineStats) -> str:
     pace = stats.pace
     longer = pace.longest_full_step > WORTH_TELLING * pace.longest_step
-    beside = f" ({1000 * pace.longest_full_step:.3g} ms where as many requests run as may)" if longer else ""
+    full = f" ({1000 * pace.longest_full_step:.3g} ms with the most requests at once)" if longer else ""
     return (
-        f"99 of 100 steps take {1000 * pace.longest_step:.3g} ms at most{beside}, as does the time between tokens; "
-        f"the first comes after {pace.first_token:.3g} s for 1,000 tokens of a prompt. /metrics has "
-        "both for the load of the moment."
+        f"Expect a token within {1000 * pace.longest_step:.3g} ms{full} in 99 of 100 steps, and the first token after "
+        f"{pace.first_token:.3g} s per 1,000 prompt tokens. /metrics has the values for the current load."
     )
 
 

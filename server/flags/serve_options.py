@@ -68,42 +68,43 @@ def _add_model(model: Any) -> None:
     model.add_argument(
         "--language-model-only",
         action="store_true",
-        help="changes nothing: of models of images and text only the text is served in any case",
+        help="accepted for vLLM's command lines: a multimodal model is always served as a text model",
     )
-    model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
+    model.add_argument("--served-model-name", help="name of the model in the API (default: the value of --model)")
     add_load_format_flag(
         model,
-        "where weights come from; auto: the model's files; dummy: random numbers in their place, made on the device, "
-        "to measure speed and memory: --model needs no weight files then",
+        "auto: load the model's weights; dummy: make random weights, to measure speed and memory without weight files",
     )
-    add_dtype_flag(model, "auto: the checkpoint's own, or float32 where the device computes that faster")
+    add_dtype_flag(
+        model, "dtype of weights and activations; auto: the checkpoint's, or float32 where the device is faster with it"
+    )
     add_quantization_flag(
         model,
-        "round weights to 8 or 4 bits when they are loaded; fp8, fp4: also keep the codes of a checkpoint in them (fp4 "
-        "does this alone); checkpoints of integers stay as they are",
+        "int8, int4, fp8: round the weights at load; fp8, fp4: keep the codes of a checkpoint in that format; "
+        "checkpoints in integer formats keep their codes with every value",
     )
     model.add_argument(
-        "--tokenizer", help="directory or hub id of the tokenizer and its chat template (default: the model's own)"
+        "--tokenizer",
+        help="directory or Hugging Face name of the tokenizer and its chat template (default: the model's)",
     )
     model.add_argument(
         "--generation-config",
         default="auto",
         metavar="auto|none|DIR",
-        help="where temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens come from if a request "
-        "leaves them out; auto: the model's generation_config.json; none (or vllm): no file; else the directory of one",
+        help="defaults of temperature, top_p, top_k, min_p, repetition_penalty and max_tokens; auto: from the model's "
+        "generation_config.json; none (or vllm): no file; else from the file in this directory",
     )
     model.add_argument(
         "--chat-template",
         metavar="NAME_OR_FILE",
-        help=f"{', '.join(TEMPLATE_NAMES)}, which ship with jaxgen, or a file with a Jinja template (default: the "
-        "model's own)",
+        help=f"a built-in template ({', '.join(TEMPLATE_NAMES)}) or a Jinja file (default: the model's)",
     )
     model.add_argument(
         "--tool-call-parser",
         choices=TOOL_PARSERS,
         default="auto",
         metavar="auto|none|NAME",
-        help="how the model writes calls of tools; auto: as its chat template shows; none: it calls none; else one of "
+        help="format of the model's tool calls; auto: found in its chat template; none: no tool calls; or one of "
         f"{', '.join(TOOL_SIGNS)}",
     )
     model.add_argument(
@@ -111,20 +112,20 @@ def _add_model(model: Any) -> None:
         choices=REASONING_PARSERS,
         default="auto",
         metavar="auto|none|NAME",
-        help="how the model writes what it thinks before it answers; auto: as its chat template shows; none: that is "
-        f"part of the answer; else one of {', '.join(REASONING_SIGNS)}",
+        help="format of the model's reasoning; auto: found in its chat template; none: reasoning stays in the answer; "
+        f"or one of {', '.join(REASONING_SIGNS)}",
     )
     model.add_argument(
         "--structured-additional-properties",
         action="store_true",
-        help="objects of a JSON schema may have other keys than its properties, as JSON Schema says where a schema "
-        "does not forbid it (default: they may not)",
+        help="let objects have keys that their JSON schema does not name, unless it forbids them (default: no "
+        "such keys)",
     )
     model.add_argument(
         "--pooling",
         choices=POOLING_CHOICES,
         default="auto",
-        help="which hidden states embed a text: their mean, the last, or the first (cls); auto: as the model's "
+        help="which hidden states give an embedding: their mean, the last, or the first (cls); auto: as the model's "
         "modules.json says, else the mean",
     )
 
@@ -134,18 +135,20 @@ def _add_steps(engine: Any) -> None:
         "--kernels",
         choices=KERNEL_CHOICES,
         default="auto",
-        help="auto: the fastest that prove right on the device, those for GPUs in a process of their own and once; "
-        "prove: the same with a new proof; unproven: those for GPUs without one; xla: XLA's everywhere",
+        help="auto: the fastest kernels that pass a self-test on the device; prove: the same, and repeat the self-test "
+        "of GPU kernels; unproven: use GPU kernels without a self-test; xla: only XLA's",
     )
-    engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
+    engine.add_argument(
+        "--max-model-len", type=int, help="most tokens of a prompt and its answer together (default: what fits)"
+    )
     engine.add_argument(
         "--token-budget",
         "--max-num-batched-tokens",
         type=int,
-        help="tokens in every step (default: as jaxgen tune measured, else a rule for the device)",
+        help="tokens computed in each step (default: the best that jaxgen tune measured, else by device)",
     )
-    engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step")
-    engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache")
+    engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step (default: by device and model)")
+    engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache (default: 64)")
     engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
     engine.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
@@ -153,15 +156,18 @@ def _add_steps(engine: Any) -> None:
     engine.add_argument(
         "--background-tokens",
         type=int,
-        help="most tokens of batches in a step that has other requests (default: 0 on CPUs, else what these leave "
-        "over)",
+        help="most tokens of batch jobs in a step with other requests (default: 0 on CPUs, else all that are left)",
     )
     engine.add_argument(
         "--single-shape",
         action="store_true",
-        help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
+        help="use one program for all steps, without the narrower one for steps that only decode",
     )
-    engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
+    engine.add_argument(
+        "--seed",
+        type=int,
+        help="seed for requests that give none: the same requests in the same order get the same answers",
+    )
 
 
 def _add_kv_cache(engine: Any) -> None:
@@ -170,78 +176,82 @@ def _add_kv_cache(engine: Any) -> None:
         dest="prefix_caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="keep the KV of requests for later ones that begin alike",
+        help="reuse the KV cache of earlier requests with the same beginning",
     )
     add_kv_cache_dtype_flag(
         engine,
-        "what the KV cache has of keys and values; auto: numbers of the model's dtype; int8, fp8: codes of 8 bits with "
-        "a scale for each token and KV head, half the bytes of bfloat16, with an error",
+        "dtype of the KV cache; auto: the model's dtype; int8, fp8: 8 bits and a scale for each token and KV head: "
+        "half the memory, with an error",
     )
     engine.add_argument(
         "--kv-offloading-size",
         type=float,
         default=0.0,
-        help="GiB of host memory for KV blocks that leave the device, or for all (0: none)",
+        help="GiB of host memory for KV blocks that are moved off the device; with --kv-residency host, for all blocks",
     )
     engine.add_argument(
         "--kv-offload-policy",
         choices=OFFLOAD_POLICIES,
         default="plan",
-        help="how they come back: as measured rates say, all copied, or all computed again",
+        help="how offloaded KV blocks are restored; plan: the fastest mix by measured rates; transfer: all copied; "
+        "recompute: all computed again",
     )
     engine.add_argument(
         "--kv-residency",
         choices=KV_RESIDENCIES,
         default="device",
-        help="where the KV cache is; host: in --kv-offloading-size GiB of host memory, and each step brings it to the "
-        "device layer by layer; auto: there if the device cannot hold the longest sequence",
+        help="where the KV cache is kept; host: in host memory, copied to the device layer by layer in each step; "
+        "auto: host if the device cannot hold the longest sequence",
     )
     engine.add_argument(
         "--kv-host-dtype",
         choices=HOST_DTYPES,
         default="auto",
-        help="auto: as on the device, to the bit; int8, int4: quantised by groups, with an error",
+        help="dtype of offloaded KV blocks; auto: as on the device; int8, int4: quantized by groups, with an error",
     )
     engine.add_argument(
         "--kv-offload-inputs",
         action="store_true",
-        help="keep layer inputs too, from which K and V are made again: fewer bytes to copy back where attention has "
-        "as many KV heads as heads, more memory on device and host",
+        help="also keep the inputs of layers, to compute K and V from: less to copy back for models with as many KV "
+        "heads as heads, for more memory on device and host",
     )
     engine.add_argument(
         "--kv-tier",
         metavar="DIR|URL",
-        help="keeps KV blocks beyond the process, behind host memory, where a later start finds prefixes: a directory, "
+        help="keep offloaded KV blocks after the server ends, for later starts and other servers: a directory, "
         "redis://HOST, rediss://HOST or s3://BUCKET/PREFIX",
     )
-    engine.add_argument("--kv-tier-dir", metavar="DIR", help="the same, of a directory")
+    engine.add_argument("--kv-tier-dir", metavar="DIR", help="the same as --kv-tier DIR")
     engine.add_argument(
         "--kv-tier-password",
         metavar="PASSWORD",
-        help="of a redis server; better set as JAXGEN_KV_TIER_PASSWORD, since ps shows flags",
+        help="password of the redis server; set it as JAXGEN_KV_TIER_PASSWORD, because ps shows flags",
     )
     engine.add_argument(
         "--kv-tier-key",
         metavar="KEY",
-        help="secret by which values of the KV tier are authenticated, the same for all that share it; better set as "
-        "JAXGEN_KV_TIER_KEY, since ps shows flags",
+        help="secret that authenticates values of the KV tier, the same for all servers that share it; set it as "
+        "JAXGEN_KV_TIER_KEY, because ps shows flags",
     )
-    engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of the KV tier")
+    engine.add_argument("--kv-tier-size", type=float, default=16.0, help="size limit of the KV tier in GiB")
     engine.add_argument(
         "--kv-events-config",
         metavar="JSON",
-        help="publishes which prefixes the KV cache holds, with their tokens, as vLLM does: keys endpoint "
-        "(tcp://*:5557), replay_endpoint, topic, buffer_steps, hwm, max_queue_size (needs the extra events)",
+        help="publish the prefixes in the KV cache, as vLLM does; keys: endpoint (tcp://*:5557), replay_endpoint, "
+        "topic, buffer_steps, hwm, max_queue_size (needs the extra events)",
     )
 
 
 def _add_cache(cache: Any) -> None:
     cache.add_argument(
-        "--cache-dir", type=Path, metavar="DIR", help="keeps what speeds up the next start (default: the user's cache)"
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory of compiled programs and converted models, for faster starts (default: the user's cache)",
     )
     cache.add_argument(
         "--no-compilation-cache",
         dest="compilation_cache",
         action="store_false",
-        help="compile at every start, and keep no compiled program",
+        help="compile at every start, and keep no compiled programs",
     )

@@ -15,50 +15,51 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 MAX_PORT = 65535
 LIMITS = {
-    "max_body_bytes": "longest body",
-    "max_prompts": "most prompts",
-    "max_inputs": "most inputs of one request for embeddings",
-    "max_messages": "most messages of a conversation, or items of one at /v1/responses",
-    "max_tools": "most tools of one request",
-    "max_n": "largest n and best_of",
-    "max_choices": "most completions, prompts x best_of",
-    "max_logprob_entries": "most log-probabilities of one answer that wait to be sent, alternatives among them",
-    "max_stop_strings": "most stop strings",
-    "max_stop_length": "longest stop string or bad word, characters",
-    "max_stop_token_ids": "most stop_token_ids",
-    "max_bad_words": "most bad_words",
-    "max_allowed_token_ids": "most allowed_token_ids",
-    "max_logit_bias": "most logit_bias entries",
-    "max_queued_requests": "most completions that wait for their first token, and requests for embeddings; beyond, 429",
-    "max_queued_tokens": "most tokens in their prompts; beyond, 429",
-    "max_queued_characters": "most characters that wait for the tokenizer, long texts and others each; beyond, 429",
-    "max_connections": "most connections; beyond, 503",
-    "max_connections_per_address": "most connections of one address, of IPv6 a /64, but for --forwarded-allow-ips; "
+    "max_body_bytes": "maximum bytes of a request's body",
+    "max_prompts": "maximum prompts of a request",
+    "max_inputs": "maximum inputs of a request for embeddings",
+    "max_messages": "maximum messages of a chat request, or items at /v1/responses",
+    "max_tools": "maximum tools of a request",
+    "max_n": "maximum n and best_of",
+    "max_choices": "maximum completions of a request: prompts times best_of",
+    "max_logprob_entries": "maximum log-probabilities of an answer, with alternatives, that wait to be sent",
+    "max_stop_strings": "maximum stop strings of a request",
+    "max_stop_length": "maximum characters of a stop string or bad word",
+    "max_stop_token_ids": "maximum stop_token_ids of a request",
+    "max_bad_words": "maximum bad_words of a request",
+    "max_allowed_token_ids": "maximum allowed_token_ids of a request",
+    "max_logit_bias": "maximum logit_bias entries of a request",
+    "max_queued_requests": "maximum requests that wait for their first token; beyond, 429",
+    "max_queued_tokens": "maximum prompt tokens of waiting requests; beyond, 429",
+    "max_queued_characters": "maximum characters that wait for the tokenizer, counted apart for long texts and others; "
+    "beyond, 429",
+    "max_connections": "maximum connections; beyond, 503",
+    "max_connections_per_address": "maximum connections of one IPv4 address or IPv6 /64, except --forwarded-allow-ips; "
     "beyond, 503",
-    "max_arriving_bytes": "most bytes of unfinished bodies together, the first 64 KiB of each aside; beyond, 503",
-    "max_file_bytes": "longest file to upload",
-    "max_files": "most files of a caller",
-    "max_stored_bytes": "bytes of a caller's files and batches beyond which none is taken",
-    "max_uploads": "most uploads at once, of one caller or shared by several; beyond, 429",
-    "max_batches": "most batches of a caller that have not ended",
-    "max_stored_batches": "most batches of a caller, ended ones too",
-    "max_batch_lines": "most lines of a batch",
-    "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
-    "max_stored_responses": "most responses of a caller that are kept to be continued; 0: none",
-    "max_response_bytes": "most bytes of all kept responses; beyond, the caller with the most loses its oldest",
+    "max_arriving_bytes": "maximum bytes of all unfinished bodies, without the first 64 KiB of each; beyond, 503",
+    "max_file_bytes": "maximum bytes of an uploaded file",
+    "max_files": "maximum files of a caller",
+    "max_stored_bytes": "maximum bytes of a caller's files and batches; beyond, new ones are refused",
+    "max_uploads": "maximum uploads at once, of all callers; beyond, 429",
+    "max_batches": "maximum batches of a caller that have not ended",
+    "max_stored_batches": "maximum batches of a caller, including ended ones",
+    "max_batch_lines": "maximum lines of a batch",
+    "max_batch_lines_in_flight": "maximum batch lines in progress at once, of all batches",
+    "max_stored_responses": "maximum stored responses of a caller, for previous_response_id; 0: none",
+    "max_response_bytes": "maximum bytes of all stored responses; beyond, the caller with the most loses its oldest",
 }
 """Fields of ServerConfig with a flag of the same name."""
 
 TIMES = {
-    "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
-    "timeout_keep_alive": "seconds a connection may be idle after an answer; more than clients and proxies keep theirs",
-    "write_timeout": "seconds after which a connection ends whose caller reads nothing",
-    "sse_ping_interval": "seconds without an event after which a stream gets a comment, so that no proxy gives it up; "
-    "0: never, and its head waits for the first event",
-    "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
-    "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
-    "batch_lifetime": "seconds a batch is kept after its end; its files stay",
-    "response_lifetime": "seconds a response is kept to be continued, after its last use",
+    "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
+    "timeout_keep_alive": "seconds an idle connection stays open; more than clients and proxies keep theirs open",
+    "write_timeout": "seconds until a connection is closed whose caller reads nothing",
+    "sse_ping_interval": "seconds without an event until a stream sends a comment, to keep proxies from closing it; "
+    "0: never, and headers wait for the first event",
+    "body_timeout": "maximum seconds until a body has arrived, plus 1 s per 16 KiB; beyond, 408",
+    "request_timeout": "maximum seconds of a request; beyond, 504 (default: no limit)",
+    "batch_lifetime": "seconds an ended batch is kept; its files stay",
+    "response_lifetime": "seconds a stored response is kept after its last use",
 }
 """Flags in seconds, whose fields in ServerConfig end in _s."""
 
@@ -77,21 +78,20 @@ def _add_address(server: Any) -> None:
     server.add_argument(
         "--host",
         type=host,
-        help=f"address to listen at; 0.0.0.0: all of IPv4, ::: all of IPv6 and IPv4 (default: {DEFAULT_HOST})",
+        help=f"address to listen on; 0.0.0.0: all of IPv4; ::: all of IPv6 and IPv4 (default: {DEFAULT_HOST})",
     )
-    server.add_argument("--port", type=port, help=f"0: a free one (default: {DEFAULT_PORT})")
+    server.add_argument("--port", type=port, help=f"port to listen on; 0: any free port (default: {DEFAULT_PORT})")
     server.add_argument(
         "--uds",
         type=Path,
         metavar="SOCKET",
-        help="Unix socket to listen at in place of --host and --port: made with the rights that the umask leaves, and "
-        "removed at the end",
+        help="Unix socket to listen on instead of --host and --port; the umask sets who may use it",
     )
     server.add_argument(
         "--root-path",
         type=_root_path,
         metavar="/PREFIX",
-        help="prefix of all paths at the proxy in front, which may pass it on or strip it",
+        help="prefix of all paths at the reverse proxy, which may pass it on or strip it",
     )
 
 
@@ -99,82 +99,86 @@ def _add_callers(server: Any) -> None:
     server.add_argument(
         "--api-key",
         action="append",
-        help="asked of every request; may be repeated; better set as JAXGEN_API_KEY, since ps shows flags",
+        help="key that every request must send; may be repeated; set it as JAXGEN_API_KEY, because ps shows flags",
     )
     server.add_argument(
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="further keys, one a line; read again when it changes, without a restart",
+        help="file with more keys, one per line; a change takes effect without a restart",
     )
     server.add_argument(
         "--public-metrics",
         action="store_true",
-        help="/metrics needs no key: routers and Prometheus often have none",
+        help="/metrics needs no key, for Prometheus and routers",
     )
     server.add_argument(
         "--service-class",
         action="append",
         metavar="'NAME ttft=S prompt-rate=T inter-token=S late=serve'",
-        help="class that service_tier may name, and its targets: seconds to the first token, one more for every T "
-        "tokens of the prompt, and between tokens; what would be late is refused (429), or served; may be repeated",
+        help="service class for service_tier, with latency targets: ttft seconds to the first token, plus 1 s per "
+        "prompt-rate prompt tokens, and inter-token seconds between tokens; a request that would miss one gets 429, or "
+        "is served with late=serve; may be repeated",
     )
     server.add_argument(
         "--inter-token-target",
         type=float,
         metavar="SECONDS",
-        help="most time between tokens, which prompts of other requests must leave; short for --service-class "
-        "'default inter-token=SECONDS late=serve' (default: as the step times of model and machine suggest)",
+        help="target for the time between tokens; short for --service-class 'default inter-token=SECONDS late=serve' "
+        "(default: from the measured step times)",
     )
     server.add_argument(
         "--forwarded-allow-ips",
         default=DEFAULT_CONFIG.forwarded_allow_ips,
         metavar="ADDRESSES",
-        help="proxies in front, addresses and networks with commas between them, or *: their X-Forwarded-For and "
-        "X-Forwarded-Proto are believed",
+        help="reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses and networks with "
+        "commas between them, or *",
     )
     server.add_argument(
         "--batch-dir",
         type=Path,
         metavar="DIR",
-        help="keeps files and batches (default: none, and their routes answer 404)",
+        help="directory of files and batches (default: none, and /v1/files and /v1/batches answer 404)",
     )
     server.add_argument(
         "--no-ui",
         dest="ui",
         action="store_false",
-        help="no pages for browsers at / and /docs: / lists the routes instead",
+        help="turn off the web UI at / and /docs",
     )
     server.add_argument(
         "--stream-secret",
         metavar="SECRET",
-        help="secret with which ids of events are made, the same for all servers that go on with each other's streams; "
-        "better set as JAXGEN_STREAM_SECRET, since ps shows flags (default: made of the caller's API key; without keys "
-        "one of this process)",
+        help="secret for event ids, the same for all servers that resume each other's streams; set it as "
+        "JAXGEN_STREAM_SECRET, because ps shows flags (default: from the caller's API key, or random without keys)",
     )
     server.add_argument(
         "--stream-event-ids",
         action="store_true",
-        help="events of all streams have ids, by which a stream that broke goes on (default: where the request asks)",
+        help="give all streams event ids, with which a broken stream can be resumed (default: only on request)",
     )
-    server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
+    server.add_argument(
+        "--shutdown-timeout", type=float, default=30.0, help="seconds that running requests get after SIGTERM"
+    )
 
 
 def _add_log(log: Any) -> None:
-    log.add_argument("--log-format", choices=FORMATS, default="plain", help="of lines on standard error")
-    log.add_argument("--log-level", choices=LEVELS, default="info", help="debug: probes too; warning: no requests")
-    log.add_argument("--log-prompts", action="store_true", help="the text of prompts too, in a request's line")
+    log.add_argument("--log-format", choices=FORMATS, default="plain", help="format of log lines on standard error")
+    log.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="debug: also log probes; warning: log no requests"
+    )
+    log.add_argument("--log-prompts", action="store_true", help="log the text of prompts")
     log.add_argument(
         "--max-log-len",
         type=int,
         default=DEFAULT_CONFIG.max_log_len,
-        help="most characters of each prompt there, with --log-prompts",
+        help="maximum characters of a prompt in the log, with --log-prompts",
     )
     log.add_argument(
         "--otlp-traces-endpoint",
         metavar="URL",
-        help="URL of an OpenTelemetry collector, http://HOST:4318/v1/traces: a span for each request goes there (needs "
-        "the extra otel)",
+        help="OpenTelemetry collector that gets a span for each request, http://HOST:4318/v1/traces (needs the extra "
+        "otel)",
     )
 
 
@@ -188,35 +192,39 @@ def _add_limits(limits: Any) -> None:
 
 def _add_browsers_and_tls(parser: CommandLine) -> None:
     tls = parser.add_argument_group("tls")
-    tls.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="PEM certificate, and its chain: serve https")
-    tls.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="its PEM key (default: in --ssl-certfile)")
+    tls.add_argument(
+        "--ssl-certfile", type=Path, metavar="FILE", help="PEM file with the certificate and its chain; turns on HTTPS"
+    )
+    tls.add_argument(
+        "--ssl-keyfile", type=Path, metavar="FILE", help="PEM file with the private key (default: in --ssl-certfile)"
+    )
     tls.add_argument(
         "--ssl-ca-certs",
         type=Path,
         metavar="FILE",
-        help="callers must show a certificate that one of these signed",
+        help="PEM file with certificate authorities; clients must present a certificate that one of them signed",
     )
     cors = parser.add_argument_group("cors")
     cors.add_argument(
         "--allowed-origins",
         action="append",
         metavar="ORIGIN",
-        help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
+        help="origin whose web pages may call the server, scheme://host:port, or *; may be repeated (default: none)",
     )
     cors.add_argument(
         "--allowed-hosts",
         action="append",
         metavar="NAME",
-        help="name by which a server without keys may be called, beside localhost and addresses, *.NAME or *; may be "
-        "repeated (default: any, but at loopback addresses none)",
+        help="host name that a server without keys accepts, besides localhost and addresses: NAME, *.NAME or *; may be "
+        "repeated (default: any; none on loopback addresses)",
     )
     cors.add_argument(
-        "--allowed-methods", action="append", metavar="METHOD", help="method that they may use (default: *)"
+        "--allowed-methods", action="append", metavar="METHOD", help="HTTP method that those pages may use (default: *)"
     )
     cors.add_argument(
-        "--allowed-headers", action="append", metavar="HEADER", help="header that they may send (default: *)"
+        "--allowed-headers", action="append", metavar="HEADER", help="header that those pages may send (default: *)"
     )
-    cors.add_argument("--allow-credentials", action="store_true", help="let them send cookies and certificates")
+    cors.add_argument("--allow-credentials", action="store_true", help="let those pages send cookies and certificates")
 
 
 def port(text: str) -> int:

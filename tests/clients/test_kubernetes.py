@@ -33,7 +33,7 @@ def model(kind: str) -> Any:
     return getattr(client, f"V1{kind}")
 
 
-@pytest.mark.parametrize("folder", ["base", "gateway"])
+@pytest.mark.parametrize("folder", ["base", "gpu", "gateway"])
 def test_every_field_is_one_of_kubernetes(folder: str) -> None:
     found = rendered(folder)
     assert len(found) > 2
@@ -57,6 +57,14 @@ def test_the_gateways_replicas_are_those_of_the_base() -> None:
     claim = rendered("gateway")["PersistentVolumeClaim", "jaxgen-cache"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert claim["spec"]["resources"] == rendered("base")["PersistentVolumeClaim", "jaxgen-cache"]["spec"]["resources"]
+
+
+def test_the_overlay_for_a_gpu_changes_image_model_and_resources() -> None:
+    base, gpu = (rendered(folder)["Deployment", "jaxgen"]["spec"]["template"]["spec"] for folder in ("base", "gpu"))
+    (one,), (two,) = base.pop("containers"), gpu.pop("containers")
+    assert base == gpu
+    assert {name for name in two if one.get(name) != two[name]} == {"image", "args", "resources"}
+    assert two["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 
 
 def test_the_picker_reads_its_configuration() -> None:

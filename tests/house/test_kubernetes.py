@@ -79,10 +79,10 @@ def _close(schema: dict[str, Any]) -> None:
 
 
 def test_every_file_is_a_resource_of_its_folder() -> None:
-    for folder in ("base", "gateway"):
+    for folder in ("base", "gpu", "gateway"):
         found = yaml.safe_load((FOLDER / folder / "kustomization.yaml").read_text(encoding="utf-8"))
         files = [name.split("=")[-1] for one in found.get("configMapGenerator", []) for name in one["files"]]
-        named = [*found["resources"], *found.get("patchesStrategicMerge", []), *files]
+        named = [*found.get("resources", []), *found.get("patchesStrategicMerge", []), *files]
         assert sorted(named) == [path.name for path in SOURCES if path.parent.name == folder]
 
 
@@ -92,6 +92,17 @@ def test_a_replica_gets_time_to_end() -> None:
     assert pod()["terminationGracePeriodSeconds"] >= pause + args.shutdown_timeout + 10
     (mount,) = [mount for mount in container()["volumeMounts"] if mount["name"] == "keys"]
     assert args.api_key_file.is_relative_to(mount["mountPath"])
+
+
+def test_the_base_needs_only_an_image_and_keys() -> None:
+    """Its claims are in it, and it asks for no GPU; the overlay for one keeps what the base's arguments say."""
+    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod()["volumes"] if "persistentVolumeClaim" in one}
+    assert {("PersistentVolumeClaim", name) for name in claims} <= set(documents("base"))
+    assert "limits" not in container()["resources"]
+    assert make_parser().parse_args(container()["args"]).model is None
+    (gpu,) = documents("gpu")["Deployment", "jaxgen"]["spec"]["template"]["spec"]["containers"]
+    assert set(container()["args"]) < set(gpu["args"])
+    assert make_parser().parse_args(gpu["args"]).model
 
 
 def test_the_name_of_the_service_sets_no_flag() -> None:
@@ -195,4 +206,4 @@ def test_the_pickers_configuration_refers_to_itself() -> None:
 def test_no_name_of_a_registry_or_a_version_goes_stale() -> None:
     """Images are the reader's to choose."""
     images = re.findall(r"image: (\S+)", "".join(path.read_text(encoding="utf-8") for path in SOURCES))
-    assert sorted(images) == ["jaxgen:cuda", "llm-d-router-endpoint-picker"]
+    assert sorted(images) == ["jaxgen:cpu", "jaxgen:cuda", "llm-d-router-endpoint-picker"]

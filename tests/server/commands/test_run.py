@@ -387,8 +387,7 @@ def test_an_engine_that_dies_ends_the_server(was_ready: bool, code: int, capsys:
 def test_the_start_says_how_long_steps_take_and_how_long_they_become() -> None:
     same = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.21, first_token=0.5811)))
     assert same.startswith(
-        "99 of 100 steps take 200 ms at most, as does the time between tokens; the first comes after"
+        "Expect a token within 200 ms in 99 of 100 steps, and the first token after 0.581 s per 1,000"
     )
-    assert "after 0.581 s for 1,000 tokens of a prompt" in same
     longer = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.4)))
-    assert "take 200 ms at most (400 ms where as many requests run as may), as does" in longer
+    assert "within 200 ms (400 ms with the most requests at once) in 99" in longer

@@ -1,0 +1,87 @@
+"""Pages are in plain English: sentences are short, and known detours of language do not come back."""
+
+import re
+from statistics import mean
+
+import pytest
+
+from tests.support.paths import ROOT
+
+MEAN_WORDS = 14.0
+LONG = 30
+SHARE_OF_LONG = 0.05
+PLAIN = [
+    "README.md",
+    "docs/configuration.md",
+    "docs/deploy.md",
+    "docs/from-vllm.md",
+    "docs/index.md",
+    "docs/quickstart.md",
+]
+"""Pages that meet the goals. A page that is rewritten joins them."""
+
+BETTER = {
+    r"\bso many\b": "the number, or 'N'",
+    r"\banew\b": "'again'",
+    r"\bto be had\b": "'available'",
+    r"\bthose that\b": "the noun",
+    r"\bmade-up\b": "'random' or 'example'",
+    r"\bbeside\b": "'next to', 'with', 'plus' or 'compared with'",
+    r"\bis no [a-z]+\b(?<!is no longer)(?<!is no such)(?<!is no need)": "'is not a valid ...' or 'there is no ...'",
+    r"\bwhat is more\b": "nothing",
+    r"\bbut for\b": "'except'",
+    r"\bto the bit\b": "'bit for bit'",
+    r"\bcalls of tools\b": "'tool calls'",
+    r"\bfew bits\b": "'quantized'",
+    r"\bgoes on\b": "'continues' or 'resumes'",
+    r"\bwhoever\b": "the person or program",
+}
+"""Phrases that stopped readers, and what says the same."""
+
+
+def prose(text: str) -> str:
+    """Return a Markdown page without blocks of code and addresses; inline code is one word."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"[\1]", text)
+    return re.sub(r"`[^`]*`", "`code`", text)
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences of paragraphs and lists, without headings and tables."""
+    lines = ["" if re.match(r"\s*(#|\|)", line) else line for line in prose(text).splitlines()]
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", "\n".join(lines))
+    parts = [part for block in blocks for part in re.split(r"(?<=[.!?:])\s+(?=[A-Z\"(*`\[])", " ".join(block.split()))]
+    return [part for part in parts if len(part.split()) > 1]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sentences_are_short(name: str) -> None:
+    lengths = [len(sentence.split()) for sentence in sentences((ROOT / name).read_text(encoding="utf-8"))]
+    longest = [sentence for sentence in sentences((ROOT / name).read_text()) if len(sentence.split()) > LONG]
+    assert not lengths or mean(lengths) <= MEAN_WORDS, f"{mean(lengths):.1f} words a sentence"
+    assert len(longest) <= SHARE_OF_LONG * len(lengths), "\n".join(longest)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_phrases_have_better_words(name: str) -> None:
+    text = prose((ROOT / name).read_text(encoding="utf-8"))
+    found = [
+        f"{match[0]!r}: write {better}"
+        for old, better in BETTER.items()
+        for match in re.finditer(old, text, re.IGNORECASE)
+    ]
+    assert found == []
+
+
+def test_what_is_wrong_would_be_found() -> None:
+    """A long sentence, one in a list, and a phrase in a table."""
+    text = (
+        "# A heading that is no sentence\n\nOne. "
+        + "word " * 40
+        + "end.\n\n- Three words here.\n\n| `a b` | beside |\n"
+    )
+    assert [len(sentence.split()) for sentence in sentences(text)] == [42, 4]
+    assert re.search(r"\bbeside\b", prose(text))
+    is_no = next(old for old in BETTER if "is no" in old)
+    assert re.search(is_no, "it is no port")
+    assert not re.search(is_no, "it is no longer there")
