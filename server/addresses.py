@@ -42,7 +42,7 @@ def _network(part: str) -> Network:
         return ip_network(part)
     except ValueError as error:
         raise ConfigError(
-            f"--forwarded-allow-ips {part!r} is no address and no network: write 10.0.0.7, 10.0.0.0/8 or fd00::/8, "
+            f"--forwarded-allow-ips {part!r} is not an address or network: write 10.0.0.7, 10.0.0.0/8 or fd00::/8, "
             "with commas between several, or * alone"
         ) from error
 

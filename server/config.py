@@ -56,13 +56,15 @@ class Cors:
         for origin in self.origins:
             if self.origins != ANY and not _ORIGIN.fullmatch(origin):
                 raise ConfigError(
-                    f"--allowed-origins {origin!r} is no origin: write scheme://host:port, or * alone, and repeat the "
-                    "flag for several"
+                    f"--allowed-origins {origin!r} is not a valid origin: write scheme://host:port, or * alone, and "
+                    "repeat the flag for several"
                 )
         for flag, names in (("--allowed-methods", self.methods), ("--allowed-headers", self.headers)):
             for name in names:
                 if not _TOKEN.fullmatch(name):
-                    raise ConfigError(f"{flag} {name!r} is no name: write one, or *, and repeat the flag for several")
+                    raise ConfigError(
+                        f"{flag} {name!r} is not a valid name: write one, or *, and repeat the flag for several"
+                    )
         if self.credentials and self.origins == ANY:
             raise ConfigError("--allow-credentials needs origins by name, not --allowed-origins '*'")
 
@@ -216,12 +218,12 @@ class ServerConfig:
         for name in self.allowed_hosts:
             if not _HOST.fullmatch(name):
                 raise ConfigError(
-                    f"--allowed-hosts {name!r} is no name: write it in lower case without scheme and port, as "
+                    f"--allowed-hosts {name!r} is not a valid name: write it in lower case without scheme and port, as "
                     "llm.example, *.example, or * for all"
                 )
         proxies(self.forwarded_allow_ips)
         if not _PREFIX.fullmatch(self.root_path):
-            raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")
+            raise ConfigError(f"--root-path {self.root_path!r} is not a valid prefix: write it as /ai/jaxgen")
         _check_parsers(self.tool_call_parser, self.reasoning_parser)
 
 

@@ -132,7 +132,7 @@ def parse_flags(flags: Flags) -> Any:
         key = name.replace("_", "-")
         flag = f"--{key}"
         if not parser.has(flag):
-            raise ConfigError(f"{name} is no flag{parser.hint(flag).replace('--', '')}")
+            raise ConfigError(f"{name} is not a flag{parser.hint(flag).replace('--', '')}")
         if name.replace("-", "_") in OF_THE_PROXY:
             raise ConfigError(
                 f"{name} has no meaning here: Ray's proxy has the connections (http_options of Ray Serve)"

@@ -38,7 +38,7 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     if template is not None:
         if not template.exists():
             names = ", ".join(TEMPLATE_NAMES)
-            raise ConfigError(f"--chat-template {template} is no file, and none of jaxgen's own templates: {names}")
+            raise ConfigError(f"--chat-template {template} is not a file or one of the built-in templates: {names}")
         text = _read_text(template)
         _check_syntax(text, f"--chat-template {template}")
         return ChatFormat(text, tokens)

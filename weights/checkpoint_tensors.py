@@ -93,8 +93,8 @@ class CheckpointTensors:
         if embedding.encoding is None and self._are_equal(head, embedding.name):
             return
         raise ConfigError(
-            f"{self._files.file_of(head)}: {head} is another matrix than {embedding.name}, but tie_word_embeddings in "
-            f"{CONFIG} makes one of both: set it to false to use this head, or leave the tensor out"
+            f"{self._files.file_of(head)}: {head} differs from {embedding.name}, but tie_word_embeddings in {CONFIG} "
+            "says that they are the same: set it to false to use this head, or remove the tensor"
         )
 
     def _tied_head(self, table: tuple[Parameter, ...]) -> str | None:
@@ -187,7 +187,10 @@ class CheckpointTensors:
         if isinstance(value, GroupedWeight):
             if form is not None and replace(value.format, ordered=form.ordered) == form:
                 if value.order is not None and not form.ordered:
-                    raise self._error(found, "has inputs in an order, which its configuration does not say")
+                    raise self._error(
+                        found,
+                        "has its inputs in another order, but quantization_config does not say so (desc_act, actorder)",
+                    )
                 return source.ordered_weight(value.in_order() if form.ordered else value)
             value = dequantized(value, dtype)
         return self._rounded(parameter, source.ordered(value), found, dtype, form)

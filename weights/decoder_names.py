@@ -58,7 +58,7 @@ class DecoderNames:
         table = (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
         modules = {source.name.rpartition(".")[0] for parameter in table for source in parameter.sources}
         if unused := sorted(name for name in self.rows if f"{self.layer}.{name}" not in modules):
-            raise ValueError(f"rows names {unused[0]}, which is no module of a layer of {config.family}")
+            raise ValueError(f"rows names {unused[0]}, which is not a module of a layer of {config.family}")
         return table
 
     def _ends(self, config: DecoderConfig) -> list[Parameter]:

@@ -89,7 +89,7 @@ def resolve_model(
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
-        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{gguf_hint(directory)}")
+        raise ConfigError(f"{directory} is not a model directory: it has no {CONFIG}{gguf_hint(directory)}")
     return directory
 
 

@@ -193,7 +193,7 @@ def _tensor(entry: Any, start: int) -> Tensor:
 
 
 def _damaged(path: Path, reason: str) -> ConfigError:
-    return ConfigError(f"{path} is no complete safetensors file: {reason}")
+    return ConfigError(f"{path} is not a complete safetensors file: {reason}")
 
 
 def weight_map(directory: Path) -> dict[str, str]:

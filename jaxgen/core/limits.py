@@ -17,7 +17,7 @@ def check_token_ids(param: str, ids: Collection[int], vocab_size: int) -> None:
         return
     for token in (min(ids), max(ids)):
         if not 0 <= token < vocab_size:
-            raise RequestRefusedError(f"{param}: {token} is no token id; ids are 0 to {vocab_size - 1}", param)
+            raise RequestRefusedError(f"{param}: {token} is not a valid token id: ids are 0 to {vocab_size - 1}", param)
 
 
 def check_context_length(num_prompt: int, max_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:

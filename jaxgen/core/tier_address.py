@@ -97,7 +97,7 @@ def _parse(tier: str, password: str | None) -> TierAddress:
         port = url.port
     except ValueError:  # its message may have the password in it
         raise ConfigError(
-            f"{FLAG} {without_password(tier)} is no valid URL: its port is a number up to 65535, and in a user or a "
+            f"{FLAG} {without_password(tier)} is not a valid URL: its port is a number up to 65535, and in a user or a "
             "password characters other than letters and digits are written as %XX"
         ) from None
     if scheme == "file":
@@ -170,4 +170,4 @@ def _options(url: SplitResult, known: set[str]) -> Mapping[str, str]:
 
 def _require_file(name: str, path: str | None) -> None:
     if path is not None and not Path(path).is_file():
-        raise ConfigError(f"{FLAG}: {name}={path} is no file: name one in PEM format")
+        raise ConfigError(f"{FLAG}: {name}={path} is not a file: name one in PEM format")

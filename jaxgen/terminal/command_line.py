@@ -64,7 +64,7 @@ class _Yaml(configargparse.YAMLConfigFileParser):  # type: ignore[misc]  # confi
             flag = str(key).removeprefix("--").replace("_", "-")
             if not self.parser.has(f"--{flag}"):
                 raise configargparse.ConfigFileParserException(
-                    f"{stream.name}: {key} is no flag{self.parser.hint(f'--{flag}').replace('--', '')}"
+                    f"{stream.name}: {key} is not a flag{self.parser.hint(f'--{flag}').replace('--', '')}"
                 )
             if flag in found:
                 raise configargparse.ConfigFileParserException(f"{stream.name}: {flag} is there twice")

@@ -16,5 +16,5 @@ def parse_size(text: str) -> int:
     number, unit, binary = found.groups() if found else ("0", "k", "")
     size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write a number and its unit, as 24GiB or 24GB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid size: write a number and its unit, as 24GiB or 24GB")
     return size

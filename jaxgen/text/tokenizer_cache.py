@@ -28,7 +28,7 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
         try:
             return Tokenizer.from_json(text)
         except Exception as error:  # the tokenizers library raises a bare Exception
-            logger.warning("%s is no tokenizer (%s): %s", kept, error, _AGAIN)
+            logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
     text = tokenizer.to_json()
     if text is not None:

@@ -156,8 +156,9 @@ def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
 def check_model(name: str | None, engine: EngineClient) -> None:
     """Check the model's name; None: the one that is served. Raises ApiError 404 for the name of another model."""
     if name is not None and name != engine.model.name:
-        raise model_not_found(name)
+        raise model_not_found(name, engine)
 
 
-def model_not_found(name: str) -> ApiError:
-    return ApiError(404, f"The model `{name[:200]}` does not exist.", param="model", code="model_not_found")
+def model_not_found(name: str, engine: EngineClient) -> ApiError:
+    message = f"The model `{name[:200]}` does not exist. This server has `{engine.model.name}`."
+    return ApiError(404, message, param="model", code="model_not_found")

@@ -60,7 +60,7 @@ class Models:
             return await self.list(request)
         name = path.removesuffix("/")
         if name != self._engine.model.name:
-            raise model_not_found(name)
+            raise model_not_found(name, self._engine)
         return JSONResponse(self._model(request))
 
 

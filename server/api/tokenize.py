@@ -54,7 +54,7 @@ class TokensEndpoint:
             raise bad_request("tokens is missing: send a list of token ids.", "tokens")
         vocabulary = self._engine.model.vocab_size
         if bad := [token for token in tokens if not 0 <= token < vocabulary]:
-            raise bad_request(f"tokens: {bad[0]} is no token id; ids are 0 to {vocabulary - 1}.", "tokens")
+            raise bad_request(f"tokens: {bad[0]} is not a valid token id: ids are 0 to {vocabulary - 1}.", "tokens")
         text = await self._services.prompts.work(lambda: self._engine.tokenizer.decode(tokens), len(tokens))
         return JSONResponse({"prompt": text})
 

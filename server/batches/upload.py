@@ -155,7 +155,7 @@ def _form_errors() -> Iterator[None]:
     try:
         yield
     except FormParserError as error:
-        raise bad_request(f"The body is no valid form (multipart/form-data): {error}.") from error
+        raise bad_request(f"The body is not a valid form (multipart/form-data): {error}.") from error
 
 
 def too_long(most_bytes: int) -> ApiError:

@@ -64,7 +64,7 @@ def _make_way(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(kind):
-        raise ConfigError(f"--uds {path} exists and is no socket: name a path where nothing is")
+        raise ConfigError(f"--uds {path} exists and is not a socket: name a path that does not exist")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:

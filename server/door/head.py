@@ -47,7 +47,7 @@ def check(method: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -
     if version not in VERSIONS:
         raise wrong_version()
     if method == b"CONNECT":
-        raise ApiError(405, "This server is no proxy.")
+        raise ApiError(405, "This server is not a proxy.")
     hosts = sum(name == b"host" for name, _ in headers)
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise bad_request(f"The request must have one Host header, not {hosts}.")
@@ -64,4 +64,4 @@ def as_refusal(error: httptools.HttpParserError) -> ApiError:
     reason = str(error)
     if reason == "Invalid HTTP version" or "HTTP/2" in reason:
         return wrong_version()
-    return bad_request("This is no valid HTTP request.", code="invalid_http_request")
+    return bad_request("This is not a valid HTTP request.", code="invalid_http_request")

@@ -231,7 +231,7 @@ def port(text: str) -> int:
     """Parse a port. Raises ArgumentTypeError, also for a URL, as in a pod beside a Kubernetes service called jaxgen."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
+            f"{text!r} is not a port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
             "enableServiceLinks: false, or the server --port"
         )
     try:
@@ -239,7 +239,9 @@ def port(text: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 (any free one) to {MAX_PORT}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid port: write a number from 0 (any free one) to {MAX_PORT}"
+        )
     return number
 
 

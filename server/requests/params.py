@@ -277,7 +277,7 @@ def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
         token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
         if not 0 <= token < model.vocab_size or key != str(token):
             raise bad_request(
-                f"logit_bias: {key[:20]!r} is no token id; ids are 0 to {model.vocab_size - 1}.", "logit_bias"
+                f"logit_bias: {key[:20]!r} is not a valid token id: ids are 0 to {model.vocab_size - 1}.", "logit_bias"
             )
         bias[token] = value
     return bias

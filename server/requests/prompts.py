@@ -150,7 +150,7 @@ def _read_prompt(
     keep: int | None,
 ) -> Prompt:
     if not source:
-        raise bad_request(f"{field} must not be empty; to start from nothing, send the id of the BOS token.", field)
+        raise bad_request(f"{field} must not be empty. To start without a prompt, send the id of the BOS token.", field)
     whole: Sequence[int] = tokenizer.encode(source) if isinstance(source, str) else source
     tokens = whole if keep is None else tokenizer.last_tokens(whole, keep, special=isinstance(source, str))
     _check(tokens, max_tokens, model, field)

@@ -82,14 +82,16 @@ class Tools:
             return None
         if self._format is None:
             raise bad_request(
-                "tools: this model's chat template shows no format of tool calls that this server reads; name one "
-                f"with --tool-call-parser ({', '.join(TOOL_SIGNS)}) if it writes that.",
+                "tools: this model's chat template has no known format of tool calls. Start the server with "
+                f"--tool-call-parser and one of {', '.join(TOOL_SIGNS)} if the model writes that.",
                 "tools",
             )
         several = parallel and choice.name is None
         required = choice.mode == "required"
         if answer is not None and not required and answer.source != "response_format":
-            raise bad_request(f"{answer.source} cannot go with tools; response_format can.", answer.source)
+            raise bad_request(
+                f"{answer.source} cannot be combined with tools. Use response_format instead.", answer.source
+            )
         grammar = None
         if required or answer is not None:
             named = [function for function in functions if choice.name in (None, function.name)]
@@ -140,7 +142,7 @@ def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
         if (function.parameters or NO_PARAMETERS).get("type", "object") != "object":
             raise bad_request(f"tools: parameters of {function.name!r} must be the JSON schema of an object.", "tools")
     if choice.mode == "required" and not functions:
-        raise bad_request("tool_choice: a call is demanded, but tools names nothing to call.", "tool_choice")
+        raise bad_request("tool_choice requires a call, but tools is empty.", "tool_choice")
     if choice.name is not None and choice.name not in names:
         raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
 

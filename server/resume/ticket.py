@@ -87,8 +87,8 @@ class Ticket:
         if self.engine != own.engine:
             raise ApiError(
                 409,
-                f"{FIELD}: the stream was begun by a server of another digest, which may compute other tokens. Send it "
-                "to a server with the same digest, or begin again without the id.",
+                f"{FIELD}: a server with another model, version or flags began the stream, so the tokens may differ. "
+                "Send it to a server with the same system_fingerprint, or begin again without the id.",
                 param=FIELD,
                 code="digest_differs",
             )

@@ -70,7 +70,9 @@ def test_token_ids_are_those_of_the_vocabulary() -> None:
     check_token_ids("prompt", (), 400)
     check_token_ids("prompt", (399, 0, 7), 400)
     for ids, bad in (((5, 400, 6), 400), ((5, -1, 6), -1), ({400: 1.0}.keys(), 400)):
-        with pytest.raises(RequestRefusedError, match=f"^prompt: {bad} is no token id; ids are 0 to 399$") as refused:
+        with pytest.raises(
+            RequestRefusedError, match=f"^prompt: {bad} is not a valid token id: ids are 0 to 399$"
+        ) as refused:
             check_token_ids("prompt", ids, 400)
         assert refused.value.param == "prompt"
 

@@ -305,7 +305,7 @@ def test_the_first_request_after_a_start_is_held_to_what_its_class_promises() ->
     engine = make_engine()
     impossible = ServiceClass(name="fast", first_token_seconds=1e-9)
     asked = replace(request("a", range(3, 103), max_tokens=2), service=impossible)
-    with pytest.raises(WouldBeLateError, match="'fast' promises the first token in 1e-09 s"):
+    with pytest.raises(WouldBeLateError, match="'fast' has a target of 1e-09 s for the first token"):
         engine.add(asked)
     with pytest.raises(WouldBeLateError, match="'fast'"):
         engine.quote(asked)

@@ -26,5 +26,7 @@ def test_sizes(text: str, size: int) -> None:
     "text", ["24 apples", "24", "GiB", "-1GiB", "0GiB", "nanGiB", "infGB", "1e3GB", "24G", "", "1,5GB"]
 )
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"is no size: write a number and its unit, as 24GiB or 24GB"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"is not a valid size: write a number and its unit, as 24GiB or 24GB"
+    ):
         parse_size(text)

@@ -103,16 +103,16 @@ def test_another_head_than_tied_embeddings_is_refused(opt: Path, change: str) ->
     changed = {"value": head, "shape": head[:-1].copy(), "dtype": head.astype(np.float16)}[change]
     rewrite(opt, {"lm_head.weight": changed})
     assert refusal(opt) == (
-        f"{opt}/model.safetensors: lm_head.weight is another matrix than model.decoder.embed_tokens.weight, but "
-        "tie_word_embeddings in config.json makes one of both: set it to false to use this head, or leave the tensor "
-        "out"
+        f"{opt}/model.safetensors: lm_head.weight differs from model.decoder.embed_tokens.weight, but "
+        "tie_word_embeddings in config.json says that they are the same: set it to false to use this head, or remove "
+        "the tensor"
     )
 
 
 def test_a_multimodal_wrapper_has_its_head_compared_too(opt: Path) -> None:
     embed = load_file(opt / "model.safetensors")["model.decoder.embed_tokens.weight"]
     rewrite(opt, {"language_model.lm_head.weight": embed + 1})
-    assert "language_model.lm_head.weight is another matrix than" in refusal(opt)
+    assert "language_model.lm_head.weight differs from" in refusal(opt)
 
 
 def test_other_extras_are_refused(opt: Path) -> None:
@@ -154,16 +154,16 @@ def test_unexpected_dtype_is_named(opt: Path, dtype: Any, name: str) -> None:
 def test_truncated_file_is_named(opt: Path, size: int) -> None:
     file = opt / "model.safetensors"
     file.write_bytes(file.read_bytes()[:size])
-    assert refusal(opt).startswith(f"{file} is no complete safetensors file: ")
+    assert refusal(opt).startswith(f"{file} is not a complete safetensors file: ")
 
 
 def test_corrupt_header_is_named(opt: Path) -> None:
     file = opt / "model.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:8] + b"garbage" + content[15:])
-    assert refusal(opt).startswith(f"{file} is no complete safetensors file: ")
+    assert refusal(opt).startswith(f"{file} is not a complete safetensors file: ")
     file.write_bytes(struct.pack("<Q", 2**40) + content[8:])
-    assert refusal(opt).startswith(f"{file} is no complete safetensors file: ")
+    assert refusal(opt).startswith(f"{file} is not a complete safetensors file: ")
 
 
 @pytest.mark.parametrize("pickle", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"])

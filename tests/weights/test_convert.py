@@ -105,7 +105,7 @@ def test_command_fails_in_one_line(tmp_path: Path) -> None:
         command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert result.returncode == 2
-    assert result.stderr == f"jaxgen convert-weights: {tmp_path} is no model directory: it has no config.json\n"
+    assert result.stderr == f"jaxgen convert-weights: {tmp_path} is not a model directory: it has no config.json\n"
     assert result.stdout == ""
 
 
@@ -123,7 +123,11 @@ def test_what_is_no_conversion_is_never_replaced(tmp_path: Path, kind: str, forc
     occupy(tmp_path / "dest", kind)
     with pytest.raises(ConfigError) as caught:
         run(GOLDENS / "llama", tmp_path / "dest", force=force)
-    why = "is no converted checkpoint, and --force replaces nothing else" if force else "exists already; choose another"
+    why = (
+        "is not a converted checkpoint, and --force replaces nothing else"
+        if force
+        else "exists already; choose another"
+    )
     assert str(caught.value).startswith(f"{tmp_path}/dest {why}")
     assert [path.name for path in tmp_path.iterdir()] == ["dest"]
 

@@ -164,7 +164,9 @@ def test_damaged_weights_are_named(
 
 def test_an_order_that_the_configuration_denies_is_refused(tmp_path: Path) -> None:
     packed, _ = quantised_pair(tmp_path, "llama", GPTQ, encoding(gptq, inputs="shared"))
-    with pytest.raises(ConfigError, match=r"in int4 \(GPTQ\) has inputs in an order, which its configuration does not"):
+    with pytest.raises(
+        ConfigError, match=r"in int4 \(GPTQ\) has its inputs in another order, but quantization_config does not"
+    ):
         loaded(packed)
 
 

@@ -355,7 +355,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
         ("llama", {"vocabulary": {"tokens": ["a"], "pre": "gpt-2", "merges": ["a b"]}}, "makes no tokenizer: "),
         ("llama", {"vocabulary": byte_level(byte_level_tokenizer(), "gpt-2")}, "but the embedding has 256 rows"),
-        ("llama", {"metadata": {"tokenizer.ggml.eos_token_id": 256}}, "is 256, which is no token of the vocabulary"),
+        ("llama", {"metadata": {"tokenizer.ggml.eos_token_id": 256}}, "is 256, which is not in the vocabulary"),
     ],
 )
 def test_what_cannot_be_converted(family: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         find_gguf("e.gguf", HubOptions())
     with pytest.raises(ConfigError, match=r"^--revision v1 needs a hub id: --model a\.gguf is a file$"):
         find_gguf("a.gguf", HubOptions(revision="v1"))
-    with pytest.raises(ConfigError, match=r"d\.gguf is no model directory: it has no config\.json$"):
+    with pytest.raises(ConfigError, match=r"d\.gguf is not a model directory: it has no config\.json$"):
         resolve_model("d.gguf")
 
 

@@ -17,7 +17,7 @@ def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as refused:
         read_header(path)
     said = str(refused.value)
-    assert said.startswith(f"{path} is no complete safetensors file: ")
+    assert said.startswith(f"{path} is not a complete safetensors file: ")
     assert said.count(str(path)) == 1
     assert "\n" not in said
     return said

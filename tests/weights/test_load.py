@@ -39,7 +39,7 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_configuration(tmp_path: Path) -> None:
-    assert refusal(str(tmp_path)) == f"{tmp_path} is no model directory: it has no config.json"
+    assert refusal(str(tmp_path)) == f"{tmp_path} is not a model directory: it has no config.json"
 
 
 def test_a_tokenizer_that_links_out_is_refused(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_each_name_of_a_family_is_that_of_a_module_in_one_of_its_goldens(family:
 
 def test_an_order_of_rows_that_fits_no_module_is_refused() -> None:
     config = described("llama")
-    with pytest.raises(ValueError, match=r"rows names self_attn\.query, which is no module of a layer of llama"):
+    with pytest.raises(ValueError, match=r"rows names self_attn\.query, which is not a module of a layer of llama"):
         DecoderNames(rows={"self_attn.query": interleaved_queries}).table(config)
 
 

@@ -86,7 +86,7 @@ def examine() -> None:
     [
         ("model.safetensors", b"no header", "header"),
         ("config.json", b"{", "org/model/config.json is not valid JSON"),
-        ("config.json", None, "org/model is no model directory: it has no config.json"),
+        ("config.json", None, "org/model is not a model directory: it has no config.json"),
         ("model.safetensors", None, "org/model has no weights: neither model.safetensors nor"),
         ("model.safetensors.index.json", b'{"weight_map": {"a": "../b.safetensors"}}', "leads out"),
     ],

@@ -105,7 +105,7 @@ def _token(file: GgufFile, vocabulary: Vocabulary, name: str) -> tuple[int, str]
     if found is None:
         return None
     if found not in vocabulary.tokens:
-        raise file.fields.error(f"{_GGML}{name}_token_id", f"is {found}, which is no token of the vocabulary")
+        raise file.fields.error(f"{_GGML}{name}_token_id", f"is {found}, which is not in the vocabulary")
     return found, vocabulary.tokens[found]
 
 

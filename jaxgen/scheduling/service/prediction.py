@@ -172,21 +172,20 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
     target = service.first_token_target(sequence.num_prompt)
     if target is not None and waited + prediction.first_token > target:
         raise WouldBeLateError(
-            f"service_tier {service.name!r} promises the first token in {target:.3g} s, "
-            f"and it would come in {waited + prediction.first_token:.3g} s",
+            f"service_tier {service.name!r} has a target of {target:.3g} s for the first token, "
+            f"which would come after {waited + prediction.first_token:.3g} s",
             waited + prediction.first_token - target,
         )
     if prediction.delayed is not None:
         raise WouldBeLateError(
-            f"a request of service_tier {prediction.delayed.name!r}, promised its first token before, "
-            "would be late behind this one",
+            f"an earlier request of service_tier {prediction.delayed.name!r} would miss its target for the first token",
             prediction.first_token,
         )
     strictest = prediction.strictest
     target = strictest.inter_token_seconds
     if target is not None and prediction.inter_token > target:
         raise WouldBeLateError(
-            f"service_tier {strictest.name!r} promises {target:.3g} s between tokens, "
-            f"and beside what runs it would be {prediction.inter_token:.3g} s",
+            f"service_tier {strictest.name!r} has a target of {target:.3g} s between tokens, "
+            f"and at the current load it would be {prediction.inter_token:.3g} s",
             target,
         )

@@ -80,7 +80,7 @@ def test_a_target_that_cannot_be_kept_is_refused_and_a_class_that_is_served_late
     scheduler = scheduler_of()
     for _ in range(3):
         scheduler.add(sequence_for(80, service=promised("fast", 100.0)))
-    with pytest.raises(WouldBeLateError, match="'strict' promises"):
+    with pytest.raises(WouldBeLateError, match="'strict' has a target"):
         scheduler.quote(sequence_for(10, service=promised("strict", 0.5)))
     late = scheduler.quote(sequence_for(10, service=promised("strict", 0.5, serve_late=True)))
     assert late.first_token == pytest.approx(scheduler.quote(sequence_for(10)).first_token)

@@ -150,7 +150,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("input", ["a", ""], "must not be empty"),
     ("input", [[]], "must not be empty"),
     ("input", [True], "input must be a string, a list of strings"),
-    ("input", [5, 400], "input: 400 is no token id; ids are 0 to 399"),
+    ("input", [5, 400], "input: 400 is not a valid token id: ids are 0 to 399"),
     ("input", [2] * 129, "your input resulted in 129 tokens"),
     ("input", ["a"] * 2049, "2049 entries; this server takes 2048"),
     ("dimensions", 0, "between 1 and 4, as this model has, not 0"),

@@ -93,7 +93,7 @@ def test_a_wrong_flag_is_one_line_that_names_it(command: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["serve", "--port", "99999"], "--port: '99999' is no port: write a number from 0"),
+        (["serve", "--port", "99999"], "--port: '99999' is not a valid port: write a number from 0"),
         (["serve", "--port", "abc"], "--port: 'abc' is no port"),
         (["serve", "--port=-1"], "--port: '-1' is no port"),
         (["config", "--prot", "1"], "--prot 1; the nearest is --port"),

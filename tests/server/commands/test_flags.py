@@ -120,7 +120,7 @@ def test_the_page_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("prefix", ["ai", "/a b", "/a?b", "//a", "http://a"])
 def test_what_is_no_prefix_is_refused(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--root-path", prefix]) == 2
-    assert f"--root-path {prefix!r} is no prefix of paths: write it as" in capsys.readouterr().err
+    assert f"--root-path {prefix!r} is not a valid prefix: write it as" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["serve", "config", "tune", "verify-determinism", "benchmark", "convert-weights"])

@@ -67,7 +67,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     file.write_text("kept")
     (tmp_path / "link").symlink_to(file)
     for path in (file, tmp_path, tmp_path / "link"):
-        assert refusal(path) == f"--uds {path} exists and is no socket: name a path where nothing is"
+        assert refusal(path) == f"--uds {path} exists and is not a socket: name a path that does not exist"
     assert file.read_text() == "kept"
 
 

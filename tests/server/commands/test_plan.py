@@ -165,7 +165,10 @@ def test_a_converted_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--device-memory", "24 apples"], "--device-memory: '24 apples' is no size: write a number and its unit"),
+        (
+            ["--device-memory", "24 apples"],
+            "--device-memory: '24 apples' is not a valid size: write a number and its unit",
+        ),
         (["--device-memory", "24"], "'24' is no size"),
         (["--max-model-len", "4096"], "--max-model-len 4096 is over the 128 positions the model has"),
         (["--gpu-memory-utilization", "2"], "--gpu-memory-utilization must be in (0, 1], not 2.0"),
@@ -191,7 +194,7 @@ def test_bad_directories_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
         (line,) = captured.err.splitlines()
         return line
 
-    assert refusal(tmp_path).endswith(f"{tmp_path} is no model directory: it has no config.json")
+    assert refusal(tmp_path).endswith(f"{tmp_path} is not a model directory: it has no config.json")
     cut = copy_golden("opt_pre", tmp_path / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
     assert f"{cut} is no complete safetensors file" in refusal(cut.parent)

@@ -195,7 +195,7 @@ def test_a_step_that_hangs_does_not_hold_the_process() -> None:
         (["--chat-template", "/nonexistent/template"], "/nonexistent/template"),
         (
             ["--chat-template", "chat-ml"],
-            "--chat-template chat-ml is no file, and none of jaxgen's own templates: chatml",
+            "--chat-template chat-ml is not a file or one of the built-in templates: chatml",
         ),
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--kv-residency", "host"], "--kv-offloading-size"),

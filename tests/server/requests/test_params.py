@@ -99,7 +99,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("prompt", [True], "must be a string, a list of strings"),
     ("prompt", [None], "must be a string, a list of strings"),
     ("prompt", [1.5], "must be a string, a list of strings"),
-    ("prompt", [-1], "-1 is no token id; ids are 0 to 399"),
+    ("prompt", [-1], "-1 is not a valid token id: ids are 0 to 399"),
     ("prompt", [5, 400], "400 is no token id"),
     ("prompt", [[5], [10**30]], "prompt.1: 1000000000000000000000000000000 is no token id"),
     ("prompt", ["a"] * 129, "129 entries; this server takes 128"),
@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("frequency_penalty", -2.1, "between -2 and 2"),
     ("repetition_penalty", 0, "in (0, 10]"),
     ("logit_bias", [5], "valid dictionary"),
-    ("logit_bias", {"x": 1}, "'x' is no token id; ids are 0 to 399"),
+    ("logit_bias", {"x": 1}, "'x' is not a valid token id: ids are 0 to 399"),
     ("logit_bias", {"400": 1}, "'400' is no token id"),
     ("logit_bias", {"-1": 1}, "'-1' is no token id"),
     ("logit_bias", {"05": 1}, "'05' is no token id"),
@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("stop_token_ids", 5, "valid list"),
     ("stop_token_ids", [2] * 65, "65 entries; this server takes 64"),
     ("allowed_token_ids", [], "must not be empty"),
-    ("allowed_token_ids", [5, 400], "400 is no token id; ids are 0 to 399"),
+    ("allowed_token_ids", [5, 400], "400 is not a valid token id: ids are 0 to 399"),
     ("allowed_token_ids", 5, "valid list"),
     ("allowed_token_ids", [2] * 4097, "4097 entries; this server takes 4096"),
     ("bad_words", "a", "valid list"),
@@ -308,7 +308,7 @@ def test_best_of_over_n_cannot_be_streamed(engine: FakeEngine) -> None:
 def test_another_model_is_not_found(engine: FakeEngine) -> None:
     error = refusal(engine, status=404, model="gpt-4")
     assert (error["param"], error["code"]) == ("model", "model_not_found")
-    assert error["message"] == "The model `gpt-4` does not exist."
+    assert error["message"] == f"The model `gpt-4` does not exist. This server has `{engine.model.name}`."
 
 
 def test_a_context_error_has_openais_code_and_words(engine: FakeEngine) -> None:
