@@ -18,6 +18,7 @@ PLAIN = [
     "docs/from-vllm.md",
     "docs/index.md",
     "docs/quickstart.md",
+    "docs/service.md",
 ]
 """Pages that meet the goals. A page that is rewritten joins them."""
 
