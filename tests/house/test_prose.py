@@ -12,6 +12,7 @@ LONG = 30
 SHARE_OF_LONG = 0.05
 PLAIN = [
     "README.md",
+    "CONTRIBUTING.md",
     "docs/chat.md",
     "docs/configuration.md",
     "docs/deploy.md",
