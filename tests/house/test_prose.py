@@ -20,6 +20,7 @@ PLAIN = [
     "docs/index.md",
     "docs/quickstart.md",
     "docs/service.md",
+    "docs/usage.md",
 ]
 """Pages that meet the goals. A page that is rewritten joins them."""
 
