@@ -11,15 +11,21 @@ MEAN_WORDS = 14.0
 LONG = 30
 SHARE_OF_LONG = 0.05
 PLAIN = [
-    "README.md",
     "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/adding-a-model.md",
     "docs/chat.md",
     "docs/configuration.md",
     "docs/deploy.md",
+    "docs/embeddings.md",
     "docs/from-vllm.md",
     "docs/index.md",
+    "docs/messages.md",
     "docs/quickstart.md",
+    "docs/responses.md",
     "docs/service.md",
+    "docs/streams.md",
     "docs/usage.md",
 ]
 """Pages that meet the goals. A page that is rewritten joins them."""
