@@ -21,6 +21,7 @@ PLAIN = [
     "docs/embeddings.md",
     "docs/from-vllm.md",
     "docs/index.md",
+    "docs/kernels.md",
     "docs/messages.md",
     "docs/quickstart.md",
     "docs/responses.md",
