@@ -24,6 +24,7 @@ PLAIN = [
     "docs/kernels.md",
     "docs/messages.md",
     "docs/quickstart.md",
+    "docs/reproducibility.md",
     "docs/responses.md",
     "docs/service.md",
     "docs/streams.md",
