@@ -20,6 +20,7 @@ PLAIN = [
     "docs/deploy.md",
     "docs/embeddings.md",
     "docs/from-vllm.md",
+    "docs/glossary.md",
     "docs/index.md",
     "docs/kernels.md",
     "docs/messages.md",
