@@ -25,6 +25,7 @@ PLAIN = [
     "docs/kernels.md",
     "docs/messages.md",
     "docs/quickstart.md",
+    "docs/replicas.md",
     "docs/reproducibility.md",
     "docs/responses.md",
     "docs/service.md",
