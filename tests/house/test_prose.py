@@ -15,6 +15,7 @@ PLAIN = [
     "README.md",
     "SECURITY.md",
     "docs/adding-a-model.md",
+    "docs/benchmark.md",
     "docs/chat.md",
     "docs/configuration.md",
     "docs/deploy.md",
