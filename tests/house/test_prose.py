@@ -33,6 +33,7 @@ PLAIN = [
     "docs/streams.md",
     "docs/batches.md",
     "docs/steps.md",
+    "docs/tuning.md",
     "docs/ui.md",
     "docs/usage.md",
 ]
