@@ -67,7 +67,7 @@ def test_a_directory_and_a_password_may_come_by_their_own_flags() -> None:
         (("redis://host/name", None, None), "the number of a database, not 'name'"),
         (("redis://host?ca=x", None, None), "unknown option 'ca' of the URL; only rediss://"),
         (("rediss://host?CA=x", None, None), "unknown option 'CA' of the URL; rediss:// has ca, cert, key"),
-        (("rediss://host?ca=/no/such", None, None), "ca=/no/such is no file"),
+        (("rediss://host?ca=/no/such", None, None), "ca=/no/such is not a file"),
         ((f"rediss://host?cert={__file__}", None, None), "two files"),
         (("redis://me:secret@host", None, "secret"), "both have a password"),
         (("redis://me:secret/of@host", None, None), "as %XX"),

@@ -102,5 +102,5 @@ def test_what_is_wrong_would_be_found() -> None:
     assert [len(sentence.split()) for sentence in sentences(text)] == [42, 4]
     assert re.search(r"\bbeside\b", prose(text))
     is_no = next(old for old in BETTER if "is|are" in old)
-    assert re.search(is_no, "it is no port")
+    assert re.search(is_no, "it is not a valid port")
     assert not re.search(is_no, "it is no longer there, and there is no other")

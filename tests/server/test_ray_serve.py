@@ -64,7 +64,7 @@ def test_flags_are_those_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"max-num-seq": 8}, "max-num-seq is no flag; the nearest is max-num-seqs"),
+        ({"max-num-seq": 8}, "max-num-seq is not a flag; the nearest is max-num-seqs"),
         ({"max-num-seqs": "many"}, "--max-num-seqs: invalid int value: 'many'"),
         ({"model": None}, "model must be a text, a number, true, false or a list, not None"),
         ({"no-ui": "perhaps"}, "Unexpected value for no-ui: 'perhaps'"),

@@ -96,7 +96,7 @@ def test_a_request_that_may_go_nowhere_is_refused_or_ended_by_the_field(tokenize
         ({"grammar": Grammar("start: /a/"), "allowed_token_ids": (a,)}, "allowed_token_ids", "end-of-sequence token"),
         ({"grammar": Grammar("start: /a/"), "allowed_token_ids": (b, EOS)}, "allowed_token_ids", "no token is left"),
         ({"grammar": Grammar("start: /a/"), "bad_words": ("a",)}, "bad_words", "no token is left"),
-        ({"allowed_token_ids": (5, PADDED)}, "allowed_token_ids", f"{PADDED} is no token id"),
+        ({"allowed_token_ids": (5, PADDED)}, "allowed_token_ids", f"{PADDED} is not a valid token id"),
     ):
         with pytest.raises(RequestRefusedError, match=message) as refused:
             start(tokenizer, **params)

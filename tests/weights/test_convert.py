@@ -166,7 +166,7 @@ def test_a_conversion_is_not_converted_again(converted: Path) -> None:
 def test_source_cannot_be_the_destination(tmp_path: Path) -> None:
     source = copy_golden("llama", tmp_path / "llama")
     before = {path.name: path.read_bytes() for path in source.iterdir()}
-    with pytest.raises(ConfigError, match="is no converted checkpoint"):
+    with pytest.raises(ConfigError, match="is not a converted checkpoint"):
         run(source, source, force=True)
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
 

@@ -94,8 +94,8 @@ def test_a_wrong_flag_is_one_line_that_names_it(command: str, capsys: pytest.Cap
     ("arguments", "says"),
     [
         (["serve", "--port", "99999"], "--port: '99999' is not a valid port: write a number from 0"),
-        (["serve", "--port", "abc"], "--port: 'abc' is no port"),
-        (["serve", "--port=-1"], "--port: '-1' is no port"),
+        (["serve", "--port", "abc"], "--port: 'abc' is not a valid port"),
+        (["serve", "--port=-1"], "--port: '-1' is not a valid port"),
         (["config", "--prot", "1"], "--prot 1; the nearest is --port"),
         (["serve", "--host", ""], "--host: it is empty"),
         (["tune", "--rounds", "x"], "--rounds"),
@@ -267,9 +267,9 @@ def test_underscores_are_taken_for_dashes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("max_modl_len: 512", "max_modl_len is no flag; the nearest is max-model-len"),
-        ("xyzzy: 1", "xyzzy is no flag"),
-        ("5: 1", "5 is no flag"),
+        ("max_modl_len: 512", "max_modl_len is not a flag; the nearest is max-model-len"),
+        ("xyzzy: 1", "xyzzy is not a flag"),
+        ("5: 1", "5 is not a flag"),
         ("max_n: 3\nmax-n: 4", "max-n is there twice"),
         ("max-n: 3\nport: 1\nmax-n: 3", "max-n is there twice"),
         ("{max-n: 3, max-n: 3}", "max-n is there twice"),

@@ -169,7 +169,7 @@ def test_a_converted_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str
             ["--device-memory", "24 apples"],
             "--device-memory: '24 apples' is not a valid size: write a number and its unit",
         ),
-        (["--device-memory", "24"], "'24' is no size"),
+        (["--device-memory", "24"], "'24' is not a valid size"),
         (["--max-model-len", "4096"], "--max-model-len 4096 is over the 128 positions the model has"),
         (["--gpu-memory-utilization", "2"], "--gpu-memory-utilization must be in (0, 1], not 2.0"),
         (["--revision", "v1"], "--revision v1 needs a hub id"),
@@ -197,7 +197,7 @@ def test_bad_directories_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert refusal(tmp_path).endswith(f"{tmp_path} is not a model directory: it has no config.json")
     cut = copy_golden("opt_pre", tmp_path / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
-    assert f"{cut} is no complete safetensors file" in refusal(cut.parent)
+    assert f"{cut} is not a complete safetensors file" in refusal(cut.parent)
     sharded = make_llama(tmp_path / "sharded", LLAMA_70B)
     shard = sharded / "model-00003-of-00030.safetensors"
     shard.unlink()

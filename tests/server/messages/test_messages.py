@@ -315,7 +315,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "more tokens than the limit": ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
     "a choice of nothing": ({**TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name: Field required"),
     "a choice of no tool": ({**TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, "'g' is none of the tools"),
-    "a choice without tools": ({"tool_choice": {"type": "any"}}, "tools names nothing to call"),
+    "a choice without tools": ({"tool_choice": {"type": "any"}}, "tools is empty"),
     "tools twice": ({"tools": [F, F]}, "'f' is there twice"),
     "a long name": ({"tools": [{**F, "name": "f" * 129}]}, "tools.0.name"),
     "a result of nothing": (

@@ -83,7 +83,7 @@ def test_a_tokenizer_without_a_bound_counts_its_tokens() -> None:
     [
         (["a", "", "b"], "input.1", "input.1 must not be empty"),
         (["a", "b", "é " * CONTEXT], "input.2", "your input.2 resulted in"),
-        ([[5], [5, 9999]], "input.1", "input.1: 9999 is no token id"),
+        ([[5], [5, 9999]], "input.1", "input.1: 9999 is not a valid token id"),
         (["é " * CONTEXT], "input", "your input resulted in"),
     ],
 )
