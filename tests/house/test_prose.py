@@ -11,6 +11,7 @@ MEAN_WORDS = 14.0
 LONG = 30
 SHARE_OF_LONG = 0.05
 PLAIN = [
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
