@@ -173,7 +173,7 @@ class LLM:
         """Return the template of this text. Raises RequestRefusedError for what can only be a name."""
         if "{" not in text:
             raise RequestRefusedError(
-                f"chat_template {text!r} is no Jinja template: chat takes the text of one, LLM takes a name or a file",
+                f"chat_template {text!r} is not a Jinja template: chat takes its text, LLM its name or file",
                 "chat_template",
             )
         chat = self.engine.model.chat

@@ -106,7 +106,7 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, We
     with _readable(directory):
         saved = ocp.metadata((directory / PARAMS).resolve()).metadata
     if saved is None:
-        raise ConfigError(f"{directory / PARAMS} is no Orbax checkpoint; convert the checkpoint again")
+        raise ConfigError(f"{directory / PARAMS} is not an Orbax checkpoint; convert the checkpoint again")
     found = {path: tuple(array.shape) for path, array in saved.items()}
     wanted: dict[str, tuple[int, ...]] = {}
     for parameter in parameters(config):

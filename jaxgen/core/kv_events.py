@@ -68,7 +68,7 @@ def parse_kv_events(text: str | None) -> KVEventsConfig | None:
     try:
         given: Any = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{FLAG} is no JSON: {error}") from error
+        raise ConfigError(f"{FLAG} is not valid JSON: {error}") from error
     if not isinstance(given, dict):
         raise ConfigError(f'{FLAG} must be an object, as {{"endpoint": "tcp://*:5557"}}, not {text!r}')
     known = [one.name for one in fields(KVEventsConfig)]

@@ -338,7 +338,7 @@ def _expert_trouble(kernels: Kernels, model: DecoderConfig) -> str | None:
         return "the others are for Hopper"
     shapes = ExpertShapes.of(model)
     if shapes is None:
-        return "their weights have few bits"
+        return "their weights are quantized"
     reasons = (supports(inputs=width, outputs=out, dtype=model.dtype) for width, out in shapes.products)
     return next((reason for reason in reasons if reason is not None), None)
 

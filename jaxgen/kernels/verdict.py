@@ -20,7 +20,7 @@ class ExpertShapes:
 
     @classmethod
     def of(cls, model: ModelConfig) -> "ExpertShapes | None":
-        """Return the shapes of a model's experts; None: it has none, or their weights have few bits."""
+        """Return the shapes of a model's experts; None: it has none, or their weights are quantized."""
         moe = model.moe if isinstance(model, DecoderConfig) else None
         if moe is None or any(".experts." in path for path, _ in model.weight_formats):
             return None

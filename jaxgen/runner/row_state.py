@@ -123,7 +123,7 @@ class RowLoader:
         masks = np.zeros((MASKS_AT_ONCE, mask_words(self._vocab_size)), np.int32)
         for index, sequence in enumerate(sequences):
             assert sequence.row is not None, "held by every running sequence"
-            assert sequence.constraint is not None, "asked of those that have one"
+            assert sequence.constraint is not None, "asked of sequences with a constraint"
             rows[index], masks[index] = sequence.row, sequence.constraint.mask
         return rows, masks
 

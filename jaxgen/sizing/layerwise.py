@@ -34,7 +34,7 @@ def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     num_blocks = wanted.num_blocks(fitting, min(held, fitting, useful))
     if options.num_blocks is None and num_blocks * block_size < (options.max_model_len or 0):
         raise NoRoomError(
-            f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
+            f"{wanted.memory} holds one layer of {num_blocks} blocks besides everything else: "
             f"use --max-model-len {num_blocks * block_size} or less"
         )
     longest = min(-(-scheduler.max_model_len // block_size), num_blocks)
@@ -66,7 +66,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
     pays = input_bytes(model, 1) < block_bytes(model, 1)
     if policy == "recompute" and not pays:
         raise ConfigError(
-            "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "
+            "--kv-offload-policy recompute copies layer inputs to the device, which in this model are not smaller "
             "than K and V: use plan or transfer"
         )
     return pays and policy != "transfer"

@@ -73,7 +73,7 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
             most = room - size
             room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype, inputs=inputs)
             if room < size <= most + size:
-                raise _too_large(wanted.options, most, f"{memory} beside weights, temporaries and a KV cache")
+                raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
     fitting = max(room, 0) // size
     most = _num_blocks(wanted.scheduler, memory, block_size, size, fitting)
     return wanted.config(wanted.num_blocks(fitting, most), keep_inputs=inputs, offload=offload)

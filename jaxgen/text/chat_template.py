@@ -100,8 +100,8 @@ class ChatTemplate:
         """
         if continue_final_message and add_generation_prompt:
             raise RequestRefusedError(
-                "continue_final_message and add_generation_prompt exclude each other: the last message goes on, or a "
-                "new one begins",
+                "continue_final_message and add_generation_prompt exclude each other: the answer continues the last "
+                "message, or it is a new one",
                 "add_generation_prompt",
             )
         options = dict(arguments or {})

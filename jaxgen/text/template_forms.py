@@ -96,7 +96,7 @@ HOW_ONE_IS_WRITTEN = (
 CALLS = (
     Form(
         "call",
-        "calls of tools",
+        "tool calls",
         places.with_calls,
         _talk(_FIRST, _said("assistant", "", tool_calls=[_call(_B, {_C: _D})])),
         (
@@ -109,7 +109,7 @@ CALLS = (
     ),
     Form(
         "cut_arguments",
-        "arguments of calls that are no objects",
+        "arguments of calls that are not objects",
         places.with_cut_arguments,
         _talk(_FIRST, _said("assistant", "", tool_calls=[_call(arguments=f'{{"{_B}": "{_C}')])),
         (AS_IT_IS, Way("as empty objects", rewrites.without_cut_arguments)),
@@ -254,14 +254,14 @@ _THINKING = _said("assistant", f"<think>\n{_B}")
 WHAT_GOES_ON = (
     Form(
         "continued_system",
-        "a conversation before a system message that goes on",
+        "messages before a system message that is continued",
         places.system_going_on,
         _talk(_FIRST, _said("system", _B), goes_on=True),
         field="continue_final_message",
     ),
     Form(
         "continued",
-        "a message that goes on",
+        "a message that is continued",
         places.going_on(""),
         _talk(_FIRST, _BEGUN, goes_on=True),
         (AS_IT_IS, _AFTER_PROMPT),
@@ -269,7 +269,7 @@ WHAT_GOES_ON = (
     ),
     Form(
         "continued_thought",
-        "a message that goes on after its thoughts",
+        "a message that is continued after its reasoning",
         places.going_on("</think>"),
         _talk(_FIRST, _THOUGHT, goes_on=True),
         (AS_IT_IS, _AFTER_PROMPT),
@@ -278,7 +278,7 @@ WHAT_GOES_ON = (
     ),
     Form(
         "continued_thinking",
-        "a message that goes on within its thoughts",
+        "a message that is continued within its reasoning",
         places.going_on("^(?!.*</think>).*<think>"),
         _talk(_FIRST, _THINKING, goes_on=True),
         (AS_IT_IS, _AFTER_PROMPT),

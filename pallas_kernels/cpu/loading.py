@@ -60,7 +60,7 @@ def _is_whole(path: Path) -> bool:
     data = path.read_bytes()
     if hashlib.sha256(data[:-SEAL_BYTES]).digest() == data[-SEAL_BYTES:]:
         return True
-    logger.warning("%s is damaged: the native kernels are made anew", path)
+    logger.warning("%s is damaged: the native kernels are compiled again", path)
     return False
 
 

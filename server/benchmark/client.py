@@ -36,7 +36,7 @@ class Trace:
             raise LoadError(f"error event: {_message(event)}")
         choices, usage = event.get("choices"), event.get("usage")
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise LoadError("an event that is no completion chunk")
+            raise LoadError("an event that is not a completion chunk")
         if usage is None:
             if choices and choices[0].get("text"):
                 self._add(1, now)
@@ -141,9 +141,9 @@ def _parse(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise LoadError(f"an answer that is no JSON: {data[:80]!r}") from error
+        raise LoadError(f"an answer that is not JSON: {data[:80]!r}") from error
     if not isinstance(value, dict):
-        raise LoadError(f"an answer that is no JSON object: {data[:80]!r}")
+        raise LoadError(f"an answer that is not a JSON object: {data[:80]!r}")
     return value
 
 

@@ -23,7 +23,7 @@ def make_parser() -> CommandLine:
     parser = CommandLine(
         prog="jaxgen verify-determinism",
         description="Compute the same random requests alone, with others, with cached prefixes, after preemption and "
-        "as prompts, and compare every token and log-probability to the bit (docs/reproducibility.md). "
+        "as prompts, and compare the bits of every token and log-probability (docs/reproducibility.md). "
         "Exit status: 0 all agree, 1 something differs or was not covered, 2 it could not be done. "
         "Each flag can also be set by a variable: --cache-dir by JAXGEN_CACHE_DIR.",
         auto_env_var_prefix="JAXGEN_",

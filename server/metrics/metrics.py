@@ -177,11 +177,11 @@ class _EngineCollector(Collector):
             "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
             "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
             "longest_step_seconds": (
-                "What 99 of 100 steps take at most beside what runs, and so the time between two tokens.",
+                "The longest time of 99 of 100 steps at the current load, and so the time between two tokens.",
                 stats.pace.longest_step,
             ),
             "first_token_seconds_per_1000_prompt_tokens": (
-                "When the first token of a prompt of 1,000 tokens would come, after the prompts that wait.",
+                "Seconds to the first token of a new prompt of 1,000 tokens, behind the prompts that wait.",
                 stats.pace.first_token,
             ),
             "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),

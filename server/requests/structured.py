@@ -131,7 +131,9 @@ def _json(asked: StructuredOutputs, closed: bool) -> str:
         try:
             schema = json.loads(schema)
         except ValueError as error:
-            raise bad_request(f"structured_outputs.json is no JSON: {error}.", "structured_outputs.json") from error
+            raise bad_request(
+                f"structured_outputs.json is not valid JSON: {error}.", "structured_outputs.json"
+            ) from error
         except RecursionError as error:
             raise bad_request("structured_outputs.json is nested too deep.", "structured_outputs.json") from error
     if not isinstance(schema, dict | bool):

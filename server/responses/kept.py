@@ -37,9 +37,8 @@ class KeptResponses:
         query = Query(request, (*INCLUDE, "include_obfuscation", "starting_after", "stream"))
         if query.choice("stream", ("false", "true")) == "true" or query.text("starting_after") is not None:
             raise bad_request(
-                "stream: events are not kept. A stream that broke goes on where its body is sent again to "
-                f"POST /v1/responses, with the id of the last event that came as the header {FIELD}; a response that "
-                "is kept is here whole, without stream and starting_after.",
+                "stream, starting_after: events are not stored. To resume a stream, send its body again to "
+                f"POST /v1/responses, with the last event id as the header {FIELD}. A stored response needs neither.",
                 "stream",
             )
         query.choice("include_obfuscation", ("false",))

@@ -106,7 +106,7 @@ class PromptFields(Body):
         "fallbacks": Unsupported("this server has one model"),
         "inference_geo": Unsupported("this server computes where it is"),
         "mcp_servers": Unsupported(_NONE_CALLED, ([],)),
-        "prefill": Unsupported("end the messages with one of the assistant's, which the answer then goes on with"),
+        "prefill": Unsupported("end the messages with one of the assistant's, which the answer then continues"),
         "speed": Unsupported("this server has one speed: send 'standard', or leave it out", ("standard",)),
         "thread": Unsupported("this server keeps no conversations: send all messages", code=NO_THREADS),
     }

@@ -34,7 +34,7 @@ from jaxgen.server.schema.ranges import (
 from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolMode
 
 LOGPROBS = "message.output_text.logprobs"
-_NO_BACKGROUND = "answers are computed while their callers wait, and nothing goes on in the background."
+_NO_BACKGROUND = "answers are computed while their callers wait, and nothing runs in the background."
 _NO_OPTION = "this server answers with plain text and calls of functions, and has no such option or value."
 
 

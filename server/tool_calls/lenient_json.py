@@ -62,7 +62,7 @@ def as_object(text: str) -> str:
     except RecursionError:
         is_object = False
     if not is_object:
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return written
 
 

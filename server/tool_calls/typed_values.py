@@ -169,7 +169,7 @@ def _read(text: str) -> tuple[Any, bool]:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _within_bounds(value: Any, schema: Mapping[str, Any]) -> bool:

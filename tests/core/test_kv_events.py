@@ -19,7 +19,7 @@ def test_it_is_off(text: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tcp://*:5557", "is no JSON"),
+        ("tcp://*:5557", "is not valid JSON"),
         ("[]", "must be an object"),
         ('{"endpoints": "tcp://*:1"}', "unknown key 'endpoints'; there are enable_kv_cache_events, publisher"),
         ('{"endpoint": 5557}', "endpoint must be a string, not 5557"),

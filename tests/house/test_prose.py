@@ -1,6 +1,8 @@
 """Pages are in plain English: sentences are short, and known detours of language do not come back."""
 
+import ast
 import re
+from collections.abc import Iterator
 from statistics import mean
 
 import pytest
@@ -21,6 +23,7 @@ PLAIN = [
     "docs/configuration.md",
     "docs/deploy.md",
     "docs/embeddings.md",
+    "docs/figures.md",
     "docs/from-vllm.md",
     "docs/glossary.md",
     "docs/index.md",
@@ -93,6 +96,27 @@ def test_phrases_have_better_words(name: str) -> None:
     assert found == []
 
 
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string of a module with a space in it, without docstrings: what users may read."""
+    tree = ast.parse(source)
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in docstrings and " " in str(node.value):
+            yield node.lineno, str(node.value)
+
+
+@pytest.mark.parametrize("package", ["jaxgen", "server", "weights", "pallas_kernels"])
+def test_messages_have_better_words(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {better}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in messages(path.read_text(encoding="utf-8"))
+        for old, better in BETTER.items()
+        for match in re.finditer(old, text, re.IGNORECASE)
+    ]
+    assert found == []
+
+
 def test_what_is_wrong_would_be_found() -> None:
     """A long sentence, one in a list, and a phrase in a table."""
     text = (
@@ -102,6 +126,8 @@ def test_what_is_wrong_would_be_found() -> None:
     )
     assert [len(sentence.split()) for sentence in sentences(text)] == [42, 4]
     assert re.search(r"\bbeside\b", prose(text))
+    module = 'def f():\n    """It is no port."""\n    raise ValueError(f"{f} is no port")\n'
+    assert list(messages(module)) == [(3, " is no port")]
     is_no = next(old for old in BETTER if "is|are" in old)
-    assert re.search(is_no, "it is not a valid port")
+    assert re.search(is_no, "it is no port")
     assert not re.search(is_no, "it is no longer there, and there is no other")

@@ -295,7 +295,7 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
         ({"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, num_kv_heads=2)}, "plan or transfer"),
         (
             {"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, kv_dtype="fp8")},
-            "no fewer bytes than K and V: use plan or transfer",
+            "not smaller than K and V: use plan or transfer",
         ),
         ({"host": 12.0, "max_model_len": 1024}, "--kv-offloading-size 0.024 or more, or --max-model-len 512 or less"),
         ({"host": 12.0, "num_blocks": 9}, "--num-blocks 9: use --kv-offloading-size 0.014 or more"),

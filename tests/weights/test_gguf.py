@@ -305,8 +305,8 @@ def damaged(path: Path, change: Callable[[bytes], bytes]) -> Path:
         (lambda data: data[:-40], "cut off, damaged, or has a type not known"),
         (lambda data: data[:2000], "cut off, damaged, or has a type not known"),
         (lambda data: data[:5], "cut off, damaged, or has a type not known"),
-        (lambda data: b"PK\3\4" + data[4:], "is no GGUF file: it begins with b'PK"),
-        (lambda data: b"", "is no GGUF file: it begins with b''"),
+        (lambda data: b"PK\3\4" + data[4:], "is not a GGUF file: it begins with b'PK"),
+        (lambda data: b"", "is not a GGUF file: it begins with b''"),
     ],
 )
 def test_damaged_files(change: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:

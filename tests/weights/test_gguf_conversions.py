@@ -164,7 +164,7 @@ def test_what_the_process_says_of_a_failure(
     """It goes through a pipe to the process that serves; nothing is left behind."""
     file = tmp_path / "m.gguf"
     file.write_bytes(b"PK\3\4")
-    with pytest.raises(ConfigError, match=r"m\.gguf is no GGUF file: it begins with b'PK"):
+    with pytest.raises(ConfigError, match=r"m\.gguf is not a GGUF file: it begins with b'PK"):
         convert_once(file, caches)
     assert caches.converted is not None
     assert [path.suffix for path in caches.converted.iterdir()] == [".lock"]

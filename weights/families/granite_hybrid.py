@@ -17,7 +17,7 @@ _INNER = "shared_intermediate_size"
 def read_granite_hybrid(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description. Raises ConfigError for a model with experts, or with layers of another kind."""
     if experts := fields.count("num_local_experts", 8):
-        raise fields.error("num_local_experts", f"is {experts}: experts beside a shared MLP are not computed, only 0")
+        raise fields.error("num_local_experts", f"is {experts}: experts next to a shared MLP are not supported, only 0")
     kinds = fields.by_layer(
         "layer_types", fields.size("num_hidden_layers"), "texts", lambda kind: isinstance(kind, str)
     )

@@ -10,7 +10,7 @@ def _all_layers_have_experts(fields: Fields) -> None:
     fields.must_be("decoder_sparse_step", 1, "layers with and without experts are not computed together")
     if fields.get("mlp_only_layers"):
         raise fields.error(
-            "mlp_only_layers", "must be empty: layers without experts are not computed beside those with"
+            "mlp_only_layers", "must be empty: a model with experts in only some layers is not supported"
         )
 
 

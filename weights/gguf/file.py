@@ -155,7 +155,7 @@ def _reader(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if start != _MAGIC:
-        raise ConfigError(f"{path} is no GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
+        raise ConfigError(f"{path} is not a GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
     try:
         check_header(path)
         reader = GGUFReader(path)

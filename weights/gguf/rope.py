@@ -46,7 +46,7 @@ def rope_parameters(
     factor = own.get(f"{_SCALING}factor") or own.get("rope.scale_linear") or 1.0
     if any(name in file.tensors for name in TENSORS):
         if factor != 1.0:
-            raise own.error(f"{_SCALING}factor", f"{factor} is not supported beside a tensor of factors")
+            raise own.error(f"{_SCALING}factor", f"{factor} is not supported together with a tensor of factors")
         return rope | _factors(file, own)
     if kind == "longrope":
         raise own.error(f"{_SCALING}type", f"is 'longrope', but the tensor {LONG} is missing")
