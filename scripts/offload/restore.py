@@ -21,6 +21,7 @@ from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planne
 from jaxgen.offload.restore_plan import Rates, TokenSeconds
 from jaxgen.offload.tier import Planner, Split
 from jaxgen.runner.programs import compile_step
+from scripts.offload.slow_links import simulate
 
 BLOCK_SIZE = 64
 SPEEDS = (1.0, 2.0, 4.0)
@@ -98,19 +99,19 @@ class Measurement:
         settle(self.engine)
         return seconds
 
-    def simulate(self, bytes_per_second: float | None) -> None:
+    def use_link(self, bytes_per_second: float | None) -> None:
         """The link from now on; what is known of it stays."""
         self.link = bytes_per_second
-        self.offload.transfer.simulate(bytes_per_second)
+        simulate(self.offload.transfer, bytes_per_second)
 
     def push_out(self) -> None:
         """Fill the cache with the other context, over the real link. What the engine knows of the link stays."""
         offload = self.offload
         known = copy.deepcopy(offload.meter.restore)
-        offload.transfer.simulate(None)
+        simulate(offload.transfer, None)
         offload.tier.planner = self.planners()["transfer"]
         self.run(self.filler)
-        offload.transfer.simulate(self.link)
+        simulate(offload.transfer, self.link)
         offload.meter.restore = known
 
     def planners(self) -> dict[str, Planner]:
@@ -170,7 +171,7 @@ class Measurement:
 def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> dict[str, Any]:
     """At ``bandwidth`` bytes per second; None: what the machine has. Times are medians, in seconds."""
     offload = measurement.offload
-    measurement.simulate(bandwidth)
+    measurement.use_link(bandwidth)
     offload.transfer.measure()
     ways = tuple(measurement.planners())
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -200,9 +201,9 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
 def halved(measurement: Measurement) -> dict[str, Any]:
     """The error of each transfer's prediction after the fastest of the scaled links carries half of what it did."""
     link = max(SPEEDS) * measurement.balanced_link
-    measurement.simulate(link)
+    measurement.use_link(link)
     measurement.offload.transfer.measure()
-    measurement.simulate(link / 2)
+    measurement.use_link(link / 2)
     found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
     return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}
 

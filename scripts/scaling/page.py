@@ -5,8 +5,8 @@ from math import inf, isfinite
 from statistics import mean, median
 from typing import Any
 
-from scripts.offload.page import percent, table
 from scripts.scaling.texts import PINNED, SLEEPING
+from scripts.tables import percent, table
 
 LIVE = "scaling.json"
 HEAD = "TTFT P50, P95, s | between tokens P95, s | cores kept busy by servers, router, client"

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scripts.offload.page import percent, table
 from scripts.simulation.check import FIGURES, WITHIN
 from scripts.simulation.fastgen import PUBLISHED, figure_samples, fit_with_floor, residuals
 from scripts.simulation.merits import SLAS, Curves, Point
 from scripts.simulation.plots import STYLES, plot_setting
 from scripts.simulation.texts import CHECK, COSTS, DIFFERENCES, INTRO, NOT_CHECKED
+from scripts.tables import percent, table
 
 PAGE = "simulation.md"
 RESULTS = "simulation.json"

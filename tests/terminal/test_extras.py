@@ -52,7 +52,6 @@ TOOLS = [
     ("openai", "scripts.measure.batches"),
     ("aiohttp", "scripts.peers"),
     ("optax", "scripts.demo_model"),
-    ("matplotlib", "scripts.offload"),
     ("matplotlib", "scripts.gpu.results"),
     ("matplotlib", "scripts.simulation"),
 ]

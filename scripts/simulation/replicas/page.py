@@ -6,10 +6,10 @@ from typing import Any
 
 import matplotlib as mpl
 
-from scripts.offload.page import percent, table
 from scripts.scaling.page import LIVE, live_parts
 from scripts.simulation.replicas.study import RESULTS, Point
 from scripts.simulation.replicas.texts import ABOUT, INTRO, NOT_HERE
+from scripts.tables import percent, table
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
