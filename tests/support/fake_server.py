@@ -1,7 +1,7 @@
 """A server around a fake engine in a process of its own, so that it can be killed, and its memory watched.
 
-``python -m tests.support.fake_server STEP LIMITS``: a token takes STEP seconds, and LIMITS are fields of ServerConfig in
-JSON. It prints its URL, without a slash at its end.
+``python -m tests.support.fake_server STEP LIMITS``: a token takes STEP seconds, and LIMITS are fields of ServerConfig
+in JSON. It prints its URL, without a slash at its end.
 """
 
 import asyncio
