@@ -17,8 +17,8 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, init_params
-from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planner
-from jaxgen.offload.restore_plan import Rates, TokenSeconds
+from jaxgen.offload.build import Offload, context_cost, make_planner
+from jaxgen.offload.restore_plan import Rates
 from jaxgen.offload.tier import Planner, Split
 from jaxgen.runner.programs import compile_step
 from scripts.offload.slow_links import simulate
@@ -35,15 +35,13 @@ def build(
     kernels: Kernels,
     tokens: int,
     budget: int,
-    *,
-    inputs: bool = False,
     params: PackedParams | None = None,
 ) -> Engine:
-    """An engine whose cache holds one context and a little more, and whose host memory holds several, with ``inputs``
-    those of the layers too. ``params`` None: random ones."""
+    """An engine whose cache holds one context and a little more, and whose host memory holds several. ``params`` None:
+    random ones."""
     blocks = -(-tokens // BLOCK_SIZE) + 4
     config = EngineConfig(
-        CacheConfig(BLOCK_SIZE, blocks, inputs),
+        CacheConfig(BLOCK_SIZE, blocks),
         SchedulerConfig(budget, 1, tokens + BLOCK_SIZE),
         seed=0,
         max_logit_bias=4,
@@ -121,12 +119,6 @@ class Measurement:
         made: dict[str, Planner] = {}
         for policy in POLICIES:
             made[policy] = make_planner(model, replace(config, offload=replace(config.offload, policy=policy)), meter)
-        if config.cache.keep_inputs:
-            plan = made["plan"]
-            made["project"] = lambda blocks, *_: Split(0, 0.0, blocks)
-            made["plan without inputs"] = lambda blocks, start, free_tokens, num_waiting, _: plan(
-                blocks, start, free_tokens, num_waiting, False
-            )
         return made
 
     def restore(self, way: str) -> tuple[float, float, Split]:
@@ -154,9 +146,6 @@ class Measurement:
         seconds = split.seconds
         if split.recompute == blocks:
             seconds = self._compute_seconds(rates, start, blocks * BLOCK_SIZE, free_tokens)
-        elif split.project == blocks:
-            unit, copied = TokenSeconds.of(cost, rates, BLOCK_SIZE), group_sizes(model, config.cache)[1] * BLOCK_SIZE
-            seconds = unit.makespan(blocks * BLOCK_SIZE, 0, chunk=copied)
         behind = start + blocks * BLOCK_SIZE
         rest = len(self.context) - behind
         steps = -(-rest // free_tokens)
@@ -190,7 +179,6 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
         "measured_link": offload.meter.restore.bytes_per_second,
         "tokens": len(measurement.context),
         "computed_tokens": planned.recompute * BLOCK_SIZE,
-        "projected_tokens": planned.project * BLOCK_SIZE,
         "seconds": medians,
         "predicted_seconds": {way: median(values) for way, values in predicted.items()},
         "prediction_errors": {way: median(map(_error, predicted[way], seconds[way])) for way in ways},
