@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def _steps(config: EngineConfig) -> dict[str, Any]:
         "max_logit_bias": config.max_logit_bias,
         "keep_inputs": cache.keep_inputs,
         "kv_host_dtype": "auto" if config.offload is None else config.offload.host_dtype,
-        "streaming": None if streaming is None else asdict(replace(streaming, simulated_bytes_per_second=None)),
+        "streaming": None if streaming is None else asdict(streaming),
     }
 
 

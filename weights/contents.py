@@ -6,13 +6,11 @@ the last change of an inode cannot be set by programs, so a file that was writte
 """
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from jaxgen.core.identity import digest_of
-from jaxgen.core.kept_files import find, keep
+from jaxgen.core.kept_files import find_json, keep_json
 from jaxgen.weights.files import member
 from jaxgen.weights.headers import weight_files
 from jaxgen.weights.manifest import checksums_of, is_converted, read_manifest
@@ -60,20 +58,18 @@ def _state(path: Path) -> dict[str, int]:
     }
 
 
-def _file(path: Path, kept: Path) -> Path:
-    return kept / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:20]}.json"
+def _file(path: Path, kept: Path | None) -> Path | None:
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:20]
+    return None if kept is None else kept / f"{name}.json"
 
 
 def _kept(path: Path, kept: Path | None) -> str | None:
     """Return the kept checksum of a file that has not changed since; None: there is none."""
-    text = None if kept is None else find(_file(path, kept), "the checksum of the weights is computed again")
-    if text is None:
-        return None
-    found: dict[str, Any] = json.loads(text)
-    return str(found["sha256"]) if found["state"] == _state(path) else None
+    found = find_json(_file(path, kept), "the checksum of the weights is computed again")
+    return str(found["sha256"]) if found is not None and found["state"] == _state(path) else None
 
 
 def _keep(path: Path, before: dict[str, int], checksum: str, kept: Path | None) -> None:
     """Keep the checksum of a large file, unless it changed while it was read."""
-    if kept is not None and before["size"] >= LEAST_KEPT and _state(path) == before:
-        keep(_file(path, kept), json.dumps({"state": before, "sha256": checksum}))
+    if before["size"] >= LEAST_KEPT and _state(path) == before:
+        keep_json(_file(path, kept), {"state": before, "sha256": checksum})

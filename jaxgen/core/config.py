@@ -192,8 +192,7 @@ class OffloadConfig:
     """Host memory behind the KV cache of the device: ``host_blocks`` blocks.
 
     ``tier``: a KV tier behind it, of at most ``tier_bytes``, whose values are authenticated with ``tier_key``, unless
-    that is empty. ``simulated_bytes_per_second`` delays copies as
-    a slower link would, for measurements.
+    that is empty.
     """
 
     host_blocks: int
@@ -202,7 +201,6 @@ class OffloadConfig:
     tier: TierAddress | None = None
     tier_bytes: int = 0
     tier_key: bytes = field(default=b"", repr=False)
-    simulated_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +209,13 @@ class StreamConfig:
 
     ``num_open``: blocks that are on the device in all layers, because steps write to them or they are being saved.
     ``group``: blocks of a layer that are copied together. ``keep_inputs``: host memory also has the layer inputs, which
-    can be projected to K and V. ``simulated_bytes_per_second`` as in OffloadConfig.
+    can be projected to K and V.
     """
 
     num_open: int
     group: int
     keep_inputs: bool = False
     policy: OffloadPolicy = "transfer"
-    simulated_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

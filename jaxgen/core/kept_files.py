@@ -5,12 +5,14 @@ anywhere, is found; what can still be parsed says nothing of that.
 """
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,23 @@ def find(path: Path, then: str) -> str | None:
     with suppress(OSError):
         path.unlink()
     return None
+
+
+def keep_json(path: Path | None, value: Any) -> None:
+    """Write a JSON value as ``keep`` does; None: nothing is kept."""
+    if path is not None:
+        keep(path, json.dumps(value, indent=1))
+
+
+def find_json(path: Path | None, then: str) -> Any:
+    """Return the JSON value of a file, or None as ``find`` does, and where nothing is kept."""
+    text = None if path is None else find(path, then)
+    return None if text is None else json.loads(text)
+
+
+def named_by(key: Any, digits: int = 20) -> str:
+    """Return the name of the file of a key, a JSON value: the first digits of SHA-256 over its text."""
+    return f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:digits]}.json"
 
 
 def _digest(text: str) -> str:

@@ -66,7 +66,6 @@ def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, 
         compiled.layers,
         compiled.rows,
         num_open=config.streaming.num_open,
-        bytes_per_second=config.streaming.simulated_bytes_per_second,
     )
 
 

@@ -4,7 +4,6 @@ A faulty kernel can crash its process, make the GPU unusable for it, or hang. So
 the shapes that will be served and under a time limit. It runs before this process opens the GPU and takes its memory.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.kept_files import find, keep
+from jaxgen.core.kept_files import find_json, keep_json, named_by
 from jaxgen.hardware.nvidia import Gpu, ptxas, versions
 from jaxgen.kernels.verdict import Outcome, ServedShapes, Verdict
 
@@ -48,32 +47,6 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
     return {**found, "versions": installed}
 
 
-class Verdicts:
-    """Verdicts on disk, one JSON file each. Without a folder no verdict is kept."""
-
-    def __init__(self, folder: Path | None):
-        self._folder = folder
-
-    def find(self, key: dict[str, Any]) -> Verdict | None:
-        path = self._path(key)
-        text = None if path is None else find(path, "the kernels are proven again")
-        if text is None:
-            return None
-        kept = json.loads(text)
-        return Verdict(kept["outcome"], kept["reason"])
-
-    def keep(self, key: dict[str, Any], verdict: Verdict) -> None:
-        path = self._path(key)
-        if path is not None and verdict.is_final:
-            keep(path, json.dumps({**asdict(verdict), "key": key}, indent=1))
-
-    def _path(self, key: dict[str, Any]) -> Path | None:
-        if self._folder is None:
-            return None
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        return self._folder / f"{digest[:20]}.json"
-
-
 def judge(
     shapes: ServedShapes, gpu: Gpu, sources: str, folder: Path | None, *, may_run: bool, again: bool = False
 ) -> Verdict:
@@ -82,9 +55,11 @@ def judge(
     ``sources``: digest of the kernels' code. ``may_run``: False if this process has opened the GPU, which leaves no
     memory for a child. ``again``: ignore what is kept.
     """
-    verdicts, key = Verdicts(folder), proof_key(shapes, gpu, sources)
-    kept = None if again else verdicts.find(key)
-    if kept is not None:
+    key = proof_key(shapes, gpu, sources)
+    path = None if folder is None else folder / named_by(key)
+    found = None if again else find_json(path, "the kernels are proven again")
+    if found is not None:
+        kept = Verdict(found["outcome"], found["reason"])
         return kept if kept.is_right else Verdict(kept.outcome, f"{kept.reason} (kept; --kernels prove tries again)")
     if not may_run:
         return Verdict(
@@ -94,7 +69,8 @@ def judge(
         )
     logger.info("proving the kernels on %s in a process of their own, which may take a minute, once", gpu.device.kind)
     verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, PROOF_SECONDS)
-    verdicts.keep(key, verdict)
+    if verdict.is_final:
+        keep_json(path, {**asdict(verdict), "key": key})
     return verdict
 
 

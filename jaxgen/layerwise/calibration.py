@@ -1,5 +1,6 @@
 """Measure the time of steps that stream their context, without overlap of copies and computation."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+from jaxgen.runner.step import StepOutput
 from jaxgen.runner.timing import made_up_sequence
 
 
@@ -32,8 +34,7 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
     """Time ``steps`` steps of each load that copy all of the context and, if ``project``, as many that project all.
 
     They take turns, so that a change of the machine's speed affects both. Each runs once before, untimed. The device is
-    reset, and left to stream without overlap. It times copies and computation apart, where ``time_step`` would give
-    their sum.
+    reset.
     """
     found: list[StepSeconds] = []
     splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
@@ -42,13 +43,40 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
         device.fill(load.context)
         for step in range(1 + steps):
             for split in splits:
-                device.streaming = Streaming(split, overlap=False)
-                device.run(load.plan, again=True)
-                assert device.seconds is not None, "there is no overlap"
+                device.streaming = Streaming(split)
+                _, seconds = run_in_turn(device, load.plan, again=True)
                 if step:
-                    found.append(device.seconds)
+                    found.append(seconds)
     device.reset()
     return found
+
+
+def run_in_turn(device: LayerwiseRunner, plan: StepPlan, *, again: bool = False) -> tuple[StepOutput, StepSeconds]:
+    """Run a plan's step without overlap: a layer waits for all of its context, and the link waits for the layer.
+
+    Return its output and where its time went. ``again``: as ``LayerwiseRunner.run``. Raises what a copy raised.
+    """
+    before, started = device.stream.traffic, time.perf_counter()
+    step = device.begin(plan)
+    if again:
+        step.filled = ()
+    step.x.block_until_ready()
+    waited = computing = 0.0
+    for layer in range(device.num_layers):
+        began = time.perf_counter()
+        incoming = device.ask(step, layer)
+        device.stream.wait(incoming)
+        landed = time.perf_counter()
+        device.compute(step, layer, incoming)
+        step.x.block_until_ready()
+        waited, computing = waited + landed - began, computing + time.perf_counter() - landed
+    output = device.end(step)
+    output.tokens.block_until_ready()
+    other = time.perf_counter() - started - waited - computing
+    copied, size = device.stream.traffic.since(before), device.block_size
+    projected = len(step.project) * size
+    tokens = projected + len(step.transfer) * size
+    return output, StepSeconds(tokens, projected, copied.copies, copied.num_bytes, copied.seconds, computing, other)
 
 
 def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Sequence:

@@ -1,7 +1,6 @@
 """Copy each layer's context from host memory while the layer before it computes, and copy new blocks to the host."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import batched
 
@@ -10,9 +9,9 @@ import numpy as np
 
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.layer_store import LayerStore, SavedBlock, StreamedBlock
-from jaxgen.layerwise.layer_weights import Layers
-from jaxgen.layerwise.links import HostArray, Links
+from jaxgen.layerwise.links import Links
 from jaxgen.layerwise.programs import LayerPrograms
+from jaxgen.models import PackedParams
 from jaxgen.offload.link import Transfer
 
 
@@ -20,8 +19,8 @@ from jaxgen.offload.link import Transfer
 class HostPiece:
     """A block's content in host memory: K and V of each layer, [1, 2, K, B, row], and inputs, [B, E], if kept."""
 
-    kv: tuple[HostArray, ...]
-    inputs: tuple[HostArray, ...]
+    kv: tuple[jax.Array, ...]
+    inputs: tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +53,21 @@ class Incoming:
     copies: tuple[_Copy, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A layer of one step: ``ask`` begins to copy its context, ``compute`` dispatches it and returns its output."""
-
-    ask: Callable[[], Incoming]
-    compute: Callable[[Incoming], jax.Array]
-
-
-def run_stages(stages: Iterable[Stage], buffers: int) -> None:
-    """Dispatch the stages in order. A stage's context is asked for when all but ``buffers`` - 1 of the stages before it
-    are computed: with 2 the next context is copied while a stage computes, with 1 only after that."""
-    to_ask, asked = iter(stages), deque[tuple[Stage, Incoming]]()
-    outputs = deque[jax.Array]()
-    while True:
-        while len(asked) < buffers and (stage := next(to_ask, None)) is not None:
-            if len(outputs) + len(asked) >= buffers:
-                outputs.popleft().block_until_ready()
-            asked.append((stage, stage.ask()))
-        if not asked:
-            return
-        stage, incoming = asked.popleft()
-        outputs.append(stage.compute(incoming))
-
-
 class LayerStream:
     """Copies blocks between a LayerStore's host memory and a LayerPool. Used by one thread; links have their own."""
 
     def __init__(
         self,
         programs: LayerPrograms,
-        layers: Layers,
+        layers: tuple[PackedParams, ...],
         store: LayerStore[HostPiece],
-        links: Links,
     ) -> None:
         """``layers``: parameters of the layers."""
         self._programs = programs
         self._layers = layers
         self._store = store
-        self.links = links
-        self.down, self.up = links.down, links.up
+        self.links = Links()
+        self.down, self.up = self.links.down, self.links.up
         self._saving: deque[tuple[SavedBlock, Transfer]] = deque()
         self._copies = 0
         self.saved_blocks = 0

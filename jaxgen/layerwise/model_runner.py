@@ -10,7 +10,6 @@ when layer i - 1 has been computed.
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import batched
 
 import jax
@@ -21,12 +20,10 @@ from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import Kernels
 from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
-from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Stage, Traffic, run_stages
-from jaxgen.layerwise.layer_weights import Layers
-from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traffic
 from jaxgen.layerwise.meter import StreamMeter
 from jaxgen.layerwise.programs import LayerPrograms, WidthPrograms, take_apart
-from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+from jaxgen.layerwise.rates import Split, transfer_all
 from jaxgen.models import PackedParams
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.placement import pack_params
@@ -55,17 +52,10 @@ class CompiledLayers:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a context crosses the link.
-
-    ``overlap`` False: a layer waits for all of its context, and the link waits for the layer. ``prompts``: the split of
-    steps with chunks longer than decodes; None: ``split``. ``buffers`` 1, for comparison: the next layer's context is
-    asked for only when a layer has been computed.
-    """
+    """How much of a context comes as inputs. ``prompts``: in steps with longer chunks than decodes; None: ``split``."""
 
     split: Split
-    overlap: bool = True
     prompts: Split | None = None
-    buffers: int = 2
 
     def split_of(self, plan: StepPlan) -> Split:
         return self.split if self.prompts is None or plan.decodes_only else self.prompts
@@ -103,32 +93,32 @@ class LayerwiseRunner:
         rows: RowPrograms,
         *,
         num_open: int,
-        bytes_per_second: float | None = None,
-        layers: Layers | None = None,
-        links: Links | None = None,
     ) -> None:
         """Take the layers' parameters apart, which copies them one by one and empties ``params``.
 
-        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more. ``bytes_per_second``: simulates
-        slower links. ``layers``: the layers' parameters, if ``params`` has only the others. ``links``: links to use.
+        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more.
         """
         self.streaming = Streaming(transfer_all)
-        self.seconds: StepSeconds | None = None
-        """Times of the last step, if it ran without overlap."""
         self.meter: StreamMeter | None = None
         """Predicts the time of each step and learns the rates of link and device; without it no steps are counted."""
-        self._ends, taken_apart = take_apart(pack_params(model, params, programs.kernels))
-        self._layers: Layers = taken_apart if layers is None else layers
+        self._ends, self._layers = take_apart(pack_params(model, params, programs.kernels))
         self._programs, self._row_programs = programs, rows
         self._loader = RowLoader(config, model.vocab_size)
         self._token_budget, self._narrow_width = config.scheduler.token_budget, config.narrow_width
         self._packers = {width: Packer(config, width) for width in programs.widths}
         self._model, self._config, self._num_open = model, config, num_open
         self._store = self._make_store()
-        links = Links(bytes_per_second=bytes_per_second) if links is None else links
-        self.stream = LayerStream(programs, self._layers, self._store, links)
+        self.stream = LayerStream(programs, self._layers, self._store)
         self._counters = OffloadStats()
         self.reset()
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def block_size(self) -> int:
+        return self._config.cache.block_size
 
     @property
     def kernels(self) -> Kernels:
@@ -166,7 +156,15 @@ class LayerwiseRunner:
         step = self.begin(plan, narrow=narrow)
         if again:
             step.filled = ()
-        output = self._run_overlapped(step) if self.streaming.overlap else self._run_in_turn(step, started, before)
+        incoming = self.ask(step, 0)
+        for layer in range(self.num_layers):
+            arrived = incoming
+            if layer + 1 < self.num_layers:
+                if layer:
+                    step.x.block_until_ready()  # two buffers: the layer before has released one of them
+                incoming = self.ask(step, layer + 1)
+            self.compute(step, layer, arrived)
+        output = self.end(step)
         output.tokens.block_until_ready()
         self._count(plan, step, self.stream.traffic.since(before), time.perf_counter() - started)
         return output
@@ -174,11 +172,11 @@ class LayerwiseRunner:
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
         step = self.begin(plan, narrow=False)
-        for layer in range(len(self._layers)):
+        for layer in range(self.num_layers):
             if not is_finite(step.x, plan.num_tokens):
                 return layer - 1
             self.compute(step, layer, self.ask(step, layer))
-        return len(self._layers) - int(not is_finite(step.x, plan.num_tokens))
+        return self.num_layers - int(not is_finite(step.x, plan.num_tokens))
 
     def offload_stats(self) -> OffloadStats:
         """Return a snapshot for metrics: streamed tokens count as hits, and steps that stream as restores."""
@@ -228,15 +226,6 @@ class LayerwiseRunner:
         self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
         self.stream.links.dispatched = step.x
 
-    def stage(self, step: LayeredStep, layer: int) -> Stage:
-        """Return ``ask`` and ``compute`` for one layer of a step."""
-
-        def compute(incoming: Incoming) -> jax.Array:
-            self.compute(step, layer, incoming)
-            return step.x
-
-        return Stage(partial(self.ask, step, layer), compute)
-
     def end(self, step: LayeredStep) -> StepOutput:
         """Dispatch the sampling, and begin to copy full blocks to the host."""
         self._rows, output = step.programs.end(self._ends, self._rows, step.x, step.batch)
@@ -256,7 +245,7 @@ class LayerwiseRunner:
         Overwrites the device's blocks of one layer, which each step copies again.
         """
         groups = list(batched(blocks, self._programs.group))
-        for layer in range(len(self._layers)):
+        for layer in range(self.num_layers):
             for group in groups:
                 self._pool = self.stream.take(self._pool, self.stream.ask(layer, group, ()))
                 for one in group:
@@ -286,28 +275,3 @@ class LayerwiseRunner:
         counters.restore_seconds += seconds
         self.meter.observe_link(copied.num_bytes, copied.copies, copied.seconds)
         self.meter.observe_step(project + transfer, project, seconds, decodes=plan.decodes_only)
-
-    def _run_overlapped(self, step: LayeredStep) -> StepOutput:
-        run_stages((self.stage(step, layer) for layer in range(len(self._layers))), self.streaming.buffers)
-        return self.end(step)
-
-    def _run_in_turn(self, step: LayeredStep, started: float, before: Traffic) -> StepOutput:
-        """Run copies and computation in turn, and set ``self.seconds`` to the time of each since ``started``."""
-        step.x.block_until_ready()
-        waited = device = 0.0
-        for index in range(len(self._layers)):
-            began = time.perf_counter()
-            incoming = self.ask(step, index)
-            self.stream.wait(incoming)
-            landed = time.perf_counter()
-            self.compute(step, index, incoming)
-            step.x.block_until_ready()
-            waited, device = waited + landed - began, device + time.perf_counter() - landed
-        output = self.end(step)
-        output.tokens.block_until_ready()
-        other = time.perf_counter() - started - waited - device
-        copied, size = self.stream.traffic.since(before), self._store.block_size
-        projected = len(step.project) * size
-        tokens = projected + len(step.transfer) * size
-        self.seconds = StepSeconds(tokens, projected, copied.copies, copied.num_bytes, copied.seconds, device, other)
-        return output

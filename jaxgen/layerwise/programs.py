@@ -77,10 +77,8 @@ class LayerPrograms:
     """Bytes of the program that needs most, beside its arguments."""
 
 
-def take_apart(
-    params: PackedParams, put_layer: Callable[[Any], Any] = jax.device_put
-) -> tuple[PackedParams, tuple[PackedParams, ...]]:
-    """Return the parameters outside the layers, on the device, and those of each layer, where ``put_layer`` puts them.
+def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:
+    """Return the parameters outside the layers, and those of each layer, all on the device.
 
     Empties ``params``, so that at most one parameter is in memory twice.
     """
@@ -94,7 +92,7 @@ def take_apart(
         pieces = _split(value)
         layers = layers or [{} for _ in pieces]
         for of_layer, piece in zip(layers, pieces, strict=True):
-            of_layer[path.removeprefix(_BELOW)] = put_layer(piece)
+            of_layer[path.removeprefix(_BELOW)] = jax.device_put(piece)
     return ends, tuple(layers)
 
 

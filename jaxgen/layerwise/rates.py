@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from math import inf
 from statistics import linear_regression, median
 from typing import Self
@@ -96,10 +95,6 @@ class StreamRates:
         """
         unit, stack = self.unit(cost, chunk), self.stack(tokens)
         return plan_stack(tokens, unit=unit, chunk=chunk, limit=tokens, stack=stack).if_it_pays()
-
-    def planned_split(self, cost: ContextCost, chunk: int) -> Split:
-        """Return the Split of ``plan``, cached for each number of tokens."""
-        return cache(lambda tokens: self.plan(tokens, cost, chunk).project)
 
 
 def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:

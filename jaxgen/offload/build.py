@@ -109,7 +109,6 @@ def build_offload(
         group=group,
         host_dtype=offload.host_dtype,
         projection=projection,
-        bytes_per_second=offload.simulated_bytes_per_second,
     )
     transfer.measure()
     logger.info(

@@ -83,10 +83,9 @@ class KVTransfer:
         group: int,
         host_dtype: HostDType = "auto",
         projection: Projection | None = None,
-        bytes_per_second: float | None = None,
     ) -> None:
         """``group``: blocks gathered or scattered together. ``projection``: None unless the device's cache keeps
-        inputs. ``bytes_per_second``: simulates slower links."""
+        inputs."""
         self._device = device
         self._tier = tier
         self._meter = meter
@@ -101,10 +100,8 @@ class KVTransfer:
         self._landed = threading.Condition()
         here = jax.devices()[0]
         to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
-        self._down = Link("save", lambda x: jax.device_put(x, to_host), self._landed, bytes_per_second=bytes_per_second)
-        self._up = Link(
-            "restore", lambda x: jax.device_put(x, to_device), self._landed, bytes_per_second=bytes_per_second
-        )
+        self.down = Link("save", lambda x: jax.device_put(x, to_host), self._landed)
+        self.up = Link("restore", lambda x: jax.device_put(x, to_device), self._landed)
         self._to_gather: deque[tuple[Save, ...]] = deque()
         """Saves to gather; empty except while a plan is started or after that failed."""
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
@@ -121,7 +118,7 @@ class KVTransfer:
         pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
         jax.block_until_ready(pieces)
         self._meter.save, self._meter.restore = LinkRate(), LinkRate()
-        for link, rate in ((self._down, self._meter.save), (self._up, self._meter.restore)):
+        for link, rate in ((self.down, self._meter.save), (self.up, self._meter.restore)):
             for copy in range(MEASURED_COPIES):
                 transfer = link.submit(pieces)
                 with self._landed:
@@ -141,13 +138,9 @@ class KVTransfer:
         of_block = None if inputs is None else jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
         return ArrayFormat(_host_piece(self._device.cache, self._host_dtype), of_block, self._to_host)
 
-    def simulate(self, bytes_per_second: float | None) -> None:
-        """Delay copies, both ways and from now on, as links of this bandwidth would; None: do not."""
-        self._down.bytes_per_second = self._up.bytes_per_second = bytes_per_second
-
     def link_stats(self) -> dict[str, Any]:
         """Return bytes copied and seconds that the links were busy, each way, with the names of OffloadStats."""
-        down, up = self._down, self._up
+        down, up = self.down, self.up
         return {
             "saved_bytes": down.num_bytes,
             "save_link_seconds": down.busy_seconds,
@@ -172,7 +165,7 @@ class KVTransfer:
             pieces = tuple(
                 (kv, inputs if save.has_inputs else None) for (kv, inputs), save in zip(gathered, saves, strict=False)
             )
-            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces)))
+            self._saving.append((tuple(save.key for save in saves), self.down.submit(pieces)))
             self._to_gather.popleft()
         self._submit()
 
@@ -219,7 +212,7 @@ class KVTransfer:
             while incoming.groups and self._has_room(incoming.groups[0]):
                 group = incoming.groups.popleft()
                 incoming.under_way += 1
-                self._staged.append((incoming, group, self._up.submit(group.pieces)))
+                self._staged.append((incoming, group, self.up.submit(group.pieces)))
 
     def _has_room(self, group: _Group) -> bool:
         under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)

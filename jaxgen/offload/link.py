@@ -36,15 +36,11 @@ class Link:
         name: str,
         copy: Callable[[Any], Any],
         landed: threading.Condition,
-        *,
-        bytes_per_second: float | None = None,
     ) -> None:
-        """``copy`` begins a copy and returns its result; ``landed`` is notified when a copy has ended.
-
-        ``bytes_per_second`` simulates a slower link: data is really copied, and its arrival is delayed until a link of
-        that rate would have copied it.
-        """
-        self.bytes_per_second = bytes_per_second
+        """``copy`` begins a copy and returns its result; ``landed`` is notified when a copy has ended."""
+        self.bytes_per_second: float | None = None
+        """Simulates a slower link, in tests and measurements: an arrival is delayed until a link of that rate would
+        have copied its bytes."""
         self.num_bytes = 0
         """Bytes copied so far."""
         self.busy_seconds = 0.0
@@ -116,9 +112,8 @@ def _finish(state: _State, transfer: Transfer, last: float) -> float:
         except Exception as error:
             transfer.error = error
     link = state.link()
-    bytes_per_second = None if link is None else link.bytes_per_second
-    if bytes_per_second is not None:
-        time.sleep(max(0.0, started + transfer.num_bytes / bytes_per_second - time.perf_counter()))
+    if link is not None and link.bytes_per_second is not None:
+        time.sleep(max(0.0, started + transfer.num_bytes / link.bytes_per_second - time.perf_counter()))
     ended = time.perf_counter()
     transfer.seconds = ended - started
     if link is not None and transfer.error is None:

@@ -22,16 +22,7 @@ falls, so the best l is next, on the grid, to where they meet, min(l_1, l_2):
 
     l_1 = ((n - a) * tau - max(R(a), chi * c)) / (pi + tau - chi),   l_2 = ((n - a) * tau - c * pi) / tau.
 
-Without projection the best a is next, on the grid, to where R(a) = tau * (n - a):
-
-    a = 2 * tau * n / (A + sqrt(A**2 + 2 * beta * tau * n)),   A = alpha + beta * start + tau.
-
-With projection, and without the terms in c, the smallest T(a, l) over l is convex in a. Up to the a where
-R(a) = (chi - pi) * (n - a), all other tokens are projected and the link sets the time. From there, recomputing the next
-token pays as long as it takes less than pi * tau / (tau - chi) seconds, because the work that saves the link most per
-second of the device goes first. The best a is at most the best a without projection. This convex bound is followed
-outward from its minimum on the grid until it is no less than the best T(a, l) found: mostly after two blocks, in the
-worst case after all.
+The best a is searched for: T is computed for every a on the grid, with its best l.
 
 While other requests wait for the token budget, they lose the tokens that recompute takes. So R is multiplied by a price
 in the choice, though not in the predicted time; at a high enough price no token is recomputed. A plan that is not at
@@ -40,8 +31,10 @@ plain transfer on a busy device (0.80 of its speed in the paper's worst case).
 """
 
 from dataclasses import dataclass, replace
-from math import ceil, copysign, floor, hypot, inf, isinf, sqrt
+from math import inf, isinf
 from typing import Self
+
+import numpy as np
 
 MIN_GAIN = 0.05
 """The share of a pure transfer's time that another plan must save."""
@@ -112,16 +105,13 @@ class TokenSeconds:
     project: float
 
     @classmethod
-    def of(cls, cost: ContextCost, rates: Rates, copy_tokens: int, batch: int = 1) -> Self:
-        """Return the seconds for one token of each of ``batch`` sequences, in copies of ``copy_tokens`` tokens.
-
-        They are inf where a rate is unknown.
-        """
+    def of(cls, cost: ContextCost, rates: Rates, copy_tokens: int) -> Self:
+        """Return the seconds in copies of ``copy_tokens`` tokens. They are inf where a rate is unknown."""
         copy = rates.copy_seconds / copy_tokens
         return cls(
-            batch * _quotient(cost.kv_bytes, rates.link_bytes_per_second) + copy,
-            batch * _quotient(cost.x_bytes, rates.link_bytes_per_second) + copy,
-            batch * _quotient(cost.projection_flops, rates.flops_per_second),
+            _quotient(cost.kv_bytes, rates.link_bytes_per_second) + copy,
+            _quotient(cost.x_bytes, rates.link_bytes_per_second) + copy,
+            _quotient(cost.projection_flops, rates.flops_per_second),
         )
 
     @property
@@ -140,16 +130,6 @@ class TokenSeconds:
         device = max(busy, chunk * self.x) + project * self.project
         link = project * self.x + max(chunk * self.project, transfer * self.kv)
         return max(device, link)
-
-    def split(self, tokens: int, *, chunk: int, limit: int, busy: float = 0.0) -> int:
-        """Return how many of ``tokens`` to project, a multiple of ``chunk`` up to ``limit``, for the least makespan."""
-        if not self.projection_pays:
-            return 0
-        transfer = tokens * self.kv
-        device_meets = (transfer - max(busy, chunk * self.x)) / (self.project + self.kv - self.x)
-        last_copy_meets = (transfer - chunk * self.project) / self.kv
-        choices = neighbours(min(device_meets, last_copy_meets), chunk, limit)
-        return min(choices, key=lambda part: self.makespan(part, tokens - part, chunk=chunk, busy=busy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +166,6 @@ class _Recompute:
     def seconds(self, tokens: int) -> float:
         return tokens * (self.alpha + self.beta * (self.start + tokens / 2)) if tokens else 0.0
 
-    def meets(self, tokens: int, kv: float) -> float:
-        """Return the real a of ``seconds(a) == kv * (tokens - a)``, in a form without cancellation, also for beta 0."""
-        if kv <= 0:
-            return 0.0
-        linear = self.alpha + self.beta * self.start + kv
-        return 2 * kv * tokens / (linear + hypot(linear, sqrt(2 * self.beta * kv * tokens)))
-
-    def cheaper_than(self, rate: float) -> float:
-        """Return how many tokens from ``start`` on take less than ``rate`` seconds each; may be below 0 or infinite."""
-        return (rate - self.alpha) / self.beta - self.start if self.beta else copysign(inf, rate - self.alpha)
-
 
 @dataclass(frozen=True, slots=True)
 class _Context:
@@ -212,39 +181,24 @@ class _Context:
         return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first))
 
     def split(self, work: _Recompute) -> tuple[int, int]:
-        """Return the best a and l. Searches outward from the best real a while the convex bound allows a better one."""
-        low, high = neighbours(self._relaxed_split(work), self.block_size, self.tokens)
-        best, split = inf, (0, 0)
-        for firsts in (range(low, -1, -self.block_size), range(high, self.tokens + 1, self.block_size)):
-            for first in firsts:
-                if self._bound(first, work) >= best:
-                    break
-                project = self._best_project(first, work)
-                seconds = self.makespan(first, project, work)
-                if seconds < best:
-                    best, split = seconds, (first, project)
-        return split
-
-    def _best_project(self, first: int, work: _Recompute) -> int:
-        rest = self.tokens - first
-        return self.unit.split(rest, chunk=self.chunk, limit=rest, busy=work.seconds(first))
-
-    def _bound(self, first: int, work: _Recompute) -> float:
-        """Return the smallest T(a, l) over real l, without the terms of a single copy."""
-        unit, busy, transfer = self.unit, work.seconds(first), (self.tokens - first) * self.unit.kv
+        """Return the best a and l: of every a on the grid, with the whole copies on either side of the best l."""
+        most = self.tokens
+        if isinf(work.alpha):  # no token is free for recompute
+            most, work = 0, replace(work, alpha=0.0)
+        first = np.arange(0, most + 1, self.block_size)
+        rest, busy = self.tokens - first, first * (work.alpha + work.beta * (work.start + first / 2))
+        unit, chunk = self.unit, self.chunk
         if not unit.projection_pays:
-            return max(busy, transfer)
-        saved = unit.kv - unit.x
-        project = max(0.0, min((transfer - busy) / (unit.project + saved), self.tokens - first))
-        return max(busy + project * unit.project, transfer - project * saved)
-
-    def _relaxed_split(self, work: _Recompute) -> float:
-        """Return the real a at which the bound is smallest."""
-        unit, most = self.unit, work.meets(self.tokens, self.unit.kv)
-        if not unit.projection_pays:
-            return most
-        least = work.meets(self.tokens, unit.x - unit.project)
-        return max(least, min(most, work.cheaper_than(unit.project * unit.kv / (unit.kv - unit.x))))
+            return int(first[np.argmin(np.maximum(busy, rest * unit.kv))]), 0
+        device_meets = (rest * unit.kv - np.maximum(busy, chunk * unit.x)) / (unit.project + unit.kv - unit.x)
+        last_copy_meets = (rest * unit.kv - chunk * unit.project) / unit.kv
+        copies = np.clip(np.minimum(device_meets, last_copy_meets) / chunk, 0, rest // chunk)
+        project = np.stack([np.floor(copies), np.ceil(copies)]).astype(int) * chunk
+        device = np.maximum(busy, chunk * unit.x) + project * unit.project
+        link = project * unit.x + np.maximum(chunk * unit.project, (rest - project) * unit.kv)
+        seconds = np.where(project == 0, np.maximum(busy, rest * unit.kv), np.maximum(device, link))
+        index, side = divmod(int(np.argmin(seconds.T)), 2)
+        return int(first[index]), int(project[side, index])
 
 
 def plan_restore(
@@ -280,12 +234,6 @@ def plan_restore(
         first = project = 0
     seconds = context.makespan(first, project, recompute)
     return RestorePlan(first, project, tokens - first - project, seconds, transfer_seconds, recompute_seconds)
-
-
-def neighbours(value: float, step: int, limit: int) -> tuple[int, int]:
-    """Return the multiples of ``step`` next to ``value``, the lower and the upper one, within 0 and ``limit``."""
-    steps = max(0.0, min(value / step, limit // step))
-    return floor(steps) * step, ceil(steps) * step
 
 
 def _quotient(amount: float, rate: float) -> float:

@@ -4,8 +4,6 @@ A measurement is valid only for the device, model and versions that it was made 
 hash in its name.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.kept_files import find, keep
+from jaxgen.core.kept_files import find_json, keep_json, named_by
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget
 
@@ -34,15 +32,14 @@ def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
 
 def record_path(folder: Path, model: ModelConfig, device: DeviceInfo) -> Path:
     """Return the path of the measurement of this model on this device, whether it exists or not."""
-    canonical = json.dumps(subject(model, device), sort_keys=True)
     slug = re.sub(r"[^a-z0-9]+", "-", f"{device.kind}-{model.dtype}".lower()).strip("-")
-    return folder / f"{slug}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}.json"
+    return folder / f"{slug}-{named_by(subject(model, device), 16)}"
 
 
 def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Mapping[str, Any]) -> Path:
     """Write a measurement, in place of an earlier one; ``result`` has at least ``token_budget``."""
     path = record_path(folder, model, device)
-    keep(path, json.dumps({**subject(model, device), **result}, indent=1))
+    keep_json(path, {**subject(model, device), **result})
     return path
 
 
@@ -55,7 +52,5 @@ def choose_budget(
     """
     rule = default_budget(device, skips_padding=skips_padding, active_share=model.active_share)
     path = None if folder is None else record_path(folder, model, device)
-    text = None if path is None else find(path, "the token budget is that of the rule until jaxgen tune has run again")
-    if text is None:
-        return rule
-    return TokenBudget(json.loads(text)["token_budget"], f"measured by jaxgen tune ({path})")
+    found = find_json(path, "the token budget is that of the rule until jaxgen tune has run again")
+    return rule if found is None else TokenBudget(found["token_budget"], f"measured by jaxgen tune ({path})")

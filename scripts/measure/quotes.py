@@ -6,15 +6,13 @@
 
 Clients in closed loops, which begin within the first quarter of the time, each ask for a quote and send the request at
 once, or ask for another where it would be refused. Times are the client's, from sending to the first token, with HTTP
-in them. Keep the machine otherwise idle.
+in them. Prints a line of JSON for each load. Keep the machine otherwise idle.
 """
 
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +21,7 @@ import aiohttp
 from jaxgen.hardware.device_info import this_cpu
 from jaxgen.server.benchmark.client import CompletionsClient, LoadError
 from jaxgen.server.benchmark.load import Load, closed_loop, run_bounded
-from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, percentile
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, PlannedRequest, Planner, request_fields, stagger
 
 PATIENCE = 120.0
@@ -43,27 +41,6 @@ class Kept:
     @property
     def first(self) -> float:
         return self.record.first_token_time
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Figures of one load. Shares are of requests that were sent, or of gaps; later: of those that came later."""
-
-    clients: int
-    service_tier: str | None
-    requests: int
-    refused: int
-    first_p50: float | None
-    as_expected: float
-    kept: float
-    later_p50: float | None
-    later_p95: float | None
-    ratio_p5: float | None
-    ratio_p50: float | None
-    ratio_p95: float | None
-    gaps_kept: float
-    quote_p50: float | None
-    quote_p95: float | None
 
 
 class QuotedLoad(Load):
@@ -94,56 +71,38 @@ class QuotedLoad(Load):
             self.kept.append(Kept(quote, record, took))
 
 
-def row_of(clients: int, tier: str | None, load: QuotedLoad) -> Row:
-    """Sum a load up. Later times are of the quotes that were not kept."""
+def row_of(clients: int, tier: str | None, load: QuotedLoad) -> dict[str, Any]:
+    """Return the figures of one load, in seconds.
+
+    Shares are of requests that were sent, or of gaps. ``later``: of first tokens that came after ``most_seconds``.
+    """
     kept = load.kept
     if not kept:
         raise SystemExit("no request got its first token")
     late = [one.first - one.quote["first_token"]["most_seconds"] for one in kept]
     ratios = [one.first / max(1e-6, one.quote["first_token"]["expected_seconds"]) for one in kept]
     gaps = [gap <= one.quote["inter_token"]["most_seconds"] for one in kept for gap in one.record.arrival_gaps()]
-    later, asked = percentiles([by for by in late if by > 0.0]), percentiles([one.asked_seconds for one in kept])
-    ratio = percentiles(ratios)
-    return Row(
-        clients=clients,
-        service_tier=tier,
-        requests=len(kept),
-        refused=load.refused,
-        first_p50=percentiles([one.first for one in kept])[50],
-        as_expected=sum(one <= 1.0 for one in ratios) / len(kept),
-        kept=sum(by <= 0.0 for by in late) / len(kept),
-        later_p50=later[50],
-        later_p95=later[95],
-        ratio_p5=ratio[5],
-        ratio_p50=ratio[50],
-        ratio_p95=ratio[95],
-        gaps_kept=sum(gaps) / max(1, len(gaps)),
-        quote_p50=asked[50],
-        quote_p95=asked[95],
-    )
+    return {
+        "clients": clients,
+        "service_tier": tier,
+        "requests": len(kept),
+        "refused": load.refused,
+        "as_expected": sum(one <= 1.0 for one in ratios) / len(kept),
+        "kept": sum(by <= 0.0 for by in late) / len(kept),
+        "gaps_kept": sum(gaps) / max(1, len(gaps)),
+        **_percentiles("first", [one.first for one in kept]),
+        **_percentiles("later", [by for by in late if by > 0.0]),
+        **_percentiles("ratio", ratios),
+        **_percentiles("quote", [one.asked_seconds for one in kept]),
+    }
 
 
-def percentiles(values: Sequence[float]) -> dict[int, float | None]:
-    """Return the 5th, 50th and 95th percentile; None of no values."""
-    found = spread(values)
-    low = sorted(values)[len(values) // 20] if values else None
-    return {5: low, 50: found["p50"], 95: found["p95"]}
+def _percentiles(name: str, values: list[float]) -> dict[str, float | None]:
+    ordered = sorted(values)
+    return {f"{name}_p{q}": percentile(ordered, q) if ordered else None for q in (5, 50, 95)}
 
 
-def show(row: Row) -> None:
-    times = [row.first_p50, row.later_p50, row.later_p95, row.quote_p50]
-    first, later, late, asked = ("-" if one is None else f"{1e3 * one:.0f}" for one in times)
-    ratios = " ".join(f"{one:.2f}" for one in (row.ratio_p5, row.ratio_p50, row.ratio_p95) if one is not None)
-    print(
-        f"{row.clients:4d} clients, {row.service_tier or 'no class'}: {row.requests} sent, {row.refused} refused; "
-        f"first token P50 {first} ms, kept {row.kept:.1%}, as expected {row.as_expected:.1%}; "
-        f"late by P50 {later} ms, P95 {late} ms; measured / expected P5 P50 P95 {ratios}; "
-        f"gaps kept {row.gaps_kept:.2%}; a quote takes {asked} ms",
-        flush=True,
-    )
-
-
-async def measure(args: argparse.Namespace, clients: int, seed: int) -> Row:
+async def measure(args: argparse.Namespace, clients: int, seed: int) -> dict[str, Any]:
     async with CompletionsClient(args.base_url) as client, aiohttp.ClientSession() as session:
         model = (await client.models())[0]["id"]
         fields = request_fields(
@@ -174,19 +133,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--std-share", type=float, default=0.3, help="of both, deviation / mean")
     parser.add_argument("--shared-prefix", type=int, default=0, help="first tokens that all prompts share")
     parser.add_argument("--vocab-size", type=int, default=2000)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the rows are added to it, with the machine")
     return parser.parse_args()
 
 
 def main() -> None:
     args = options()
+    load = {"prompt": args.prompt_mean, "output": args.output_mean, "shared_prefix": args.shared_prefix}
     for seed, clients in enumerate(map(int, args.clients.split(","))):
-        row = asyncio.run(measure(args, clients, seed))
-        show(row)
-        if args.json is not None:
-            load = {"prompt": args.prompt_mean, "output": args.output_mean, "shared_prefix": args.shared_prefix}
-            with args.json.open("a") as file:
-                file.write(json.dumps({"machine": this_cpu().title, **load, **asdict(row)}) + "\n")
+        row = {"machine": this_cpu().title, **load, **asyncio.run(measure(args, clients, seed))}
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

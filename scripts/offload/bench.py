@@ -1,6 +1,5 @@
 """A streaming device, and what decodes and calibrates with it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,11 +9,10 @@ from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import Kernels, choose, reference
-from jaxgen.layerwise.calibration import load_of, time_steps
+from jaxgen.layerwise.calibration import load_of, run_in_turn, time_steps
 from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.layerwise.links import Links
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.programs import compile_layers, take_apart
+from jaxgen.layerwise.programs import compile_layers
 from jaxgen.layerwise.rates import Split, StreamRates
 from jaxgen.models import init_params
 from jaxgen.offload.restore_plan import ContextCost
@@ -22,18 +20,17 @@ from jaxgen.offload.staging import group_size
 from jaxgen.runner.model_runner import ModelRunner, device_info
 from jaxgen.runner.programs import compile_rows, compile_step
 from jaxgen.runner.step import StepOutput
-from scripts.offload.generation import Generation, Runner, generate
+from scripts.offload.generation import Batch, Generation, decode
 from scripts.offload.settings import Setting
+from scripts.offload.slow_links import simulate
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to bring contexts; ``overlap`` and ``buffers`` as Streaming has them, ``pinned`` as Links."""
+    """A way to bring contexts. ``overlap`` False: as ``run_in_turn`` does."""
 
     split: Split
     overlap: bool = True
-    buffers: int = 2
-    pinned: bool = True
 
 
 class Bench:
@@ -47,58 +44,55 @@ class Bench:
         group = min(setting.batch, group_size(int(self.cost.kv_bytes) * setting.block_size))
         self.chunk = group * setting.block_size
         scheduler = self.config.scheduler
-        self.num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)
-        self.programs = compile_layers(
-            self.model, self.config, kernels, num_open=self.num_open, group=group, keep_inputs=True
-        )
-        self.rows = compile_rows(self.model, self.config)
+        num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)
+        programs = compile_layers(self.model, self.config, kernels, num_open=num_open, group=group, keep_inputs=True)
         self._kernels = kernels
         self.link: float | None = None
-        self._ends, self._layers = take_apart(dict(init_params(self.model, seed=0)))
-        self.device = self._streamed(Links())
-
-    def _streamed(self, links: Links) -> LayerwiseRunner:
-        return LayerwiseRunner(
+        self.device = LayerwiseRunner(
             self.model,
             self.config,
-            dict(self._ends),
-            self.programs,
-            self.rows,
-            num_open=self.num_open,
-            layers=self._layers,
-            links=links,
+            dict(init_params(self.model, seed=0)),
+            programs,
+            compile_rows(self.model, self.config),
+            num_open=num_open,
         )
-
-    @cached_property
-    def _pageable(self) -> LayerwiseRunner:
-        return self._streamed(Links(pinned=False))
 
     def run(self, mode: Mode, prompt: int, length: int, batch: int) -> Generation:
         """Decode with the context in host memory. Only the decoding meets the simulated link."""
-        device = self.device if mode.pinned else self._pageable
+        device, links = self.device, self.device.stream.links
+        asked: list[tuple[int, int]] = []
+        idle = 0.0
 
-        def step(plans: Sequence[StepPlan]) -> list[StepOutput | None]:
-            return [device.run(plans[0])]
+        def noted(tokens: int) -> int:
+            asked.append((tokens, mode.split(tokens)))
+            return asked[-1][1]
 
-        def use(split: Split) -> None:
-            device.streaming = Streaming(split, mode.overlap, buffers=mode.buffers)
+        def ready() -> None:
+            nonlocal idle
+            device.wait()
+            simulate(links, self.link)
+            idle = links.idle_seconds
 
-        runner = Runner(step, use, device.wait, device.stream.links)
-        return runner.run(self.setting, (prompt, length, batch, 1), mode.split, self.link)
+        def step(plan: StepPlan) -> StepOutput:
+            return device.run(plan) if mode.overlap else run_in_turn(device, plan)[0]
+
+        device.streaming = Streaming(noted)
+        simulate(links, None)
+        tokens, seconds = decode(step, Batch(self.setting, prompt, length, batch), ready)
+        return Generation(tokens, seconds, asked[-len(seconds) :], links.idle_seconds - idle)
 
     def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
         """Seconds of a step that streams so many tokens."""
         unit, stack, rest = rates.unit(self.cost, self.chunk), rates.stack(tokens), tokens - project
-        if not mode.overlap:
-            return stack.seconds_without_overlap(project, rest, unit=unit)
-        if mode.buffers == 1:
-            context = unit.makespan(project, rest, chunk=self.chunk)
-            return stack.other_seconds + stack.layers * (context + stack.device_seconds)
-        return stack.seconds(project, rest, unit=unit, chunk=self.chunk)
+        if mode.overlap:
+            return stack.seconds(project, rest, unit=unit, chunk=self.chunk)
+        link = project * unit.x + rest * unit.kv
+        device = (project * unit.project if project else 0.0) + stack.device_seconds
+        return stack.other_seconds + stack.layers * (link + device)
 
-    def expected(self, prompt: int, length: int, batch: int, column: int = 0) -> list[list[int]]:
+    def expected(self, prompt: int, length: int, batch: int) -> list[list[int]]:
         """Tokens of the whole step, with all of the cache on the device."""
-        return generate(self._whole.run, self.setting, prompt, length, batch, column=column)[0]
+        return decode(self._whole.run, Batch(self.setting, prompt, length, batch))[0]
 
     @cached_property
     def _whole(self) -> ModelRunner:
@@ -113,7 +107,7 @@ class Bench:
 
     def set_link(self, bytes_per_second: float | None) -> None:
         self.link = bytes_per_second
-        self.device.stream.links.simulate(bytes_per_second)
+        simulate(self.device.stream.links, bytes_per_second)
 
 
 def kernels_here(model: ModelConfig, block_size: int) -> Kernels:

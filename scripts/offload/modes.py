@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -38,7 +39,7 @@ def modes_of(bench: Bench, rates: StreamRates) -> Modes:
         "full": Mode(transfer_all, overlap=False),
         "overlapped": Mode(transfer_all),
         "fixed": Mode(half_of(bench.chunk)),
-        "planned": Mode(rates.planned_split(bench.cost, bench.chunk)),
+        "planned": Mode(cache(lambda tokens: rates.plan(tokens, bench.cost, bench.chunk).project)),
     }
 
 

@@ -1,26 +1,18 @@
 """The paper's tables, and what each part of the scheme is worth: the cases of each part."""
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
-import psutil
-
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from scripts.offload.bench import Bench, Mode, kernels_here
-from scripts.offload.column_bench import ColumnBench
-from scripts.offload.modes import Modes, Results, compare, half_of, modes_of, only
+from scripts.offload.modes import Modes, Results, half_of, modes_of, only
 from scripts.offload.restore import BLOCK_SIZE, Measurement, build, halved, measure, restore_links
 from scripts.offload.settings import PROJECTION_PART, Setting, projection_part
 from scripts.offload.smoke import compared, scaled_link
-
-HOST_PART = 0.8
-"""Of the host's free memory, what a case may take."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +36,6 @@ class Parts:
         return Bench(self.setting, self._kernels)
 
     @cached_property
-    def columns(self) -> ColumnBench:
-        return ColumnBench(self.setting, self._kernels)
-
-    @cached_property
     def unscaled(self) -> float:
         """Bytes a second of the link on which projecting takes as long as transferring."""
         return scaled_link(self.bench, 1.0)
@@ -69,11 +57,6 @@ class Parts:
             for length in self.setting.generate:
                 name = {"prompt": prompt, "generate": length}
                 yield Case(name, partial(self._latency, prompt, length))
-
-    def throughput(self) -> Iterator[Case]:
-        """Columns, with weights on the host too."""
-        for prompt in self.setting.column_prompts:
-            yield Case({"prompt": prompt}, partial(self._throughput, prompt))
 
     def ablation(self) -> Iterator[Case]:
         """Planned, and the same without one part of the scheme; a latency and a throughput row."""
@@ -107,8 +90,7 @@ class Parts:
             "planned": planned,
             "planner off": replace(planned, split=half_of(self.bench.chunk)),
             "scheduler off": replace(planned, overlap=False),
-            "runtime off": replace(planned, buffers=1, pinned=False),
-            "all off": Mode(transfer_all, overlap=False, pinned=False),
+            "all off": Mode(transfer_all, overlap=False),
         }
         return self._compared(rates, (self.setting.prompts[0], self.setting.generate[0], batch), modes, base="all off")
 
@@ -117,22 +99,6 @@ class Parts:
         rates = self.at(self.unscaled * projection_part(paper) if setting.scaled and paper is not None else paper)
         modes = only(modes_of(self.bench, rates), "overlapped", "planned")
         return self._compared(rates, (setting.prompts[0], setting.generate[0], setting.batch), modes)
-
-    def _throughput(self, prompt: int) -> Results:
-        columns, setting, bench = self.columns, self.columns.setting, self.columns.bench
-        length = setting.column_steps
-        about: Results = {"generate": length, "batch": setting.batch, "columns": setting.columns}
-        needs, free = setting.host_bytes(prompt), psutil.virtual_memory().available
-        if needs > HOST_PART * free:
-            return about | {"not_run": f"needs {needs / 2**30:.0f} GiB of host memory, {free / 2**30:.0f} are free"}
-        columns.set_link(self.link)
-        rates = self._column_rates
-        modes = only(modes_of(bench, rates), "overlapped", "fixed") | {"planned": Mode(columns.planned(rates))}
-        found = compare(columns.measured(rates, prompt, length), modes, self.repeats)
-        tokens = found.pop("tokens")
-        if setting.scaled:
-            found["tokens_equal"] = found["tokens_equal"] and tokens == columns.expected(prompt, length)
-        return about | {"link": self.link, "rates": asdict(rates)} | found
 
     def _restore(self, model: DecoderConfig, speed: float | None) -> Results:
         measurement = self._measurement(model)
@@ -151,11 +117,6 @@ class Parts:
         engine = build(model, kernels_here(model, BLOCK_SIZE), tokens, self.setting.restored_budget)
         return Measurement(engine, tokens)
 
-    @cached_property
-    def _column_rates(self) -> StreamRates:
-        setting = self.columns.setting
-        return self.columns.bench.calibrate(setting.batch, setting.calibrating_steps)
-
     def _compared(
         self, rates: StreamRates, case: tuple[int, int, int], modes: Modes, base: str = "overlapped"
     ) -> Results:
@@ -169,23 +130,7 @@ class Parts:
 
 PARTS: dict[str, Callable[[Parts], Iterator[Case]]] = {
     "latency": Parts.latency,
-    "throughput": Parts.throughput,
     "ablation": Parts.ablation,
     "links": Parts.links,
     "restore": Parts.restore,
 }
-
-
-def run_part(
-    parts: Parts, name: str, known: list[Results], deadline: float, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Results]:
-    """A row for each case, those measured also printed as a line of JSON: of ``known`` rows what is there, and nothing
-    is begun after ``deadline``, seconds on the clock."""
-    for case in PARTS[name](parts):
-        row = next((row for row in known if row | case.name == row and "not_run" not in row), None)
-        if row is None and clock() >= deadline:
-            row = case.name | {"not_run": "the time was up"}
-        elif row is None:
-            row = case.name | case.measure()
-            print(json.dumps({"part": name} | row), flush=True)
-        yield row

@@ -17,10 +17,11 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, init_params
-from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planner
-from jaxgen.offload.restore_plan import Rates, TokenSeconds
+from jaxgen.offload.build import Offload, context_cost, make_planner
+from jaxgen.offload.restore_plan import Rates
 from jaxgen.offload.tier import Planner, Split
 from jaxgen.runner.programs import compile_step
+from scripts.offload.slow_links import simulate
 
 BLOCK_SIZE = 64
 SPEEDS = (1.0, 2.0, 4.0)
@@ -34,15 +35,13 @@ def build(
     kernels: Kernels,
     tokens: int,
     budget: int,
-    *,
-    inputs: bool = False,
     params: PackedParams | None = None,
 ) -> Engine:
-    """An engine whose cache holds one context and a little more, and whose host memory holds several, with ``inputs``
-    those of the layers too. ``params`` None: random ones."""
+    """An engine whose cache holds one context and a little more, and whose host memory holds several. ``params`` None:
+    random ones."""
     blocks = -(-tokens // BLOCK_SIZE) + 4
     config = EngineConfig(
-        CacheConfig(BLOCK_SIZE, blocks, inputs),
+        CacheConfig(BLOCK_SIZE, blocks),
         SchedulerConfig(budget, 1, tokens + BLOCK_SIZE),
         seed=0,
         max_logit_bias=4,
@@ -98,19 +97,19 @@ class Measurement:
         settle(self.engine)
         return seconds
 
-    def simulate(self, bytes_per_second: float | None) -> None:
+    def use_link(self, bytes_per_second: float | None) -> None:
         """The link from now on; what is known of it stays."""
         self.link = bytes_per_second
-        self.offload.transfer.simulate(bytes_per_second)
+        simulate(self.offload.transfer, bytes_per_second)
 
     def push_out(self) -> None:
         """Fill the cache with the other context, over the real link. What the engine knows of the link stays."""
         offload = self.offload
         known = copy.deepcopy(offload.meter.restore)
-        offload.transfer.simulate(None)
+        simulate(offload.transfer, None)
         offload.tier.planner = self.planners()["transfer"]
         self.run(self.filler)
-        offload.transfer.simulate(self.link)
+        simulate(offload.transfer, self.link)
         offload.meter.restore = known
 
     def planners(self) -> dict[str, Planner]:
@@ -120,12 +119,6 @@ class Measurement:
         made: dict[str, Planner] = {}
         for policy in POLICIES:
             made[policy] = make_planner(model, replace(config, offload=replace(config.offload, policy=policy)), meter)
-        if config.cache.keep_inputs:
-            plan = made["plan"]
-            made["project"] = lambda blocks, *_: Split(0, 0.0, blocks)
-            made["plan without inputs"] = lambda blocks, start, free_tokens, num_waiting, _: plan(
-                blocks, start, free_tokens, num_waiting, False
-            )
         return made
 
     def restore(self, way: str) -> tuple[float, float, Split]:
@@ -153,9 +146,6 @@ class Measurement:
         seconds = split.seconds
         if split.recompute == blocks:
             seconds = self._compute_seconds(rates, start, blocks * BLOCK_SIZE, free_tokens)
-        elif split.project == blocks:
-            unit, copied = TokenSeconds.of(cost, rates, BLOCK_SIZE), group_sizes(model, config.cache)[1] * BLOCK_SIZE
-            seconds = unit.makespan(blocks * BLOCK_SIZE, 0, chunk=copied)
         behind = start + blocks * BLOCK_SIZE
         rest = len(self.context) - behind
         steps = -(-rest // free_tokens)
@@ -170,7 +160,7 @@ class Measurement:
 def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> dict[str, Any]:
     """At ``bandwidth`` bytes per second; None: what the machine has. Times are medians, in seconds."""
     offload = measurement.offload
-    measurement.simulate(bandwidth)
+    measurement.use_link(bandwidth)
     offload.transfer.measure()
     ways = tuple(measurement.planners())
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -189,7 +179,6 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
         "measured_link": offload.meter.restore.bytes_per_second,
         "tokens": len(measurement.context),
         "computed_tokens": planned.recompute * BLOCK_SIZE,
-        "projected_tokens": planned.project * BLOCK_SIZE,
         "seconds": medians,
         "predicted_seconds": {way: median(values) for way, values in predicted.items()},
         "prediction_errors": {way: median(map(_error, predicted[way], seconds[way])) for way in ways},
@@ -200,9 +189,9 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
 def halved(measurement: Measurement) -> dict[str, Any]:
     """The error of each transfer's prediction after the fastest of the scaled links carries half of what it did."""
     link = max(SPEEDS) * measurement.balanced_link
-    measurement.simulate(link)
+    measurement.use_link(link)
     measurement.offload.transfer.measure()
-    measurement.simulate(link / 2)
+    measurement.use_link(link / 2)
     found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
     return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}
 

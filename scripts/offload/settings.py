@@ -34,10 +34,6 @@ class Setting:
     scaled: bool
     """Links are simulated, and so much slower than the paper's as projecting is here; else the machine's own, but for
     the table of links."""
-    columns: int = 8
-    column_batch: int = 32
-    column_prompts: tuple[int, ...] = ()
-    column_steps: int = 8
     restored: tuple[DecoderConfig, ...] = ()
     """Models of contexts that come back: one with as many KV heads as heads, and one with fewer."""
     restored_tokens: int = 16_384
@@ -57,24 +53,6 @@ class Setting:
         return EngineConfig(
             CacheConfig(self.block_size, blocks), scheduler, seed=0, max_logit_bias=1, narrow_width=self.larger_batch
         )
-
-    def of_column(self) -> "Setting":
-        """The setting of one batch among the columns, calibrated between its prompts."""
-        prompts = self.column_prompts
-        return replace(
-            self,
-            batch=self.column_batch,
-            larger_batch=self.column_batch,
-            prompts=prompts,
-            calibrated=(3 * min(prompts) // 4, 3 * max(prompts) // 4),
-            generate=(self.column_steps,),
-        )
-
-    def host_bytes(self, prompt: int) -> int:
-        """What K, V and inputs of all columns take in host memory, and the weights."""
-        tokens = self.columns * self.column_batch * (prompt + self.column_steps)
-        width, itemsize = self.model.hidden_size, 4 if self.model.dtype == "float32" else 2
-        return self.model.num_layers * itemsize * (tokens * 3 * width + 12 * width**2)
 
 
 def opt(**sizes: Any) -> DecoderConfig:
@@ -125,9 +103,6 @@ SMALL_SETTING = replace(
     prompts=(128, 256),
     calibrated=(64, 192),
     generate=(8, 24),
-    column_batch=8,
-    column_prompts=(64, 128, 256),
-    column_steps=4,
     restored=(llama(6, 6, 32, 6, 512, "float32"), llama(6, 2, 32, 6, 512, "float32")),
     restored_budget=256,
 )
@@ -156,7 +131,6 @@ def papers(hidden_size: int, num_layers: int) -> Setting:
         calibrated=(192, 448),
         generate=(32, 128),
         scaled=False,
-        column_prompts=(256, 512, 1024),
         calibrating_steps=6,
         restored=(llama(32, 32, 128, 32, 11_008, "bfloat16"), llama(32, 8, 128, 32, 14_336, "bfloat16")),
     )

@@ -1,9 +1,8 @@
 """Serve loads in virtual time: the server's own scheduler, a model of what steps cost, and no device.
 
-    .venv/bin/python -m scripts.simulation                        FastGen's benchmark: docs/simulation.md and its plot
+    .venv/bin/python -m scripts.simulation                        FastGen's benchmark: a line of JSON for each point
     .venv/bin/python -m scripts.simulation --trace FILE           a trace, its figures as JSON
     .venv/bin/python -m scripts.simulation --check                against live runs on this machine
-    .venv/bin/python -m scripts.simulation --replicas             1 to 16 replicas behind routers: docs/scale.md
 
 docs/simulation.md says what is simulated and what came of it.
 """

@@ -17,10 +17,9 @@ from jaxgen.scheduling.cost_model import StepSample, fit
 from jaxgen.server.benchmark.metrics import percentile
 from scripts.simulation.live import LiveRun, MeasuredEngine, MeasuredStep, measured_engine
 from scripts.simulation.load import Load, Waves, closed_loop, normal_requests, open_loop
-from scripts.simulation.loop import Simulation
+from scripts.simulation.loop import Simulation, StepSeconds
 from scripts.simulation.policies import SplitFuse
 from scripts.simulation.record import Recorder
-from scripts.simulation.replicas.replica import StepSeconds
 
 SEED = 42
 TOGETHER = 8

@@ -1,11 +1,10 @@
-"""DeepSpeed-FastGen's benchmark: what its systems cost a step, what they had room for, and what was published of them.
+"""DeepSpeed-FastGen's benchmark: what its systems cost a step, and what they had room for.
 
 Figures marked F were read by eye off the plots of arXiv 2401.08671 and its blog post (November 2023).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.scheduling.cost_model import LinearCost, StepSample, fit
@@ -126,43 +125,4 @@ def make_policies(setting: Setting) -> dict[str, Policy]:
         ),
         "prompt-first": WholePrompts(max_num_seqs=256, joining=True, **whole),
         "static": WholePrompts(max_num_seqs=STATIC_BATCH, joining=False, **whole),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A figure that was published of FastGen and of vLLM, and the name in ``Curves.merits`` of the simulated one.
-
-    ``read``: by eye off a plot, F. ``settings``: those of the same model and hardware.
-    """
-
-    what: str
-    fastgen: float
-    vllm: float
-    name: str
-    read: bool = True
-    settings: tuple[str, ...] = ("points", "calibrated")
-
-
-PUBLISHED = (
-    Published("requests/s at a latency of 9 s", 1.36, 0.67, "rps_at_9s", read=False),
-    Published("latency at 1.2 requests/s, s", 7, 14, "latency_at_1.2rps", read=False),
-    Published("effective requests/s, SLA 2", 1.41, 0.89, "effective_2"),
-    Published("effective requests/s, SLA 4", 1.42, 0.63, "effective_4", read=False),
-    Published("effective requests/s, SLA 6", 0.76, 0.40, "effective_6"),
-    Published("token latency P50, s (16 clients, 2600 + 128)", 0.07, 0.075, "token_p50"),
-    Published("token latency P90, s (the same)", 0.185, 0.385, "token_p90"),
-    Published("token latency P95, s (the same)", 0.19, 0.695, "token_p95"),
-    Published("13B: requests/s, 32 clients", 2.23, 1.98, "rps_at_32_clients", settings=("13b",)),
-    Published("13B: latency, 32 clients, s", 14.3, 16.2, "latency_at_32_clients", settings=("13b",)),
-)
-
-
-def describe(setting: Setting) -> dict[str, Any]:
-    """For the record."""
-    cost = setting.cost
-    return {
-        "title": setting.title,
-        "cost": {"base": cost.base, "per_token": cost.per_token, "floor": cost.floor},
-        "cache_tokens": setting.hardware.cache_tokens,
     }

@@ -5,9 +5,6 @@ from typing import Any
 from jaxgen.server.tool_calls.typed_values import KINDS, Schemas
 from jaxgen.server.tool_calls.value_texts import whole_pattern
 
-LENIENT = {"lenient": True, "coerce_one_of": True}
-"""llguidance's options with which unknown keywords are left out."""
-
 _FORMATS = frozenset(
     ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
 )

@@ -15,6 +15,7 @@ from jaxgen.engine.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
+from jaxgen.layerwise.start import start_streaming
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import embed, embeddings, make_engine, params_of, request, run
 from tests.support.native import native as library
@@ -35,9 +36,16 @@ def engine_of(
     narrow_width: int | None = None,
     compiled: CompiledLayers | None = None,
 ) -> Engine:
-    config = streamed(policy, bandwidth, narrow_width)
+    """Return an engine; ``bandwidth``: of its links, which it has measured."""
+    config = streamed(policy, narrow_width)
     compiled = compiled or compiled_layers(model, policy, kernels, narrow_width)
-    return Engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
+    engine = Engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
+    if bandwidth is not None:
+        assert config.streaming is not None
+        device = device_of(engine)
+        device.stream.down.bytes_per_second = device.stream.up.bytes_per_second = bandwidth
+        start_streaming(device, model, config, config.streaming)
+    return engine
 
 
 def device_of(engine: Engine) -> LayerwiseRunner:

@@ -11,16 +11,19 @@ import pytest
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
+from jaxgen.layerwise.calibration import run_in_turn
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import transfer_all
+from jaxgen.layerwise.rates import StepSeconds, transfer_all
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.step import StepOutput
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import make_engine, params_of, request, run
 from tests.support.streamed import BLOCK, CONFIG, NUM_OPEN, OPT_350M, PROMPTS, SMALL, compiled_layers
 
 
-def streamed_device(model: ModelConfig, streaming: Streaming, bytes_per_second: float | None = None) -> LayerwiseRunner:
+def streamed_device(model: ModelConfig, streaming: Streaming) -> LayerwiseRunner:
     programs, params = compiled_layers(model), dict(params_of(model))
     device = LayerwiseRunner(
         model,
@@ -29,7 +32,6 @@ def streamed_device(model: ModelConfig, streaming: Streaming, bytes_per_second: 
         programs.layers,
         programs.rows,
         num_open=NUM_OPEN,
-        bytes_per_second=bytes_per_second,
     )
     device.streaming = streaming
     return device
@@ -40,20 +42,20 @@ def requests(letters: str) -> list[Request]:
     return [request(f"{n}{i}", PROMPTS["abcde".index(n)], **params) for i, n in enumerate(letters)]
 
 
-def engine_on(model: ModelConfig, device: LayerwiseRunner | None) -> Engine:
+def engine_on(model: ModelConfig, device: LayerwiseRunner | None, *, overlap: bool = True) -> Engine:
     """Return an engine that copies no blocks, as with a streamed cache, and runs its plans by this device."""
     with patch.object(ModelRunner, "copies_blocks", LayerwiseRunner.copies_blocks):
         engine = make_engine(model, CONFIG)
     if device is not None:
-        engine._device.run = device.run  # type: ignore[method-assign]
+        engine._device.run = device.run if overlap else lambda plan, **_: run_in_turn(device, plan)[0]  # type: ignore[method-assign]
     return engine
 
 
 def answers(
-    model: ModelConfig, device: LayerwiseRunner | None, turns: tuple[str, ...]
+    model: ModelConfig, device: LayerwiseRunner | None, turns: tuple[str, ...], *, overlap: bool = True
 ) -> list[dict[str, list[TokenEvent]]]:
     """Of an engine that runs its plans by this device, or by its own. Blocks run out, so that some are preempted."""
-    engine = engine_on(model, device)
+    engine = engine_on(model, device, overlap=overlap)
     found = [run(engine, requests(letters)) for letters in turns]
     assert engine.stats().preemptions > 0 or turns != TURNS
     assert all(of_one[-1].error is None for events in found for of_one in events.values())
@@ -82,8 +84,8 @@ def expected(model: ModelConfig) -> list[dict[str, list[TokenEvent]]]:
     ],
 )
 def test_transferred_contexts_give_the_same_bits(model: ModelConfig, overlap: bool) -> None:
-    device = streamed_device(model, Streaming(transfer_all, overlap))
-    assert answers(model, device, TURNS) == expected(model)
+    device = streamed_device(model, Streaming(transfer_all))
+    assert answers(model, device, TURNS, overlap=overlap) == expected(model)
     assert device.stream.up.num_bytes > 0
 
 
@@ -109,10 +111,17 @@ def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) 
 
 
 def test_a_split_without_overlap_says_where_its_time_went() -> None:
-    device = streamed_device(SMALL, Streaming(whole_groups(0.5), overlap=False))
-    answers(SMALL, device, ("c",))
-    seconds = device.seconds
-    assert seconds is not None
+    device = streamed_device(SMALL, Streaming(whole_groups(0.5)))
+    engine, found = engine_on(SMALL, device), list[StepSeconds]()
+
+    def noting(plan: StepPlan, **_: Any) -> StepOutput:
+        output, seconds = run_in_turn(device, plan)
+        found.append(seconds)
+        return output
+
+    engine._device.run = noting  # type: ignore[method-assign]
+    run(engine, requests("c"))
+    seconds = found[-1]
     assert (seconds.tokens, seconds.projected) == (48, 24), "six full blocks before the last token, 51"
     kv, inputs = 2 * 2 * 16 * 4, 32 * 4
     assert seconds.link_bytes == SMALL.num_layers * (24 * inputs + 24 * kv)
@@ -152,5 +161,6 @@ def test_a_copy_that_fails_fails_the_step() -> None:
 
 def test_slow_links_change_nothing() -> None:
     """Saves that have not landed are waited for when there is no room for more open blocks."""
-    device = streamed_device(SMALL, Streaming(transfer_all), bytes_per_second=2e6)
+    device = streamed_device(SMALL, Streaming(transfer_all))
+    device.stream.down.bytes_per_second = device.stream.up.bytes_per_second = 2e6
     assert answers(SMALL, device, ("abcde",)) == expected(SMALL)[:1]

@@ -64,7 +64,6 @@ def test_the_split_is_the_plans() -> None:
     plan = plan_stack(200, unit=rates.unit(COST, 8), chunk=8, limit=200, stack=rates.stack(200))
     assert 0 < plan.project < 200
     assert rates.plan(200, COST, 8) == plan
-    assert rates.planned_split(COST, 8)(200) == plan.project
 
 
 def test_steps_that_copied_nothing_say_nothing() -> None:

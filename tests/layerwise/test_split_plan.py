@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jaxgen.layerwise.split_plan import Column, Stack, StreamPlan, plan_column, plan_in_turn, plan_pipelined, plan_stack
+from jaxgen.layerwise.split_plan import Stack, StreamPlan, plan_stack
 from jaxgen.offload.restore_plan import ContextCost, Rates, TokenSeconds
 
 seconds = st.floats(1e-3, 10.0)
@@ -42,20 +42,6 @@ def pipelined(unit: TokenSeconds, project: int, transfer: int, chunk: int) -> fl
     return max(device, link + transfer * unit.kv)
 
 
-def column_period(unit: TokenSeconds, project: int, transfer: int, column: Column) -> float:
-    """Simulated: seconds between two late layers of many; the link runs ahead, the device waits for it."""
-    link = [0.0]
-    device = 0.0
-    ends = []
-    for _ in range(200):
-        for batch in range(column.batches):
-            weights = column.weight_seconds if batch == 0 else 0.0
-            link.append(link[-1] + weights + project * unit.x + transfer * unit.kv)
-            device = max(device, link[-1]) + project * unit.project + column.device_seconds
-        ends.append(max(device, link[-1]))
-    return (ends[-1] - ends[100]) / 99
-
-
 def stack_end(unit: TokenSeconds, project: int, transfer: int, chunk: int, stack: Stack) -> float:
     """Simulated: the link carries layer after layer; the device projects a copy when it is there, in the layers' order,
     and computes a layer when its context is whole."""
@@ -77,18 +63,6 @@ def check(plan: StreamPlan, grid: dict[str, int], times: dict[int, float]) -> No
     assert plan.transfer_seconds == pytest.approx(times[0])
 
 
-@given(units(), grids())
-def test_in_turn_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) -> None:
-    times = {part: in_turn(unit, part, grid["tokens"] - part) for part in splits(grid)}
-    check(plan_in_turn(unit=unit, **grid), grid, times)
-
-
-@given(units(), grids())
-def test_pipelined_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) -> None:
-    times = {part: pipelined(unit, part, grid["tokens"] - part, grid["chunk"]) for part in splits(grid)}
-    check(plan_pipelined(unit=unit, **grid), grid, times)
-
-
 stacks = st.builds(Stack, st.integers(1, 6), st.floats(0, 30), st.floats(0, 5))
 
 
@@ -99,45 +73,13 @@ def test_by_layer_no_split_is_better(unit: TokenSeconds, grid: dict[str, int], s
     check(plan_stack(unit=unit, stack=stack, **grid), grid, times)
 
 
-@given(units(), grids(), stacks)
-def test_overlap_is_never_slower(unit: TokenSeconds, grid: dict[str, int], stack: Stack) -> None:
-    for part in splits(grid):
-        rest = grid["tokens"] - part
-        without = stack.seconds_without_overlap(part, rest, unit=unit)
-        assert stack.seconds(part, rest, unit=unit, chunk=grid["chunk"]) <= without * (1 + 1e-12)
-
-
-@given(units(), grids(), st.integers(1, 4), st.floats(0, 100), st.floats(0, 50))
-def test_by_column_no_split_is_better(
-    unit: TokenSeconds, grid: dict[str, int], batches: int, weights: float, other: float
-) -> None:
-    column = Column(batches, weights, other)
-    times = {
-        part: max(
-            weights + batches * (part * unit.x + (grid["tokens"] - part) * unit.kv),
-            batches * (part * unit.project + other),
-        )
-        for part in splits(grid)
-    }
-    check(plan_column(unit=unit, column=column, **grid), grid, times)
-
-
-@given(units(), st.integers(0, 20), st.integers(0, 20), st.integers(1, 3), st.floats(0.1, 100), st.floats(0, 50))
-def test_columns_pass_at_the_pace_of_the_busier_resource(
-    unit: TokenSeconds, project: int, transfer: int, batches: int, weights: float, other: float
-) -> None:
-    link = weights + batches * (project * unit.x + transfer * unit.kv)
-    device = batches * (project * unit.project + other)
-    period = column_period(unit, project, transfer, Column(batches, weights, other))
-    assert period == pytest.approx(max(link, device), rel=0.02)
-
-
 @given(units(), grids())
 def test_pipelining_is_never_slower(unit: TokenSeconds, grid: dict[str, int]) -> None:
     for part in splits(grid):
         transfer = grid["tokens"] - part
-        assert pipelined(unit, part, transfer, grid["chunk"]) <= in_turn(unit, part, transfer) * (1 + 1e-12)
-    assert plan_pipelined(unit=unit, **grid).seconds <= plan_in_turn(unit=unit, **grid).seconds * (1 + 1e-12)
+        seconds = pipelined(unit, part, transfer, grid["chunk"])
+        assert unit.makespan(part, transfer, chunk=grid["chunk"]) == pytest.approx(seconds)
+        assert seconds <= in_turn(unit, part, transfer) * (1 + 1e-12)
 
 
 @given(seconds, seconds, seconds, st.integers(1, 6), st.integers(0, 6))
@@ -152,16 +94,12 @@ def test_x_before_kv_is_the_best_place_for_it(kv: float, x: float, work: float, 
         assert unit.makespan(copies, transfer, chunk=1) <= later * (1 + 1e-12)
 
 
-@given(st.floats(1e8, 1e12), st.floats(0, 1e16), st.integers(1, 64), st.integers(0, 4096))
-def test_llama_3_8b_never_projects(link: float, flops: float, batch: int, tokens: int) -> None:
+@given(st.floats(1e8, 1e12), st.floats(0, 1e16), st.integers(0, 4096))
+def test_llama_3_8b_never_projects(link: float, flops: float, tokens: int) -> None:
     layer = ContextCost.of_model(num_layers=1, hidden_size=4096, num_kv_heads=8, head_dim=128)
-    unit = TokenSeconds.of(layer, Rates(link, flops, step_seconds=1.0), 16, batch)
-    for plan in (
-        plan_in_turn(tokens, unit=unit, chunk=16, limit=tokens),
-        plan_pipelined(tokens, unit=unit, chunk=16, limit=tokens),
-        plan_column(tokens, unit=unit, chunk=16, limit=tokens, column=Column(4, 0.1)),
-    ):
-        assert (plan.project, plan.transfer, plan.seconds) == (0, tokens, plan.transfer_seconds)
+    unit = TokenSeconds.of(layer, Rates(link, flops, step_seconds=1.0), 16)
+    plan = plan_stack(tokens, unit=unit, chunk=16, limit=tokens, stack=Stack(4, 0.1))
+    assert (plan.project, plan.transfer, plan.seconds) == (0, tokens, plan.transfer_seconds)
 
 
 @pytest.mark.parametrize(
@@ -180,34 +118,17 @@ def test_bounds_of_the_schedules_on_the_papers_machine(
     layer = ContextCost.of_model(num_layers=1, hidden_size=hidden_size, num_kv_heads=heads, head_dim=128)
     unit = TokenSeconds.of(layer, Rates(32e9, 312e12, step_seconds=1.0), 1)
     assert [unit.kv * 1e6, unit.x * 1e6, unit.project * 1e6] == pytest.approx(micros, abs=5e-4)
-    paper = plan_in_turn(1024, unit=unit, chunk=1, limit=1024)
-    assert paper.project / 1024 == pytest.approx(part, abs=0.006)
-    assert paper.seconds / paper.transfer_seconds == pytest.approx(turn, abs=6e-4)
-    better = plan_pipelined(1024, unit=unit, chunk=1, limit=1024)
+    seconds, project = min((in_turn(unit, part, 1024 - part), part) for part in range(1025))
+    assert project / 1024 == pytest.approx(part, abs=0.006)
+    assert seconds / in_turn(unit, 0, 1024) == pytest.approx(turn, abs=6e-4)
+    better = plan_stack(1024, unit=unit, chunk=1, limit=1024, stack=Stack(1, 0.0))
     assert better.seconds / better.transfer_seconds == pytest.approx(pipe, abs=6e-3)
 
 
-def test_a_batch_takes_that_many_times_as_long_but_for_the_copy() -> None:
+def test_a_copy_s_fixed_seconds_are_shared_by_its_tokens() -> None:
     layer = ContextCost(1000.0, 500.0, 2000.0)
     rates = Rates(100.0, 50.0, step_seconds=1.0, copy_seconds=8.0)
     assert TokenSeconds.of(layer, rates, 16) == TokenSeconds(10.5, 5.5, 40.0)
-    assert TokenSeconds.of(layer, rates, 16, 3) == TokenSeconds(30.5, 15.5, 120.0)
-
-
-def test_projection_hides_behind_the_weights() -> None:
-    """A device as fast as the link alone projects half; with weights on the link there is time for all."""
-    unit = TokenSeconds(kv=2.0, x=1.0, project=3.0)
-    alone = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 0.0))
-    assert alone == StreamPlan(50, 50, 150.0, 200.0)
-    behind = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 200.0))
-    assert behind == StreamPlan(100, 0, 300.0, 400.0)
-    busy = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 0.0, device_seconds=500.0))
-    assert busy == StreamPlan(0, 100, 500.0, 500.0)
-
-
-def test_no_more_than_the_limit_is_projected() -> None:
-    unit = TokenSeconds(kv=2.0, x=1.0, project=0.1)
-    assert plan_pipelined(100, unit=unit, chunk=8, limit=30).project == 24
 
 
 @pytest.mark.parametrize(
@@ -216,21 +137,14 @@ def test_no_more_than_the_limit_is_projected() -> None:
 )
 def test_arguments_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     arguments = {"unit": TokenSeconds(2.0, 1.0, 1.0), "chunk": 1, "limit": 100, **wrong}
-    for plan in (plan_in_turn, plan_pipelined):
-        with pytest.raises(ValueError, match=r"chunk|link"):
-            plan(100, **arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"chunk|link"):
-        plan_column(100, column=Column(1, 1.0), **arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"chunk|link"):
         plan_stack(100, stack=Stack(1, 1.0), **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("batches", "weights", "other"), [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, float("nan"))])
-def test_columns_out_of_range_are_refused(batches: int, weights: float, other: float) -> None:
-    with pytest.raises(ValueError, match="batch"):
-        Column(batches, weights, other)
+@pytest.mark.parametrize(("layers", "device", "other"), [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, float("nan"))])
+def test_stacks_out_of_range_are_refused(layers: int, device: float, other: float) -> None:
     with pytest.raises(ValueError, match="layer"):
-        Stack(batches, weights, other)
+        Stack(layers, device, other)
 
 
 def test_a_plan_that_saves_little_is_to_project_nothing() -> None:

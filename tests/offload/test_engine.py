@@ -14,7 +14,7 @@ from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
 from jaxgen.offload.tier import OffloadTier, Split
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
-from tests.support.failing_copies import fail_first_copy_back
+from tests.support.failing_copies import fail_first_copy_back, slow_links
 
 BLOCK = 8
 RNG = np.random.default_rng(3)
@@ -33,10 +33,10 @@ def run_each(engine: Engine, names: str, **changes: Any) -> None:
         run(engine, requests(name, **changes))
 
 
-def small(policy: OffloadPolicy = "transfer", host_blocks: int = 100, bandwidth: float | None = None) -> EngineConfig:
+def small(policy: OffloadPolicy = "transfer", host_blocks: int = 100) -> EngineConfig:
     """Two of the longer prompts fit into the cache."""
     config = engine_config(num_blocks=32, block_size=BLOCK)
-    return replace(config, offload=OffloadConfig(host_blocks, policy, simulated_bytes_per_second=bandwidth))
+    return replace(config, offload=OffloadConfig(host_blocks, policy))
 
 
 def answers(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:
@@ -101,7 +101,7 @@ def test_a_part_is_computed_while_the_rest_comes(monkeypatch: pytest.MonkeyPatch
 
 def test_others_go_on_while_one_waits_for_a_slow_link(expected: Any) -> None:
     """At 2 MB/s a prompt takes tens of milliseconds; meanwhile the other answer is written."""
-    engine = make_engine(config=small(bandwidth=2e6))
+    engine = slow_links(make_engine(config=small()), 2e6)
     run(engine, requests("abcdef"))
     wanted = [*requests("a"), *requests("f", max_tokens=60, seed=8)]
     order: list[str] = []
@@ -117,7 +117,7 @@ def test_others_go_on_while_one_waits_for_a_slow_link(expected: Any) -> None:
 
 
 def test_what_comes_for_one_is_copied_once(expected: Any) -> None:
-    engine = make_engine(config=small(bandwidth=2e6))
+    engine = slow_links(make_engine(config=small()), 2e6)
     run_each(engine, "abcdef")
     wanted = requests("aaa")
     assert answers(run(engine, wanted)) == expected(wanted)
@@ -125,7 +125,7 @@ def test_what_comes_for_one_is_copied_once(expected: Any) -> None:
 
 
 def test_one_that_waits_for_another_s_blocks_outlives_it(expected: Any) -> None:
-    engine = make_engine(config=small(bandwidth=2e6))
+    engine = slow_links(make_engine(config=small()), 2e6)
     run_each(engine, "abcdef")
     first, second = requests("aa")
     engine.add(first)
@@ -148,7 +148,7 @@ def test_what_came_back_counts_as_cached() -> None:
 
 def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
     """Its blocks are others' when the copy lands; these have a salt, so that they begin at once."""
-    engine = make_engine(config=small(bandwidth=1e6))
+    engine = slow_links(make_engine(config=small()), 1e6)
     run_each(engine, "abcdef")
     first = requests("a")[0]
     others = [replace(one, cache_salt="other") for one in requests("bd", max_tokens=40)]
@@ -185,7 +185,7 @@ def test_refused_host_memory_is_warned_of_once(
         raise MemoryError("no pinned memory")
 
     transfer = engine.offload.transfer
-    monkeypatch.setattr(transfer._down._state, "copy", refuse)
+    monkeypatch.setattr(transfer.down._state, "copy", refuse)
     for turn in ("abcdef", "abcdef"):
         wanted = requests(turn)
         events = run(engine, wanted, lambda _: several.set() if len(transfer._saving) > 1 else None)
@@ -225,7 +225,7 @@ def test_a_failed_step_keeps_what_was_saved_before(monkeypatch: pytest.MonkeyPat
 def test_the_planner_learns_that_the_link_is_slower() -> None:
     """Nobody tells it: at first it promises what the link did before. A busy machine makes copies slower, never
     faster than the link."""
-    engine = make_engine(config=small(bandwidth=8e6))
+    engine = slow_links(make_engine(config=small()), 8e6)
     assert engine.offload is not None
     transfer = engine.offload.transfer
 
@@ -242,7 +242,7 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     run_each(engine, "adef", max_tokens=1)
     drain(engine)
     before = promised()
-    transfer.simulate(1e6)
+    transfer.down.bytes_per_second = transfer.up.bytes_per_second = 1e6
     first, *_, last = [promised() for _ in range(6)]
     assert min(before, first) > 0.9 / 8e6
     assert first < last, "eight times too soon"

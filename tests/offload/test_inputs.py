@@ -35,7 +35,7 @@ from tests.support.engines import (
     run,
     tokens,
 )
-from tests.support.failing_copies import fail_first_copy_back
+from tests.support.failing_copies import fail_first_copy_back, slow_links
 from tests.support.native import native
 from tests.support.restore_cases import steps_of
 
@@ -71,10 +71,10 @@ def requests(names: str, **changes: Any) -> list[Request]:
     return [request(f"{name}{i}", PROMPTS["abcdef".index(name)], **params) for i, name in enumerate(names)]
 
 
-def small(host_blocks: int = 100, bandwidth: float | None = None) -> EngineConfig:
+def small(host_blocks: int = 100) -> EngineConfig:
     """Two of the longer prompts fit into the cache."""
     config = engine_config(num_blocks=32, block_size=BLOCK)
-    offload = OffloadConfig(host_blocks, "transfer", simulated_bytes_per_second=bandwidth)
+    offload = OffloadConfig(host_blocks, "transfer")
     return replace(config, cache=replace(config.cache, keep_inputs=True), offload=offload)
 
 
@@ -254,7 +254,7 @@ def test_an_abort_in_mid_transfer_leaves_nothing(way: str) -> None:
     for name in "abcdef":  # the last push out what the first left on the device
         run(engine, requests(name))
     assert engine.offload is not None
-    engine.offload.transfer.simulate(5e5)
+    slow_links(engine, 5e5)
     first = requests("a")[0]
     engine.add(first)
     engine.step()

@@ -99,7 +99,8 @@ def test_a_link_copies_in_order_and_says_when() -> None:
 def test_a_simulated_link_is_no_faster_than_it_says() -> None:
     """Bytes over bandwidth have passed on the clock, however fast the copy was; it is not said how much more may."""
     landed = threading.Condition()
-    link = Link("slow", lambda pieces: pieces, landed, bytes_per_second=20_000)
+    link = Link("slow", lambda pieces: pieces, landed)
+    link.bytes_per_second = 20_000
     started = time.perf_counter()
     transfers = [link.submit([np.zeros(1000, np.int8)]) for _ in range(4)]
     wait_for(transfers, landed)

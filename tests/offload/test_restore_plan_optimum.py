@@ -2,7 +2,6 @@
 
 from itertools import accumulate, product
 from math import isclose
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,42 +116,3 @@ def test_recompute_ends_where_the_closed_form_says(case: Case) -> None:
     assert alpha * a + beta * (case.start * a + a**2 / 2) == pytest.approx(tau * (n - a))
     plan = case.plan()
     assert plan.recompute == 0 or abs(plan.recompute - a) < size * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("projection", "free_tokens", "beta", "start", "x_stored", "kinds"),
-    [
-        (187e12, 200, 2.8e-9, 0, False, "recompute transfer"),
-        (187e12, 20, 3e-9, 65536, False, "recompute transfer"),
-        (187e12, 20, 0.0, 0, True, "recompute project"),
-        (187e12, 200, 2.8e-9, 4096, True, "recompute project"),
-        (3e12, 200, 0.0, 0, True, "recompute transfer"),
-        (0.0, 200, 2.8e-9, 0, True, "recompute transfer"),
-        (3e12, 20, 3e-8, 0, True, "recompute project transfer"),
-        (3e12, 20, 3e-8, 4096, True, "recompute project transfer"),
-    ],
-)
-def test_few_of_2048_first_blocks_are_tried(
-    monkeypatch: pytest.MonkeyPatch,
-    projection: float,
-    free_tokens: int,
-    beta: float,
-    start: int,
-    x_stored: bool,
-    kinds: str,
-) -> None:
-    """The closed forms say where to look: a walk that began elsewhere would find the same plan, but late."""
-    tried = []
-    split = TokenSeconds.split
-
-    def counted(*args: Any, **kwargs: Any) -> int:
-        tried.append(args)
-        return split(*args, **kwargs)
-
-    monkeypatch.setattr(TokenSeconds, "split", counted)
-    rates = Rates(1e9, projection, step_seconds=0.025, copy_seconds=1e-5, seconds_per_position=beta)
-    plan = plan_restore(
-        131072, start=start, block_size=64, cost=MHA_7B, rates=rates, free_tokens=free_tokens, x_stored=x_stored
-    )
-    assert [kind for kind in ("recompute", "project", "transfer") if getattr(plan, kind)] == kinds.split()
-    assert len(tried) <= 32

@@ -405,7 +405,7 @@ def test_the_scheduler_with_a_host_store_under_any_load() -> None:
 
 
 def test_the_scheduler_with_common_prefixes_under_any_load() -> None:
-    run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES)
+    run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES // 2)
 
 
 def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
@@ -428,3 +428,9 @@ def test_the_scheduler_with_a_host_store_at_length() -> None:
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_classes_and_tenants_at_length() -> None:
     run_machine(ServiceMachine, RARE_WITH_CLASSES, LONG_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_common_prefixes_at_length() -> None:
+    run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES)

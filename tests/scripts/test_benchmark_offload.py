@@ -1,14 +1,8 @@
-"""The benchmark of streamed decoding: its records, page and comparisons; in the full run also what it measures, with
+"""The benchmark of streamed decoding: its comparisons; in the full run also what it measures, with
 models small enough for a test."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
-from pathlib import Path
-from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +10,11 @@ import pytest
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.layerwise.rates import transfer_all
 from scripts.offload import parts as parts_module
-from scripts.offload.__main__ import DOCS
 from scripts.offload.bench import Bench, Mode
 from scripts.offload.generation import Generation
 from scripts.offload.modes import Measured, compare
-from scripts.offload.page import PAGE, reached, write_page
-from scripts.offload.parts import PARTS, Case, Parts, run_part
+from scripts.offload.parts import PARTS, Parts
 from scripts.offload.restore import POLICIES
-from scripts.offload.results import Record, read_all, rounded, write_record
 from scripts.offload.settings import SMALL_SETTING, SMOKE, Setting, llama, projection_part
 from scripts.offload.smoke import smoke
 
@@ -47,17 +38,12 @@ TINY = replace(
     prompts=(12, 16),
     calibrated=(8, 20),
     generate=(4,),
-    columns=2,
-    column_batch=2,
-    column_prompts=(12, 16),
-    column_steps=2,
     restored=(llama(2, 1, 16, 2, 64, "float32"),),
     restored_tokens=256,
     restored_budget=32,
     links=(4e9, 32e9),
 )
 LINK = 2e6
-NOT_RUN = {"prompt": 512, "batch": 32, "not_run": "no room"}
 Found = dict[str, list[dict[str, Any]]]
 measuring = pytest.mark.full
 """For tests that compile everything which a hand-run measurement needs."""
@@ -80,7 +66,7 @@ def bench(parts: Parts) -> Bench:
 @pytest.fixture(scope="module")
 def found(parts: Parts) -> Found:
     """The rows of all parts."""
-    return {name: list(run_part(parts, name, [], inf)) for name in PARTS}
+    return {name: [case.name | case.measure() for case in part(parts)] for name, part in PARTS.items()}
 
 
 @measuring
@@ -135,47 +121,12 @@ def test_latency_has_a_row_for_every_case(found: Found) -> None:
     assert all(row["tokens_equal"] for row in found["latency"])
 
 
-def test_a_part_prints_its_rows_and_measures_no_case_twice_or_late(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cases = [Case({"prompt": prompt}, lambda: {"seconds": 1.0}) for prompt in (12, 16, 20, 24)]
-    monkeypatch.setitem(PARTS, "latency", lambda parts: iter(cases))
-    times = iter((1.0, 1.9, 2.0))
-    known: list[dict[str, Any]] = [{"prompt": 16, "seconds": 9.0}, {"prompt": 20, "not_run": "no room"}]
-    rows = list(run_part(Parts(TINY, REFERENCE, repeats=1), "latency", known, 2.0, lambda: next(times)))
-    assert rows == [
-        {"prompt": 12, "seconds": 1.0},
-        {"prompt": 16, "seconds": 9.0},
-        {"prompt": 20, "seconds": 1.0},
-        {"prompt": 24, "not_run": "the time was up"},
-    ]
-    assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == [12, 20]
-
-
-@measuring
-def test_columns_have_the_tokens_of_the_whole_step(found: Found) -> None:
-    rows = found["throughput"]
-    assert [(row["prompt"], row["columns"]) for row in rows] == [(12, 2), (16, 2)]
-    for row in rows:
-        assert row["tokens_equal"]
-        assert set(row["seconds"]) == {"overlapped", "fixed", "planned"}
-        assert row["tokens_per_second"]["planned"] == pytest.approx(2 * 2 * 2 / row["seconds"]["planned"])
-
-
-def test_a_case_too_large_for_the_host_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_module, "HOST_PART", 0.0)
-    monkeypatch.setattr(Parts, "columns", SimpleNamespace(setting=TINY.of_column(), bench=None))
-    rows = list(run_part(Parts(TINY, REFERENCE, repeats=1), "throughput", [], inf))
-    assert [row["prompt"] for row in rows] == [12, 16]
-    assert all("GiB" in row["not_run"] for row in rows)
-
-
 @measuring
 def test_each_part_of_the_scheme_is_left_out_once(found: Found) -> None:
     rows = found["ablation"]
     assert [row["batch"] for row in rows] == [2, 3]
     for row in rows:
-        assert set(row["seconds"]) == {"planned", "planner off", "scheduler off", "runtime off", "all off"}
+        assert set(row["seconds"]) == {"planned", "planner off", "scheduler off", "all off"}
         assert row["tokens_equal"]
         assert all(0 <= share < 1 for share in row["idle_share"].values())
         assert row["idle_share"]["all off"] > 0
@@ -203,57 +154,7 @@ def test_contexts_come_back_as_predicted_or_not(found: Found) -> None:
     assert len(halved["halved_errors"]) > 1
 
 
-@measuring
-def test_the_page_and_its_plot_show_every_part(found: Found, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    record = Record("tiny", "A Device, 2 cores")
-    for name, rows in found.items():
-        record.put(name, rows, repeats=1, seconds=1.0)
-    record.put("throughput", [*found["throughput"], NOT_RUN], repeats=1, seconds=1.0)
-    write_record(tmp_path / "results", record)
-    assert [one.parts for one in read_all(tmp_path / "results")] == [rounded(record.parts)]
-    write_page(tmp_path)
-    page = (tmp_path / "offload-results.md").read_text()
-    assert f"{median(found['latency'][0]['ratios']):.2f}" in page
-    assert "Not run: prompt 512, batch 32; no room." in page
-    assert "Not run.\n" not in page
-    for line in page.splitlines():
-        assert "nan" not in line
-    assert (tmp_path / "offload-tiny-a-device-2-cores.png").stat().st_size > 10_000
-
-
-def test_the_page_is_that_of_the_records(tmp_path: Path) -> None:
-    """Of all parts, as docs/results has them; and with a case that was not run."""
-    shutil.copytree(DOCS / "results", tmp_path / "results")
-    write_page(tmp_path)
-    assert (tmp_path / PAGE).read_text() == (DOCS / PAGE).read_text()
-    record, *others = read_all(tmp_path / "results")
-    assert set(record.parts) == set(PARTS)
-    assert not others
-    assert (tmp_path / f"{record.stem}.png").stat().st_size > 10_000
-    record.put("throughput", [*record.rows("throughput"), NOT_RUN], repeats=1, seconds=1.0)
-    write_record(tmp_path / "results", record)
-    assert [one.parts for one in read_all(tmp_path / "results")] == [rounded(record.parts)]
-    write_page(tmp_path)
-    assert "Not run: prompt 512, batch 32; no room." in (tmp_path / PAGE).read_text()
-
-
-def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    write_page(tmp_path)
-    assert "Nothing has been measured" in (tmp_path / "offload-results.md").read_text()
-    write_record(tmp_path / "results", Record("tiny", "A Device"))
-    write_page(tmp_path)
-    assert (tmp_path / "offload-results.md").read_text().count("Not run.\n") == len(PARTS)
-
-
-@pytest.mark.parametrize(("measured", "share"), [([0.75], 0.5), ([0.4, 0.5, 0.9], 1.0), ([1.1], -0.2)])
-def test_what_was_reached_of_the_ideal_gain(measured: list[float], share: float) -> None:
-    row = {"ratios": measured, "predicted_seconds": {"planned": 2.0, "overlapped": 4.0}}
-    assert reached(row, "overlapped") == pytest.approx(share)
-
-
-@pytest.mark.parametrize("setting", [SMOKE, SMALL_SETTING, SMALL_SETTING.of_column()])
+@pytest.mark.parametrize("setting", [SMOKE, SMALL_SETTING])
 def test_the_cache_holds_the_longest_case(setting: Setting) -> None:
     config = setting.config()
     assert config.cache.num_slots >= setting.larger_batch * config.scheduler.max_model_len

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.support.server_app import fake_engine
 
 @pytest.mark.parametrize(("seconds", "kept"), [(0.0, 1.0), (1.5, 0.0)])
 def test_quotes_are_held_against_what_came(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, kept: float
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float, kept: float
 ) -> None:
     """Of two tokens that are not cached the fake engine says one second, two at most, and they come 1.5 s later."""
 
@@ -23,13 +22,12 @@ def test_quotes_are_held_against_what_came(
         if index == 0:
             await asyncio.sleep(seconds)
 
-    found = tmp_path / "rows.jsonl"
     flags = ["--clients", "2", "--seconds", "4", "--prompt-mean", "4", "--std-share", "0", "--output-mean", "3"]
-    flags += ["--vocab-size", "400", "--json", str(found)]
+    flags += ["--vocab-size", "400"]
     with served(fake_engine(pace=pace, cached=3)) as url:
         monkeypatch.setattr(sys, "argv", ["x", "--base-url", url, *flags])
         main()
-    (row,) = [json.loads(line) for line in found.read_text().splitlines()]
+    row = json.loads(capsys.readouterr().out)
     assert row["kept"] == kept
     assert row["requests"] >= 1
     assert row["refused"] == 0

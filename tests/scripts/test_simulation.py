@@ -28,15 +28,17 @@ from scripts.simulation.load import (
     read_trace,
 )
 from scripts.simulation.loop import Simulation, seconds_at
-from scripts.simulation.merits import Curves, crossing, simulate_setting
+from scripts.simulation.merits import simulate_setting
 from scripts.simulation.policies import Policy, SplitFuse
 from scripts.simulation.record import Recorder, kept
+from tests.support.paths import ROOT
 
 COST = LinearCost(base=1.0, per_token=0.1)
 """A step of n tokens takes 1 + n / 10 seconds."""
 PACE = StepTimeModel(10, COST)
 FAST = ServiceClass(name="fast", first_token_seconds=7.0, inter_token_seconds=5.0)
 NAMES = ("SplitFuse", "prompt-first", "static")
+DOCS = ROOT / "docs"
 
 
 def asked(prompt: int, output: int, **fields: Any) -> SimulatedRequest:
@@ -185,21 +187,14 @@ def test_the_promise_of_split_fuse_shows() -> None:
     assert at_4["prompt-first"] > at_4["static"]
 
 
-def test_what_is_read_off_curves() -> None:
-    """Between 4 and 8 clients latency passes 3 s; more clients bring more throughput, until first tokens are late."""
-    setting = replace(settings()["points"], loads=((2600, 60),))
-    curves = Curves(list(simulate_setting(setting, clients=(4, 8, 16, 32), requests=64)))
-    assert curves.loads == [(2600, 60)]
-    four, eight, *_ = curves.of("SplitFuse", (2600, 60))
-    assert four["latency_mean"] < 3.0 < eight["latency_mean"]
-    between = crossing([four, eight], "latency_mean", 3.0, "requests_per_s")
-    assert between is not None
-    assert four["requests_per_s"] < between < eight["requests_per_s"]
-    assert crossing([four, eight], "latency_mean", 30.0, "requests_per_s") is None
-    best = curves.peak("SplitFuse", (2600, 60), "4")
-    assert best["clients"] in (8, 16)
-    assert curves.merits("SplitFuse")["effective_4"] == best["effective"]["4"]["requests_per_s"]
-    assert curves.merits("SplitFuse")["token_p95"] is None
+def test_the_figures_are_those_that_are_published() -> None:
+    """Of docs/results/simulation.json."""
+    setting = replace(settings()["calibrated"], loads=((2600, 60),))
+    points = json.loads((DOCS / "results" / "simulation.json").read_text())["calibrated"]["points"]
+    about = {"policy": "SplitFuse", "prompt": 2600, "output": 60, "clients": 8}
+    (known,) = (point for point in points if point | about == point)
+    (found,) = (point for point in simulate_setting(setting, clients=(8,)) if point["policy"] == "SplitFuse")
+    assert found == known
 
 
 def test_the_fit_to_the_figure_is_near_its_points() -> None:

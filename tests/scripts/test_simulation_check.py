@@ -9,7 +9,6 @@ from scripts.simulation.check import FIGURES, PREDICTED, StepTimes, fitted_load,
 from scripts.simulation.live import LiveRun, MeasuredEngine, MeasuredStep
 from scripts.simulation.load import Waves, closed_loop, normal_requests
 from scripts.simulation.loop import Simulation
-from scripts.simulation.page import PAGE, page
 from scripts.simulation.policies import SplitFuse
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
 
@@ -126,8 +125,3 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(SystemExit):
         cli.main("")
     assert message in capsys.readouterr().err
-
-
-def test_the_page_is_what_the_script_makes() -> None:
-    """From the results in docs, so that text and figures are those of one run."""
-    assert (cli.DOCS / PAGE).read_text() == page(cli.DOCS)

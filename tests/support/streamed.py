@@ -29,8 +29,8 @@ RNG = np.random.default_rng(5)
 PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]
 
 
-def streamed(policy: OffloadPolicy, bandwidth: float | None = None, narrow_width: int | None = None) -> EngineConfig:
-    streaming = StreamConfig(NUM_OPEN, GROUP, policy != "transfer", policy, bandwidth)
+def streamed(policy: OffloadPolicy, narrow_width: int | None = None) -> EngineConfig:
+    streaming = StreamConfig(NUM_OPEN, GROUP, policy != "transfer", policy)
     return replace(CONFIG, streaming=streaming, narrow_width=narrow_width)
 
 
@@ -38,9 +38,7 @@ def compiled_layers(
     model: ModelConfig, policy: OffloadPolicy = "plan", kernels: Kernels = REFERENCE, narrow_width: int | None = None
 ) -> CompiledLayers:
     """Those of "plan" are those of "recompute"; "transfer" keeps no inputs."""
-    return _compiled_layers(
-        model, streamed("transfer" if policy == "transfer" else "plan", None, narrow_width), kernels
-    )
+    return _compiled_layers(model, streamed("transfer" if policy == "transfer" else "plan", narrow_width), kernels)
 
 
 @cache

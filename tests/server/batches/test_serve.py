@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.fake_server import fake_server
 from tests.support.server_process import served
 
 NUM_LINES = 60
@@ -28,7 +28,7 @@ def num_done(batch: openai.types.Batch) -> int:
     return batch.request_counts.completed
 
 
-Server = tuple[subprocess.Popen[str], str]
+Server = tuple[subprocess.Popen[str] | psutil.Process, str]
 """The process and its URL."""
 
 
@@ -41,14 +41,8 @@ def real(directory: Path) -> Iterator[Server]:
 @contextmanager
 def fake(directory: Path) -> Iterator[Server]:
     """The same server around an engine without a model, which starts faster."""
-    command = [sys.executable, "-m", "tests.support.fake_server", str(directory)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
+    with fake_server(0.002, batch_dir=str(directory), max_batch_lines_in_flight=4) as (url, process):
+        yield process, f"{url}/v1"
 
 
 @pytest.mark.parametrize("start", [fake, pytest.param(real, marks=pytest.mark.full)])

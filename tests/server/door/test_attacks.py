@@ -14,7 +14,7 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
-from tests.support.door_process import door
+from tests.support.fake_server import fake_server
 from tests.support.raw_http import WAIT_SECONDS, connected, head, post, rest_of, where
 from tests.support.server_app import body
 
@@ -71,7 +71,7 @@ def unharmed(url: str, process: psutil.Process) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, psutil.Process]]:
-    with door(header_timeout_s=1.0, write_timeout_s=1.0, max_arriving_bytes=MEGABYTE) as made:
+    with fake_server(header_timeout_s=1.0, write_timeout_s=1.0, max_arriving_bytes=MEGABYTE) as made:
         yield made
 
 

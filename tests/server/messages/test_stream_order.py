@@ -60,11 +60,12 @@ def same(client: TestClient, fields: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_cut(case: str, clients: dict[str, TestClient]) -> None:
-    """Off after each of its tokens, with each token an event of its own, and into events of some tokens."""
+    """Off after each of its tokens, of a long one every few, with each token an event of its own, and into events of
+    some tokens."""
     engine, fields = CASES[case]
     tokens = [*engine.reply(None)]  # type: ignore[arg-type]  # the same to everybody
     engine.pace = every(1)
-    for most in range(1, len(tokens) + 1):
+    for most in range(1, len(tokens) + 1, 1 + len(tokens) // 40):
         same(clients[case], {**fields, "max_tokens": most})
     uncut = same(clients[case], fields)
     for at_once in (2, 3, 7, 10_000):

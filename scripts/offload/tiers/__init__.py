@@ -1,1 +1,0 @@
-"""Time the first token of a known prefix over a KV tier behind a delayed link."""
