@@ -45,6 +45,15 @@ class Constraint:
         """Allowed next tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
 
     @property
+    def only_token(self) -> int | None:
+        """The allowed next token, if there is exactly one that depends on the tokens so far; else None."""
+        if not self.changes or np.count_nonzero(self.mask) != 1:
+            return None
+        word = int(np.flatnonzero(self.mask)[0])
+        bits = int(self.mask[word]) & 0xFFFFFFFF
+        return None if bits & (bits - 1) else 32 * word + bits.bit_length() - 1
+
+    @property
     def source(self) -> str:
         """The field that an error is about."""
         params = self._params
