@@ -20,7 +20,7 @@ from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
-from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints

@@ -98,9 +98,8 @@ class StepPlanner:
         partly_computed, runs = self._plan_decodes(room, chunks, background=background)
         if not background:
             self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(runs))
-        if runs:
-            begins = self._queues.any_waits(background=background) and self._kv_cache.has_row
-            self._lengthen(runs, room, chunks, beside_prompts=bool(partly_computed) or begins)
+        begins = self._kv_cache.has_row and self._queues.any_waits(background=background)
+        self._lengthen(runs, room, chunks, beside_prompts=bool(partly_computed) or begins)
         if self._most_prompt_tokens is not None:
             room.tokens = min(room.tokens, self._most_prompt_tokens)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
@@ -149,10 +148,10 @@ class StepPlanner:
 
     def _lengthen(self, runs: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
         """Add forced tokens to the decodes of these indices. ``beside_prompts``: the step may have prompts too."""
-        forced = sum([chunks[index].sequence.num_uncomputed for index in runs])
-        stays_narrow = self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks)
-        if stays_narrow and forced < len(chunks):
-            return
+        if runs and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
+            forced = sum([chunks[index].sequence.num_uncomputed for index in runs])
+            if forced < len(chunks):
+                return
         for index in runs:
             chunk = chunks[index]
             if room.is_full or chunk.sequence.row is None:

@@ -137,6 +137,10 @@ class Constraints:
         length = 0 if params.grammar is None else len(params.grammar.text)
         return shared().submit(caller, lambda helper: self._start(params, answer, helper), length)
 
+    def prepare(self) -> "Future[None]":
+        """Make what the first constraint with a grammar would wait for. Constraints asked for meanwhile wait for it."""
+        return shared().prepare(self._grammars.prepare)
+
     def _start(self, params: SamplingParams, answer: Sequence[int], helper: Helper) -> Constraint:
         allowed = params.allowed_token_ids or ()
         check_token_ids("allowed_token_ids", allowed, self._vocab_size)

@@ -35,6 +35,7 @@ MAX_LENGTH = 2**17
 COMPILE_SECONDS = 10
 """Longest time in which a helper compiles a grammar, once it has begun."""
 
+_LEAST = 'start: "a"'
 _MESSAGE_LENGTH = 300
 _LARK = re.compile(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:)")
 """What is found in Lark; a grammar without it is GBNF. llguidance's own pattern looks past line breaks, in a time
@@ -107,6 +108,14 @@ class Grammars:
             compiled = self._compile(grammar, helper)
         matcher, first_mask = compiled
         return GrammarState(matcher.deep_copy(), first_mask)
+
+    def prepare(self, helper: Helper) -> None:
+        """Read the tokenizer in the helper's process and in this one, for which the first grammar would wait.
+
+        Raises what ``Helper.call`` raises.
+        """
+        helper.call(self._checker, "check", _LEAST, seconds=COMPILE_SECONDS)
+        self._own_compiler()
 
     def _compile(self, grammar: Grammar, helper: Helper) -> "_Compiled":
         source = grammar.source

@@ -79,8 +79,7 @@ SCHEDULER = (
         "forced-run-beyond-max-tokens",
         "scheduler",
         "jaxgen/scheduling/scheduler.py",
-        "        reason = sequence.stop_reason()\n        if reason is not None:\n            self._end(sequence, reason)\n"
-        "        return reason\n",
+        "        if reason is not None:\n            self._end(sequence, reason)\n        return reason\n",
         "        return None\n",
         ("tests/engine/test_jump_ahead.py",),
     ),
