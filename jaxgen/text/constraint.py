@@ -35,7 +35,7 @@ class Constraint:
         self._params = params
         self._unfinished = _Unfinished(words)
         allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
-        self._never = ~_bits(allowed, vocab_size) | _bits(self._unfinished.completing_at_once, vocab_size)
+        self._ever = _bits(allowed, vocab_size) & ~_bits(self._unfinished.completing_at_once, vocab_size)
         self._ending = _bits(ending, vocab_size)
         self._vocab_size = vocab_size
         self._num_tokens = 0
@@ -71,11 +71,9 @@ class Constraint:
             self.mask = self._allowed()
 
     def _allowed(self) -> np.ndarray:
-        mask = ~self._never
-        if self.grammar is not None:
-            mask &= self.grammar.mask
+        mask = self._ever if self.grammar is None else self._ever & self.grammar.mask
         if completing := self._unfinished.completing():
-            mask &= ~_bits(completing, self._vocab_size)
+            mask = mask & ~_bits(completing, self._vocab_size)
         if not mask.any():
             self.error = "no token is left that every field of the request allows"
         if self._num_tokens >= self._params.min_tokens:
