@@ -1,7 +1,7 @@
 """Advance the constraints of requests by the tokens that steps sample, and by those that may follow alone."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.sequence import Sequence
@@ -14,7 +14,8 @@ MOST_FORCED = 32
 samples the one after them."""
 
 
-class _Taken(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Taken:
     """A token that a constraint is advanced by. ``index``: of the chunk before it."""
 
     sequence: Sequence
@@ -58,10 +59,10 @@ def _followed(outcomes: Iterable[Outcome]) -> Iterator[_Taken]:
 
 def _forced(taken: Iterable[_Taken], scheduler: Scheduler) -> Iterator[Outcome]:
     """Give each sequence the token that it must have next, if there is one; yield the outcomes."""
-    for sequence, index, constraint, _ in taken:
-        token = constraint.only_token
-        if token is not None and constraint.error is None and sequence.params.logprobs is None:
-            yield Outcome(sequence, index, token, scheduler.force(sequence, token))
+    for one in taken:
+        sequence, token = one.sequence, one.constraint.only_token
+        if token is not None and one.constraint.error is None and sequence.params.logprobs is None:
+            yield Outcome(sequence, one.index, token, scheduler.force(sequence, token))
 
 
 def _end(taken: _Taken) -> TokenEvent:

@@ -95,11 +95,11 @@ class StepPlanner:
         room = self._room(chunks, background=background)
         first = [] if background else make_room_for_owed(self._policy, self._kv_cache, self._preempt)
         make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
-        partly_computed, runs = self._plan_decodes(room, chunks, background=background)
+        partly_computed, followed = self._plan_decodes(room, chunks, background=background)
         if not background:
-            self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(runs))
+            self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(followed))
         begins = self._kv_cache.has_row and self._queues.any_waits(background=background)
-        self._lengthen(runs, room, chunks, beside_prompts=bool(partly_computed) or begins)
+        self._lengthen(followed, room, chunks, beside_prompts=bool(partly_computed) or begins)
         if self._most_prompt_tokens is not None:
             room.tokens = min(room.tokens, self._most_prompt_tokens)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
@@ -127,7 +127,7 @@ class StepPlanner:
         """Adds a token of each running sequence of a class that decodes; returns the others that may be computed, and
         the indices of chunks that forced tokens follow."""
         partly_computed: list[Sequence] = []
-        runs: list[int] = []
+        followed: list[int] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
         for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
@@ -143,16 +143,16 @@ class StepPlanner:
                 else:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
                 if sequence.num_forced and not chunks[-1].samples:
-                    runs.append(len(chunks) - 1)
-        return [sequence for sequence in partly_computed if sequence.row is not None], runs
+                    followed.append(len(chunks) - 1)
+        return [sequence for sequence in partly_computed if sequence.row is not None], followed
 
-    def _lengthen(self, runs: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
+    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
         """Add forced tokens to the decodes of these indices. ``beside_prompts``: the step may have prompts too."""
-        if runs and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
-            forced = sum([chunks[index].sequence.num_uncomputed for index in runs])
+        if followed and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
+            forced = sum([chunks[index].sequence.num_uncomputed for index in followed])
             if forced < len(chunks):
                 return
-        for index in runs:
+        for index in followed:
             chunk = chunks[index]
             if room.is_full or chunk.sequence.row is None:
                 continue

@@ -110,7 +110,7 @@ class _Unfinished:
 
 
 def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
-    """Advance each of several constraints by a token, their grammars in parallel; set ``error`` where that fails."""
+    """Advance each of several constraints by a token, their grammars together; set ``error`` where that fails."""
     advance([(constraint.grammar, token) for constraint, token in taken if constraint.grammar is not None])
     for constraint, token in taken:
         constraint.take(token)
