@@ -176,9 +176,30 @@ class KVCacheManager:
         if chunk.end % self.block_size < chunk.length:  # it reaches the end of a block
             self.prefixes.register(chunk.sequence)
 
+    def slots_after(self, chunk: Chunk, most: int) -> int:
+        """Return how many tokens after those of a chunk, ``most`` at most, may be computed with it.
+
+        The chunk then reaches into one block at most that its sequence had no token in before; that one is allocated
+        here, if one is free.
+        """
+        size, table = self.block_size, chunk.sequence.block_table
+        most = min(most, (self.blocks_for(chunk.start) + 1) * size - chunk.end)
+        if chunk.end + most > len(table) * size and self.pool.num_free:
+            self.grow(chunk.sequence)
+        return min(most, len(table) * size - chunk.end)
+
     def take_token(self, sequence: Sequence, token: int) -> None:
         """Append a token that a step sampled."""
         sequence.num_pending -= 1
+        sequence.num_forced = 0
+        self._append(sequence, token)
+
+    def take_forced(self, sequence: Sequence, token: int) -> None:
+        """Append a token that no step samples, because no other may come."""
+        sequence.num_forced += 1
+        self._append(sequence, token)
+
+    def _append(self, sequence: Sequence, token: int) -> None:
         sequence.tokens.append(token)
         if len(sequence.tokens) % self.block_size == 0:
             self.prefixes.register(sequence)

@@ -64,6 +64,8 @@ class Sequence:
     """The prompt and the generated tokens that have arrived; the list only grows."""
     num_pending: int = field(init=False, default=0)
     """Tokens that planned steps sample and that have not arrived yet."""
+    num_forced: int = field(init=False, default=0)
+    """How many of its last tokens no step sampled, since its constraint allowed no others."""
     num_computed: int = field(init=False, default=0)
     """How many of its first tokens have K and V in the cache once the planned steps have run."""
     block_table: list[int] = field(init=False, default_factory=list, repr=False)
@@ -173,8 +175,8 @@ class Sequence:
 
     @property
     def is_decode(self) -> bool:
-        """Whether exactly one token is left to compute."""
-        return self.num_uncomputed == 1
+        """Whether one token at most is left to compute, and forced ones behind it."""
+        return self.num_uncomputed <= 1 + self.num_forced
 
     @property
     def targets_dropped(self) -> bool:

@@ -37,8 +37,7 @@ class StepPlan:
 
     ``admitted`` are the sequences that begin to run with it. Their rows are loaded to the device before the step, with
     a block table for all their tokens, and so are those of ``relocated``. From then on the device's table grows in one
-    way only: a chunk of length 1 that starts a block brings the block with it. Longer chunks lie within the blocks that
-    were loaded.
+    way only: a chunk in which its last block begins brings that block with it. Any others that begin in it were loaded.
     """
 
     chunks: tuple[Chunk, ...]

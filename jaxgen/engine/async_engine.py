@@ -146,6 +146,11 @@ class AsyncEngine:
         if self._error is not None:
             raise self._error
 
+    def prepare_grammars(self) -> None:
+        """Begin to make what the first request with a grammar would wait for, aside; it tells no errors."""
+        if self._constraints is not None and self._model.generates:
+            self._constraints.prepare()
+
     def stop(self, timeout: float | None = None) -> bool:
         """End the thread after the step under way; requests that have not ended raise EngineDeadError.
 

@@ -20,7 +20,7 @@ from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
-from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
@@ -82,18 +82,21 @@ class Engine:
         identity: Identity = UNKNOWN,
         events: BlockEventSink | None = None,
         findings: Path | None = None,
+        jumps: bool = True,
     ):
         """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
         Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
         ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks. ``events``: gets which
-        contents blocks of the cache come to hold and give up. ``findings``: as for ``warm_up``.
+        contents blocks of the cache come to hold and give up. ``findings``: as for ``warm_up``. ``jumps``: tokens that
+        may follow alone under a grammar are not sampled, which changes no answer.
         """
         self.model = model
         self.config = config
         self.identity = identity
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
+        self._jumps = jumps
         self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
@@ -339,20 +342,18 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
+        forced, ends = follow_constraints(outcomes, self._scheduler, jumps=self._jumps)
+        outcomes += forced
+        self._meter.counters.generation_tokens += len(forced)
         if self._block_events is not None:
             self._block_events.ended()
         events = [self._events.make(outcome, now) for outcome in outcomes]
         self._recorder.read(step.plan, step_time, outcomes, events)
-        return events + self._follow_constraints(outcomes)
-
-    def _follow_constraints(self, outcomes: list[Outcome]) -> list[TokenEvent]:
-        """Advance constraints by the new tokens; return the last events of requests for which that failed."""
-        ends = follow_constraints(outcomes)
         for end in ends:
             sequence = self._scheduler.living(end.request_id)
             if sequence is not None:
                 self._drop(sequence, FinishReason.ERROR)
-        return ends
+        return events + ends
 
     def _drop(self, sequence: Sequence, reason: FinishReason) -> None:
         self._scheduler.abort(sequence.request_id)

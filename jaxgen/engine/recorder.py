@@ -74,7 +74,7 @@ class Recorder:
                 journal.events.append((now, outcome.sequence.arrival, "first"))
             if event.finish_reason is not None:
                 self.ended(outcome.sequence, event.finish_reason)
-        decodes, cached = len(plan.chunks) - len(step.pieces), scheduler.pool.num_cached
+        prompts, cached = sum([chunk.length for chunk in step.pieces]), scheduler.pool.num_cached
         journal.steps.append(
             StepRecord(
                 step.number,
@@ -82,8 +82,8 @@ class Recorder:
                 step.seconds,
                 step.predicted,
                 step.width,
-                decodes,
-                plan.num_tokens - decodes,
+                plan.num_tokens - prompts,
+                prompts,
                 scheduler.num_running + scheduler.num_ending,
                 scheduler.num_waiting,
                 scheduler.pool.num_free - cached,

@@ -1,6 +1,7 @@
 """Count what steps do and how long they take."""
 
 from jaxgen.core.config import EngineConfig
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.counters import Counters
 from jaxgen.engine.latency import LatencyMeter
@@ -51,9 +52,15 @@ class StepMeter:
             self._step_time.observe(sample, narrow=narrow)
         elif not narrow:  # seconds of a projection are not the step's: they would have requests refused
             self._offload.meter.observe_projection(sample, projected)
-        pieces = [chunk for chunk in plan.chunks if chunk.length > 1 or chunk.start < chunk.sequence.num_prompt]
+        pieces = [chunk for chunk in plan.chunks if _is_piece(chunk)]
         for chunk in pieces:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
                 self._latencies.count_prompt_chunk(chunk.sequence.request_id)
         return StepTime(counters.steps, seconds, predicted, width, pieces)
+
+
+def _is_piece(chunk: Chunk) -> bool:
+    """Whether a chunk is a piece of a prompt, or of what is computed again: a decode with forced tokens is neither."""
+    again = chunk.length > 1 and chunk.sequence.num_preemptions > 0
+    return again or chunk.start < chunk.sequence.num_prompt

@@ -42,6 +42,10 @@ class Helpers:
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[_Job]] = {}
         """By caller, the one whose turn is next first."""
+        self._first: deque[_Job] = deque()
+        """Work that all other work waits for."""
+        self._preparing = False
+        """Whether such work runs."""
         self._running: Counter[str] = Counter()
         self._free: list[Helper] = []
         self._all: list[Helper] = []
@@ -61,9 +65,15 @@ class Helpers:
             ):
                 raise TooMuchWaitsError("too many grammars and conversations of this caller wait")
             waiting.append(job)
-            if len(self._threads) < self._most:
-                self._start_thread()
-            self._changed.notify()
+            self._wake()
+        return job.result
+
+    def prepare[Result](self, work: Callable[[Helper], Result]) -> "Future[Result]":
+        """As ``submit``, but all other work that has not begun waits until it is done, and finds its process."""
+        job = _Job(work, 0)
+        with self._changed:
+            self._first.append(job)
+            self._wake()
         return job.result
 
     def close(self) -> None:
@@ -73,6 +83,11 @@ class Helpers:
             self._changed.notify_all()
         for helper in self._all:
             helper.close()
+
+    def _wake(self) -> None:
+        if len(self._threads) < self._most:
+            self._start_thread()
+        self._changed.notify()
 
     def _start_thread(self) -> None:
         before = threading.stack_size(STACK_BYTES)  # a setting of the process
@@ -96,13 +111,21 @@ class Helpers:
             del job, found  # they may hold much
             with self._changed:
                 self._free.append(helper)
-                self._running[caller] -= 1
-                if not self._running[caller]:
-                    del self._running[caller]
+                if caller is None:
+                    self._preparing = False
+                else:
+                    self._running.subtract([caller])
+                    self._running += Counter()  # without those that have none
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[str, _Job] | None:
-        """Take the work of the caller whose turn it is; None: there is none, or it must wait."""
+    def _next(self) -> tuple[str | None, _Job] | None:
+        """Take the work of the caller whose turn it is, or of none that all wait for; None: there is none, or it must
+        wait."""
+        if self._preparing:
+            return None
+        if self._first:
+            self._preparing = True
+            return None, self._first.popleft()
         for caller, jobs in self._waiting.items():
             if self._running[caller] < (max(1, self._most - 1) if caller else self._most):
                 job = jobs.popleft()

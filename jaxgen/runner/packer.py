@@ -80,8 +80,9 @@ class Packer:
         for index, chunk in enumerate(chunks):
             if index >= num_decodes:
                 words[at + ends[index] - chunk.length : at + ends[index]] = _known_tokens(chunk)
-            elif chunk.start % self._block_size == 0:
-                words[first["new_blocks"] + index] = chunk.sequence.block_table[chunk.start // self._block_size]
+            last, offset = divmod(chunk.end - 1, self._block_size)
+            if offset < chunk.length:  # its last block begins with it
+                words[first["new_blocks"] + index] = chunk.sequence.block_table[last]
             if chunk.sequence.params.prompt_logprobs is not None:
                 begin = first["prompt_targets"] + ends[index] - chunk.length
                 self._pack_targets(chunk, words[begin : begin + chunk.length])
@@ -151,5 +152,5 @@ def _token(chunk: Chunk) -> int:
 
 
 def _known_tokens(chunk: Chunk) -> list[int]:
-    """Return the tokens of a prompt chunk, which are all known: only a decode can be of a pending token."""
+    """Return the tokens of a longer chunk, which are all known: only a chunk of one can be of a pending token."""
     return chunk.sequence.tokens[chunk.start : chunk.end]

@@ -1,6 +1,8 @@
 """Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
 
 1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
+   Where a grammar forced the tokens after it, these are computed with it as far as the step has room, as a prompt is,
+   and before any prompt. A step that would be narrow gets them only if they double its tokens, at least.
 2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
    it may preempt, and none of these is admitted before it.
@@ -93,9 +95,11 @@ class StepPlanner:
         room = self._room(chunks, background=background)
         first = [] if background else make_room_for_owed(self._policy, self._kv_cache, self._preempt)
         make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
-        partly_computed = self._plan_decodes(room, chunks, background=background)
+        partly_computed, followed = self._plan_decodes(room, chunks, background=background)
         if not background:
-            self._policy.limit_prompts(room, chunks, partly_computed)
+            self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(followed))
+        begins = self._kv_cache.has_row and self._queues.any_waits(background=background)
+        self._lengthen(followed, room, chunks, beside_prompts=bool(partly_computed) or begins)
         if self._most_prompt_tokens is not None:
             room.tokens = min(room.tokens, self._most_prompt_tokens)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
@@ -117,16 +121,20 @@ class StepPlanner:
                     self._plan_prompt(sequence, room, chunks)
         return admission.admitted
 
-    def _plan_decodes(self, room: StepBudget, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
-        """Adds a token of each running sequence of a class that decodes; returns the others that may be computed."""
+    def _plan_decodes(
+        self, room: StepBudget, chunks: list[Chunk], *, background: bool
+    ) -> tuple[list[Sequence], list[int]]:
+        """Adds a token of each running sequence of a class that decodes; returns the others that may be computed, and
+        the indices of chunks that forced tokens follow."""
         partly_computed: list[Sequence] = []
+        followed: list[int] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
         for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
                 continue  # without a row: preempted just now
             if sequence.waits_for_token:
                 continue
-            if sequence.num_uncomputed > 1 or sequence.restore is not None:
+            if sequence.restore is not None or not sequence.is_decode:
                 partly_computed.append(sequence)
             elif room.tokens > 0 and not (timed and room.is_full) and (has_slot(sequence) or self._add_slot(sequence)):
                 chunks.append(self._plan(sequence, 1))
@@ -134,7 +142,25 @@ class StepPlanner:
                     room.spend(chunks[-1])
                 else:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
-        return [sequence for sequence in partly_computed if sequence.row is not None]
+                if sequence.num_forced and not chunks[-1].samples:
+                    followed.append(len(chunks) - 1)
+        return [sequence for sequence in partly_computed if sequence.row is not None], followed
+
+    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
+        """Add forced tokens to the decodes of these indices. ``beside_prompts``: the step may have prompts too."""
+        if followed and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
+            forced = sum([chunks[index].sequence.num_uncomputed for index in followed])
+            if forced < len(chunks):
+                return
+        for index in followed:
+            chunk = chunks[index]
+            if room.is_full or chunk.sequence.row is None:
+                continue
+            most = min(room.tokens_for(chunk.sequence), room.longest - 1, chunk.sequence.num_uncomputed)
+            more = self._kv_cache.slots_after(chunk, most)
+            if more > 0:
+                room.spend(Chunk(chunk.sequence, chunk.end, more))
+                chunks[index] = self._count(Chunk(chunk.sequence, chunk.start, chunk.length + more))
 
     def _room(self, online: list[Chunk], *, background: bool) -> StepBudget:
         """Of a step with these chunks, for one class."""
@@ -192,7 +218,11 @@ class StepPlanner:
 
     def _plan(self, sequence: Sequence, budget: int) -> Chunk:
         """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
-        chunk = Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
+        return self._count(Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget)))
+
+    def _count(self, chunk: Chunk) -> Chunk:
+        """Count a chunk as computed, and its sample as pending."""
+        sequence = chunk.sequence
         self._kv_cache.advance(chunk)
         if chunk.samples:
             sequence.num_pending += 1

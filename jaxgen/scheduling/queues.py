@@ -219,6 +219,6 @@ def _first_starved(line: list[Sequence], now: float) -> Sequence | None:
     for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=order_key_of) :]:
         if sequence.level is not Level.BEST_EFFORT or sequence.deadline > now:
             return None
-        if sequence.row is None or sequence.num_uncomputed > 1:
+        if sequence.row is None or not sequence.is_decode:
             return sequence
     return None

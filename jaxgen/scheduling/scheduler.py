@@ -215,6 +215,19 @@ class Scheduler:
             outcomes.append(Outcome(sequence, index, token, reason))
         return outcomes
 
+    def force(self, sequence: Sequence, token: int) -> FinishReason | None:
+        """Append a token to a living sequence, which may have no other next; return why it ends there, if it does.
+
+        The token is computed with the one before it if a step has room. None of its tokens may be pending.
+        """
+        assert sequence.num_pending == 0, "what may come next is known once the last token is"
+        self._kv_cache.take_forced(sequence, token)
+        self._queues.touch(sequence)
+        reason = sequence.stop_reason()
+        if reason is not None:
+            self._end(sequence, reason)
+        return reason
+
     def restored(self, restore: Restore, *, whole: bool) -> None:
         """What a plan's restore brought is in the cache, or, if not ``whole``, will not be: then it is computed."""
         sequence = restore.sequence

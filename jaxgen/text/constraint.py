@@ -35,7 +35,7 @@ class Constraint:
         self._params = params
         self._unfinished = _Unfinished(words)
         allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
-        self._never = ~_bits(allowed, vocab_size) | _bits(self._unfinished.completing_at_once, vocab_size)
+        self._ever = _bits(allowed, vocab_size) & ~_bits(self._unfinished.completing_at_once, vocab_size)
         self._ending = _bits(ending, vocab_size)
         self._vocab_size = vocab_size
         self._num_tokens = 0
@@ -43,6 +43,15 @@ class Constraint:
         """Whether the allowed tokens depend on the tokens so far."""
         self.mask = self._allowed()
         """Allowed next tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
+
+    @property
+    def only_token(self) -> int | None:
+        """The allowed next token, if there is exactly one that depends on the tokens so far; else None."""
+        if not self.changes or np.count_nonzero(self.mask) != 1:
+            return None
+        word = int(np.flatnonzero(self.mask)[0])
+        bits = int(self.mask[word]) & 0xFFFFFFFF
+        return None if bits & (bits - 1) else 32 * word + bits.bit_length() - 1
 
     @property
     def source(self) -> str:
@@ -62,11 +71,9 @@ class Constraint:
             self.mask = self._allowed()
 
     def _allowed(self) -> np.ndarray:
-        mask = ~self._never
-        if self.grammar is not None:
-            mask &= self.grammar.mask
+        mask = self._ever if self.grammar is None else self._ever & self.grammar.mask
         if completing := self._unfinished.completing():
-            mask &= ~_bits(completing, self._vocab_size)
+            mask = mask & ~_bits(completing, self._vocab_size)
         if not mask.any():
             self.error = "no token is left that every field of the request allows"
         if self._num_tokens >= self._params.min_tokens:
@@ -103,7 +110,7 @@ class _Unfinished:
 
 
 def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
-    """Advance each of several constraints by a token, their grammars in parallel; set ``error`` where that fails."""
+    """Advance each of several constraints by a token, their grammars together; set ``error`` where that fails."""
     advance([(constraint.grammar, token) for constraint, token in taken if constraint.grammar is not None])
     for constraint, token in taken:
         constraint.take(token)
@@ -127,6 +134,10 @@ class Constraints:
         """
         length = 0 if params.grammar is None else len(params.grammar.text)
         return shared().submit(caller, lambda helper: self._start(params, answer, helper), length)
+
+    def prepare(self) -> "Future[None]":
+        """Make what the first constraint with a grammar would wait for. Constraints asked for meanwhile wait for it."""
+        return shared().prepare(self._grammars.prepare)
 
     def _start(self, params: SamplingParams, answer: Sequence[int], helper: Helper) -> Constraint:
         allowed = params.allowed_token_ids or ()

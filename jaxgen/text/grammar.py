@@ -32,9 +32,14 @@ MAX_KEPT = 32
 MAX_LENGTH = 2**17
 """Longest grammar, in characters."""
 
+PARALLEL = 64
+"""Fewest states that are advanced by several threads. One takes 10 to 30 microseconds; threads that must first find
+a core beside a step of a CPU take milliseconds."""
+
 COMPILE_SECONDS = 10
 """Longest time in which a helper compiles a grammar, once it has begun."""
 
+_LEAST = 'start: "a"'
 _MESSAGE_LENGTH = 300
 _LARK = re.compile(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:)")
 """What is found in Lark; a grammar without it is GBNF. llguidance's own pattern looks past line breaks, in a time
@@ -60,18 +65,24 @@ class GrammarState:
 
 
 def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
-    """Advance each of several states by a token, in parallel, and set ``error`` where that fails."""
+    """Advance each of several states by a token, many in parallel, and set ``error`` where that fails."""
     if not taken:
         return
-    from llguidance.numpy import fill_next_token_bitmask_par
+    from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
-    followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
+    parallel = len(taken) >= PARALLEL
+    if parallel:
+        followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
+    else:
+        followed = [state.matcher.consume_token(token) for state, token in taken]
     going_on = [state for (state, _), ok in zip(taken, followed, strict=True) if ok]
     masks = np.zeros((len(going_on), len(taken[0][0].mask)), np.int32)
-    if going_on:
+    if parallel and going_on:
         fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
-    for state, mask in zip(going_on, masks, strict=True):
-        state.mask = mask
+    for index, state in enumerate(going_on):
+        if not parallel:
+            fill_next_token_bitmask(state.matcher, masks, index)
+        state.mask = masks[index]
     for state, _ in taken:
         if state.matcher.is_error():
             state.error = _first_line(state.matcher.get_error())
@@ -107,6 +118,14 @@ class Grammars:
             compiled = self._compile(grammar, helper)
         matcher, first_mask = compiled
         return GrammarState(matcher.deep_copy(), first_mask)
+
+    def prepare(self, helper: Helper) -> None:
+        """Read the tokenizer in the helper's process and in this one, for which the first grammar would wait.
+
+        Raises what ``Helper.call`` raises.
+        """
+        helper.call(self._checker, "check", _LEAST, seconds=COMPILE_SECONDS)
+        self._own_compiler()
 
     def _compile(self, grammar: Grammar, helper: Helper) -> "_Compiled":
         source = grammar.source

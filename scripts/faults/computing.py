@@ -36,6 +36,22 @@ SAMPLING = (
         ("tests/engine/test_grammars.py::test_one_that_ends_at_max_tokens_has_the_beginning_of_a_text",),
     ),
     Fault(
+        "forced-run-ends-one-token-late",
+        "sampling",
+        "jaxgen/text/constraint.py",
+        "return None if bits & (bits - 1) else",
+        "return None if bits.bit_count() > 2 else",
+        ("tests/engine/test_jump_ahead.py",),
+    ),
+    Fault(
+        "forced-tokens-shift-the-noise",
+        "sampling",
+        "jaxgen/runner/step.py",
+        "piece(batch.rows), piece(batch.context_lens))",
+        "piece(batch.rows), piece(batch.context_lens - jnp.diff(batch.query_starts) + 1))",
+        ("tests/engine/test_jump_ahead.py",),
+    ),
+    Fault(
         "bad-word-looked-for-at-the-beginning",
         "sampling",
         "jaxgen/text/constraint.py",

@@ -76,6 +76,22 @@ SCHEDULER = (
         ("tests/scheduling/test_ends.py",),
     ),
     Fault(
+        "forced-run-beyond-max-tokens",
+        "scheduler",
+        "jaxgen/scheduling/scheduler.py",
+        "        if reason is not None:\n            self._end(sequence, reason)\n        return reason\n",
+        "        return None\n",
+        ("tests/engine/test_jump_ahead.py",),
+    ),
+    Fault(
+        "forced-tokens-in-a-block-that-the-device-has-not",
+        "scheduler",
+        "jaxgen/runner/packer.py",
+        "if offset < chunk.length:  # its last block begins with it",
+        "if offset < chunk.length == 1:",
+        ("tests/engine/test_jump_ahead.py",),
+    ),
+    Fault(
         "preempted-counts-as-computed",
         "scheduler",
         "jaxgen/cache/cache_manager.py",

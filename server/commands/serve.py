@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from jaxgen.server.flags.access import warn_if_open
 from jaxgen.server.flags.serve_options import engine_options, make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.server.log import set_up_logging
+from jaxgen.server.requests import grammars
 from jaxgen.terminal.environment import check_environment
 from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.model_flags import hub_options
@@ -129,6 +131,14 @@ def main(argv: Sequence[str]) -> int:
     return ending.code
 
 
+def prepare_grammars(engine: "AsyncEngine") -> None:
+    """Once the engine is ready, make what the first request with a schema would wait for."""
+    with contextlib.suppress(Exception):  # that it is not ready is told elsewhere
+        engine.wait_ready()
+        engine.prepare_grammars()
+        grammars.prepare()
+
+
 def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
     try:
         config = server_config(args)
@@ -141,4 +151,5 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
     except ConfigError as error:
         return Ending(2, one_line(str(error)))
     engine.start()
+    threading.Thread(target=prepare_grammars, args=(engine,), name="jaxgen-prepare", daemon=True).start()
     return serve_app(engine, app, listener, args.shutdown_timeout, tls)

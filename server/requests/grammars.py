@@ -11,7 +11,7 @@ from jaxgen.processes.helpers import shared
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.structured import closes_objects
-from jaxgen.server.schema.base import SamplingFields
+from jaxgen.server.schema.base import ResponseFormat, SamplingFields
 from jaxgen.text.grammar import COMPILE_SECONDS
 
 _WRITER = Target("jaxgen.server.requests.grammar_writer:GrammarWriter")
@@ -40,6 +40,12 @@ async def call_grammar(
     """Return the grammar of calls of tools; see GrammarWriter. Raises ApiError 400."""
     length = sum(len(str(schema)) for _, schema in tools)
     return str(await _ask("tools", caller, length, "calls", name, tools, tokens, several=several, closed=closed))
+
+
+def prepare() -> None:
+    """Begin to make what the first request with a schema would wait for, aside; it tells no errors."""
+    asked = ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"name": "first", "schema": {}}})
+    shared().prepare(lambda helper: helper.call(_WRITER, "answer", asked, None, seconds=COMPILE_SECONDS, closed=True))
 
 
 async def _ask(source: str, caller: str, length: int, method: str, *arguments: Any, **options: Any) -> Any:

@@ -101,3 +101,33 @@ def test_an_error_is_the_result(bench: Bench) -> None:
     with pytest.raises(KeyError):
         bench.helpers.submit("a", fails).result(SECONDS)
     assert bench.helpers.submit("a", lambda _: 1).result(SECONDS) == 1
+
+
+def test_what_is_prepared_comes_first_and_others_find_its_process(bench: Bench) -> None:
+    may_end, found = Event(), list[Helper]()
+
+    def prepare(helper: Helper) -> None:
+        found.append(helper)
+        assert may_end.wait(SECONDS)
+
+    works = [bench.helpers.prepare(prepare) for _ in range(2)]
+    later = bench.helpers.submit("a", found.append)
+    assert not later.done()
+    may_end.set()
+    for work in works:
+        work.result(SECONDS)
+    later.result(SECONDS)
+    assert len(found) == 3
+    assert len(set(map(id, found))) == 1
+
+
+def test_what_fails_to_be_prepared_holds_nobody_up(bench: Bench) -> None:
+    def fail(_: Helper) -> None:
+        raise ValueError("not here")
+
+    work = bench.helpers.prepare(fail)
+    began, may_end, result = bench.begin("a", "a")
+    may_end.set()
+    assert began.wait(SECONDS)
+    assert result.result(SECONDS) == "a"
+    assert isinstance(work.exception(SECONDS), ValueError)

@@ -74,7 +74,7 @@ def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = R
     """Made once for all configurations that differ in what no program knows of."""
     limits = config.scheduler
     scheduler = SchedulerConfig(limits.token_budget, limits.max_num_seqs, limits.max_model_len)
-    return _compiled_step(model, replace(config, scheduler=scheduler, seed=None, offload=None), kernels)
+    return _compiled_step(model, replace(config, scheduler=scheduler, seed=None, offload=None, run_ahead=True), kernels)
 
 
 _compiled_step = cache(compile_step)

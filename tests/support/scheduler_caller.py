@@ -12,7 +12,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_oracle import PlanOracle
-from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation
+from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation, next_token
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Caller:
         assert [(outcome.index, outcome.token) for outcome in outcomes] == expected
         for outcome in outcomes:
             assert outcome.sequence is plan.chunks[outcome.index].sequence
-            self._check_output(outcome)
+            self._check_output(outcome.sequence, outcome.finish_reason)
+            self._force(outcome)
         self._book.seen["dropped"] += len(sampled) - sum(outcome.token is not None for outcome in outcomes)
 
     def abort(self, name: str) -> None:
@@ -148,10 +149,21 @@ class Caller:
                 self._book.seen[f"token of one {chunk.sequence.status}"] += chunk.samples
                 yield index, token
 
-    def _check_output(self, outcome: Outcome) -> None:
-        sequence = outcome.sequence
+    def _force(self, outcome: Outcome) -> None:
+        """Up to three tokens that may follow alone, where a constraint has followed a token."""
+        sequence, reason = outcome.sequence, outcome.finish_reason
+        if sequence.constraint is None or outcome.token is None:
+            return
+        for _ in range(sum(sequence.tokens) % 4):
+            if reason is not None:
+                break
+            self._book.seen[f"forced on one {sequence.status}"] += 1
+            reason = self._book.scheduler.force(sequence, next_token(sequence.tokens))
+            self._check_output(sequence, reason)
+
+    def _check_output(self, sequence: Sequence, finish_reason: FinishReason | None) -> None:
         tokens, reason = full_recomputation(sequence.request)
         assert sequence.tokens == tokens[: len(sequence.tokens)]
-        assert (outcome.finish_reason is None) is (len(sequence.tokens) < len(tokens))
-        if outcome.finish_reason is not None:
+        assert (finish_reason is None) is (len(sequence.tokens) < len(tokens))
+        if finish_reason is not None:
             self._book.end(sequence, reason)

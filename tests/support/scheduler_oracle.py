@@ -175,7 +175,9 @@ class PlanOracle:
             assert chunk.start < end <= tokens
             assert chunk.samples is (end == tokens and sequence.params.max_tokens > 0)
             assert sequence.num_tokens == tokens + chunk.samples
-            assert len(sequence.block_table) == book.blocks(tokens)
+            held = len(sequence.block_table)
+            assert held == book.blocks(tokens) or (sequence.num_forced and book.blocks(end) <= held)
+            book.seen["forced tokens in a chunk"] += chunk.length > 1 >= tokens - computed - sequence.num_forced
 
     def _check_background(self, plan: StepPlan) -> None:
         """It has what is left, in its bounds, and makes no step wide that would be narrow."""
@@ -216,9 +218,9 @@ class PlanOracle:
     ) -> None:
         """Who decodes never is; prompts are for those before them, which take all the step."""
         book = self._book
-        assert all(progress[s][1] - progress[s][0] > 1 for s in idle)
+        assert all(progress[s][1] - progress[s][0] > 1 + s.num_forced for s in idle)
         online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
-        pieces = [c for c in online if progress[c.sequence][1] - progress[c.sequence][0] > 1]
+        pieces = [c for c in online if progress[c.sequence][1] - progress[c.sequence][0] > 1 + c.sequence.num_forced]
         prompts = [c.sequence for c in pieces]
         most = book.most_prompt_tokens
         assert most is None or sum(c.length for c in pieces) <= most
@@ -266,7 +268,8 @@ class PlanOracle:
                 continue
             restore = chunk.sequence.restore
             ends = {restore.start} if restore is not None else {start for start, _ in book.landed[chunk.sequence]}
-            assert chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
+            whole = chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
+            assert whole or chunk.end >= chunk.sequence.num_tokens - chunk.sequence.num_forced
         if (
             not still
             or still[0].num_pending

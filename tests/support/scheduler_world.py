@@ -149,9 +149,10 @@ class Device:
 
     def _write(self, chunk: Chunk) -> list[int]:
         sequence, tokens, table = self._row(chunk)
-        if chunk.length == 1 and chunk.start == len(table) * self._block_size:
-            table.append(sequence.block_table[chunk.start // self._block_size])
+        if chunk.end > len(table) * self._block_size:
+            table.append(sequence.block_table[(chunk.end - 1) // self._block_size])
         assert table == sequence.block_table
+        tokens += sequence.tokens[len(tokens) : chunk.end]
         slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
         for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):
             self.slots[slot] = self.inputs[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])

@@ -33,7 +33,7 @@ class _Recorded(NamedTuple):
 class Backlog:
     """Sums over the sequences that run or wait, and the prefixes that they will bring.
 
-    A sequence *wants* while it waits, or runs with more than one token left to compute: then it is in the sums. What
+    A sequence *wants* while it waits, or runs and does not decode: then it is in the sums. What
     changes a sequence touches it, and ``settle``, before a step and any question, records the touched ones anew. So a
     question costs what has changed, and the square root of what waits.
     """
@@ -150,7 +150,7 @@ class Backlog:
         """Return whether it wants."""
         level, tenant = sequence.level, sequence.request.tenant
         waits = sequence.row is None
-        work = self.work_of(sequence) if waits or sequence.num_uncomputed > 1 else None
+        work = self.work_of(sequence) if waits or not sequence.is_decode else None
         service = sequence.service
         promises = None if service.inter_token_seconds is None else service
         given_up = service.name if waits and sequence.targets_dropped else None

@@ -141,10 +141,13 @@ class ServicePolicy(Fifo):
         """The first of each tenant that has no row."""
         return self.queues.rows.owed(most)
 
-    def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
+    def limit_prompts(
+        self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
+    ) -> None:
         """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
         early may lengthen steps."""
-        if self.step_time is None or not (prompts or (self.queues.waiting and self._kv_cache.has_row)):
+        begins = self.queues.waiting and self._kv_cache.has_row
+        if self.step_time is None or not (prompts or begins or any_forced):
             return
         budget.cost = self.step_time.wide
         if decodes and self.queues.has(Level.WITH_TARGETS):
@@ -152,7 +155,8 @@ class ServicePolicy(Fifo):
             budget.seconds = time_for_prompts(self.step_time, decodes, start)
         else:
             positions = sum([chunk.start for chunk in decodes])
-            order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
+            waiting = self.queues.waiting if prompts or begins else []
+            order = merge(prompts, islice(waiting, MOST_REGARDED), key=attrgetter("order_key"))
             due = (
                 DuePrompt(s.num_to_compute, s.num_prompt, s.deadline - STARVATION_TIMEOUT_S - self._now)
                 for s in islice(order, MOST_REGARDED)

@@ -30,7 +30,8 @@ def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int)
 
 def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     """Of each time between tokens that was promised to those that decode, the shortest first."""
-    targets = targets_between([chunk.sequence.service for chunk in chunks if chunk.length == 1])
+    decodes = [chunk for chunk in chunks if chunk.length == 1 or chunk.start >= chunk.sequence.num_prompt]
+    targets = targets_between([chunk.sequence.service for chunk in decodes])
     if not targets:
         return []
     tokens = sum([chunk.length for chunk in chunks])
