@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -108,6 +109,39 @@ def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) 
     """On a CPU."""
     device = streamed_device(model, Streaming(whole_groups(part)))
     assert answers(model, device, TURNS) == expected(model)
+
+
+def test_a_context_is_asked_for_when_a_buffer_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a layer computes, the next one's context comes, into what the layer before has released."""
+    order: list[str] = []
+
+    class Output:
+        def __init__(self, layer: int) -> None:
+            self.layer = layer
+
+        def block_until_ready(self) -> None:
+            order.append(f"released {self.layer}")
+
+    def compute(step: Any, layer: int, incoming: None) -> None:
+        order.append(f"dispatched {layer}")
+        step.x = Output(layer)
+
+    def end(step: Any) -> StepOutput:
+        raise RuntimeError("no step is sampled here")
+
+    device = object.__new__(LayerwiseRunner)
+    device._layers = ({},) * 4
+    monkeypatch.setattr(device, "stream", SimpleNamespace(traffic=None), raising=False)
+    monkeypatch.setattr(device, "begin", lambda plan, narrow: SimpleNamespace())
+    monkeypatch.setattr(device, "ask", lambda step, layer: order.append(f"asked {layer}"))
+    monkeypatch.setattr(device, "compute", compute)
+    monkeypatch.setattr(device, "end", end)
+    with pytest.raises(RuntimeError, match="no step"):
+        device.run(StepPlan(()))
+    assert order == [
+        *("asked 0", "asked 1", "dispatched 0", "released 0", "asked 2", "dispatched 1"),
+        *("released 1", "asked 3", "dispatched 2", "dispatched 3"),
+    ]
 
 
 def test_a_split_without_overlap_says_where_its_time_went() -> None:
