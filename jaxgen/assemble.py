@@ -171,7 +171,7 @@ def load_engine(
     words, texts = read_texts(
         parts.directory,
         parts.model.vocab_size,
-        parts.caches.tokenizers,
+        parts.caches,
         tokenizer=tokenizer,
         chat_template=chat_template,
         generation_config=generation_config,

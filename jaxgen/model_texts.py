@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.identity import digest_of
@@ -61,7 +62,7 @@ def own_texts(model: Path) -> ModelTexts:
 def read_texts(
     model: Path,
     vocab_size: int,
-    cache: Path | None,
+    caches: CacheDirs,
     *,
     tokenizer: str | None = None,
     chat_template: Path | str | None = None,
@@ -71,15 +72,15 @@ def read_texts(
 ) -> tuple[Tokenizer, ModelTexts]:
     """Return the tokenizer and the texts of a model; the arguments are those of ``load_engine``.
 
-    ``cache``: folder of tokenizers; None: none are kept. Raises ConfigError.
+    Tokenizers and what is found out of chat templates are kept in ``caches``. Raises ConfigError.
     """
-    words, directory = _load_tokenizer(model, vocab_size, cache, tokenizer, hub)
-    chat = _chat_format(directory, chat_template, words)
+    words, directory = _load_tokenizer(model, vocab_size, caches.tokenizers, tokenizer, hub)
+    chat = _chat_format(directory, chat_template, words, caches.templates)
     named = read_eos_token_ids(model) | _turn_token_ids(chat_template, words)
     return words, ModelTexts(
         directory,
         chat,
-        named | _other_ends(directory, chat, words, named, vocab_size),
+        named | _other_ends(directory, chat, words, named, vocab_size, caches.templates),
         read_sampling_defaults(model, generation_config),
         read_pooling(model, pooling),
     )
@@ -100,11 +101,13 @@ def _load_tokenizer(
     return tokenizer, directory
 
 
-def _chat_format(directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer) -> ChatFormat | None:
+def _chat_format(
+    directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer, kept: Path | None
+) -> ChatFormat | None:
     """Return the chat template of this name, of this file, or of the model; None: it has none. Raises ConfigError."""
     if isinstance(chat_template, str) and chat_template in TEMPLATE_NAMES:
         return named_format(chat_template, tokenizer)
-    return read_chat_format(directory, None if chat_template is None else Path(chat_template))
+    return read_chat_format(directory, None if chat_template is None else Path(chat_template), kept)
 
 
 def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
@@ -122,14 +125,19 @@ def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> f
 
 
 def _other_ends(
-    directory: Path, chat: ChatFormat | None, tokenizer: Tokenizer, named: frozenset[int], vocab_size: int
+    directory: Path,
+    chat: ChatFormat | None,
+    tokenizer: Tokenizer,
+    named: frozenset[int],
+    vocab_size: int,
+    kept: Path | None,
 ) -> set[int]:
     """Return the tokens that end an answer by the tokenizer's files or by the chat template alone, and log them."""
     eos = read_special_tokens(directory).get("eos_token")
     found = {"the tokenizer's files": None if eos is None else tokenizer.added_token(eos)}
     if chat is not None:
         ends = named | {token for token in found.values() if token is not None}
-        found["the chat template"] = turn_end(chat, tokenizer, ends)
+        found["the chat template"] = turn_end(chat, tokenizer, ends, kept)
     # transformers gives a new id to a token that the tokenizer does not have, which the model never writes
     known = {token: source for source, token in found.items() if token is not None and token < vocab_size}
     others = {token: source for token, source in known.items() if token not in named}

@@ -4,8 +4,10 @@ import gc
 import logging
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -28,7 +30,7 @@ from jaxgen.engine.runners import Compiled, compile_for, program_texts
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.hardware.nvidia import versions
-from jaxgen.identify import identify, sources_digest
+from jaxgen.identify import identify, sources_digest, xla_flags
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import dequantised_bytes, token_budget, tuning_folder, weight_bytes
@@ -38,9 +40,11 @@ from jaxgen.models.dummy import dummy_params
 from jaxgen.models.placement import abstract_packed_params, placing
 from jaxgen.models.prepared_params import read_prepared, write_prepared
 from jaxgen.opening import THREADS
-from jaxgen.sizing.allocation import allocation_of
+from jaxgen.runner.kept_programs import compiler_identity, kept_or_compiled
+from jaxgen.runner.programs import compile_step
+from jaxgen.sizing.compile_to_fit import compile_to_fit
 from jaxgen.sizing.device_memory import DeviceMemory
-from jaxgen.sizing.memory import no_wider, refit, resolve, with_fewer_blocks
+from jaxgen.sizing.memory import no_wider, resolve, with_fewer_blocks
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.progress import show_progress
@@ -91,7 +95,11 @@ class ResolvedModel:
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
-        kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
+        kernels = self._choose_kernels(block_size, progress)
+        return kernels, self._load(kernels, progress)
+
+    def _load(self, kernels: Kernels, progress: bool) -> PackedParams:
+        """Return the parameters in the layout of these kernels. Raises ConfigError."""
         formats = {form for _, form in self.model.weight_formats}
         if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
             logger.warning(
@@ -103,8 +111,8 @@ class ResolvedModel:
             )
         if self.load_format == "dummy":
             logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
-            return kernels, dummy_params(self.model, kernels)
-        return kernels, self._load_params(kernels, progress=progress)
+            return dummy_params(self.model, kernels)
+        return self._load_params(kernels, progress=progress)
 
     def _load_params(self, kernels: Kernels, *, progress: bool) -> PackedParams:
         """Return the parameters, as an earlier start has prepared them if they and all that prepares them are the same.
@@ -135,6 +143,8 @@ class ResolvedModel:
         return weights_digest(self.directory, self.caches.checksums, progress=progress)
 
     def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
+        if self.kernels == "xla":
+            return reference(self.device)
         with ExitStack() as stack:
             folder = self.caches.kernels
             if folder is None:  # native kernels stay in memory when their file is deleted
@@ -193,14 +203,19 @@ class ResolvedModel:
         progress: bool,
     ) -> Engine:
         """Load, compile (twice if the step needs more memory than estimated) and warm up. Raises ConfigError."""
-        kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
-        weights = self.weights_digest(progress=progress)
+        kernels = self._choose_kernels(config.cache.block_size, progress)
         params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
-        with show_progress("compiling the step", None, "program", bar=progress):
+        with ThreadPoolExecutor(1) as beside, show_progress("compiling the step", None, "program", bar=progress):
+            loading = beside.submit(self._load, kernels, progress)
+            if not self.device.is_cpu:
+                loading.result()  # XLA times kernels on a GPU, and takes memory there
             model = self.model.within(config.scheduler.max_model_len)
-            config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
+            compile_ = partial(self._compile, model, kernels)
+            config, compiled = compile_to_fit(options, model, config, compile_, self.memory, params_bytes)
+            params = loading.result()
+        weights = self.weights_digest(progress=progress)
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
         engine = Engine(
@@ -213,6 +228,25 @@ class ResolvedModel:
         return_free_memory()  # compilers and readers of weights leave hundreds of megabytes
         return engine
 
+    def _compile(self, model: ModelConfig, kernels: Kernels, config: EngineConfig) -> Compiled:
+        """Return the programs, as an earlier start has compiled them if all that they are made from is the same."""
+        folder = self.caches.traced
+        if folder is None or not self.device.is_cpu or config.streaming is not None:
+            return compile_for(model, config, kernels)
+        key = {
+            "model": repr(model),
+            "config": repr(config),
+            "kernels": [kernels.name, *kernels.build],
+            "sources": sources_digest(),
+            "versions": versions(("jax", "jaxlib", "flax", "numpy")),
+            "compiler": compiler_identity(),
+            "device": repr(self.device),
+            "environment": _environment(),
+            "flags": xla_flags(os.environ.get("XLA_FLAGS", "")),  # which may name a file of them
+        }
+        path = folder / f"{digest_of(key)}.json"
+        return kept_or_compiled(path, kernels, lambda: compile_step(model, config, kernels))
+
     def _findings(self, config: EngineConfig, identity: Identity) -> Path | None:
         """Return the file for what an engine finds out by running its programs: on this kind of device, with as many
         threads."""
@@ -222,7 +256,7 @@ class ResolvedModel:
             "digest": identity.digest,
             "config": repr(config),
             "device": repr(self.device),
-            "environment": {name: os.environ.get(name) for name in (THREADS, "XLA_FLAGS")},
+            "environment": _environment(),
         }
         return self.caches.starts / f"{digest_of(key)}.json"
 
@@ -242,6 +276,11 @@ class ResolvedModel:
         )
         logger.info("digest %s: engines of the same digest give the same bits", identity.digest)
         return identity
+
+
+def _environment() -> dict[str, str | None]:
+    """Return the environment variables that change XLA's programs and their times."""
+    return {name: os.environ.get(name) for name in (THREADS, "XLA_FLAGS")}
 
 
 def _is_out_of_memory(error: jax.errors.JaxRuntimeError) -> bool:
@@ -265,25 +304,3 @@ def _open_kv_events(options: EngineOptions) -> BlockEventSink | None:
     with naming_extras(KV_EVENTS_FLAG):
         from jaxgen.kv_events.publisher import ZmqPublisher
     return ZmqPublisher(config)
-
-
-def compile_to_fit(
-    options: EngineOptions,
-    model: ModelConfig,
-    config: EngineConfig,
-    kernels: Kernels,
-    memory: DeviceMemory,
-    params_bytes: int,
-) -> tuple[EngineConfig, Compiled]:
-    """Compile the step; if the program's temporaries are larger than estimated, plan and compile again.
-
-    The context length stays as it was planned first. Raises ConfigError if it does not fit.
-    """
-    compiled = compile_for(model, config, kernels)
-    sizes = {"params_bytes": params_bytes, "temporary_bytes": compiled.temporary_bytes}
-    fitting = refit(options, model, config, memory, **sizes)
-    if fitting != config:
-        logger.info("a step needs more memory than estimated: compiling again, with fewer KV blocks")
-        compiled = compile_for(model, fitting, kernels)
-    logger.info("device memory: %s", allocation_of(model, fitting, memory, **sizes).title(memory))
-    return fitting, compiled

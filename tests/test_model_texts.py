@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.model_texts import ModelTexts, own_texts, read_texts
 from jaxgen.text import turn_end
@@ -101,13 +102,13 @@ def test_answers_end_where_tokenizer_or_template_say(
     caplog.set_level("INFO")
     directory = chat_model(tmp_path / "model", template, **files)
     own = read_eos_token_ids(directory)
-    _, texts = read_texts(directory, 386, None)
+    _, texts = read_texts(directory, 386, CacheDirs())
     assert texts.eos_token_ids == own | others
     assert ("answers also end with <|im_end|>" in caplog.text) == bool(others)
 
 
 def test_a_token_that_is_not_special_ends_a_turn_too(tmp_path: Path) -> None:
-    _, texts = read_texts(chat_model(tmp_path / "model", CHATML, special=False), 386, None)
+    _, texts = read_texts(chat_model(tmp_path / "model", CHATML, special=False), 386, CacheDirs())
     assert 384 in texts.eos_token_ids
 
 
@@ -116,13 +117,13 @@ def test_another_tokenizer_or_template_brings_its_end(tmp_path: Path) -> None:
     other = chat_model(tmp_path / "other", "", tokenizer_config={"eos_token": "<|im_end|>"})
     file = tmp_path / "chat.jinja"
     file.write_text(CHATML)
-    assert 384 not in read_texts(model, 386, None)[1].eos_token_ids
-    assert 384 in read_texts(model, 386, None, tokenizer=str(other))[1].eos_token_ids
-    assert 384 in read_texts(model, 386, None, chat_template=file)[1].eos_token_ids
+    assert 384 not in read_texts(model, 386, CacheDirs())[1].eos_token_ids
+    assert 384 in read_texts(model, 386, CacheDirs(), tokenizer=str(other))[1].eos_token_ids
+    assert 384 in read_texts(model, 386, CacheDirs(), chat_template=file)[1].eos_token_ids
 
 
 def test_a_template_that_names_an_end_is_not_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering imports transformers, which costs each start half a second."""
     monkeypatch.setattr(turn_end, "AsideTemplate", None)
     directory = chat_model(tmp_path / "model", CHATML, generation_config={"eos_token_id": [1, 384]})
-    assert 384 in read_texts(directory, 386, None)[1].eos_token_ids
+    assert 384 in read_texts(directory, 386, CacheDirs())[1].eos_token_ids

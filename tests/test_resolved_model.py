@@ -1,7 +1,8 @@
-"""An engine whose device runs out of memory as it starts is built once more, with fewer blocks."""
+"""An engine whose device runs out of memory is built once more; kept programs have the name of what they are of."""
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 
 from jaxgen import resolved_model
 from jaxgen.assemble import find_parts
+from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.errors import NoRoomError
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.model_texts import own_texts
 from jaxgen.resolved_model import ResolvedModel
+from jaxgen.runner.programs import CompiledStep
 from jaxgen.sizing.allocation import LEAST_SLACK
 from jaxgen.sizing.device_memory import DeviceMemory
 from tests.support.goldens import GOLDENS
@@ -48,6 +52,8 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedModel:
     return replace(found, memory=DeviceMemory("gpu", found.params_bytes + 4 * LEAST_SLACK))
 
 
+COMPILED = object.__new__(CompiledStep)
+"""Of which nothing is asked."""
 OPTIONS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 12_000, "token_budget": 12_000}
 
 
@@ -100,3 +106,63 @@ def test_other_errors_of_a_device_are_not_tried_again(parts: ResolvedModel, monk
     with pytest.raises(jax.errors.JaxRuntimeError, match="ILLEGAL"):
         build(parts, monkeypatch, tries)
     assert len(tries.configs) == 1
+
+
+def test_the_name_of_kept_programs_has_all_that_they_are_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of one of them is another file, and the same again is the same file."""
+    paths: list[Path] = []
+
+    def noted(path: Path, *_: object) -> CompiledStep:
+        paths.append(path)
+        return COMPILED
+
+    monkeypatch.setattr(resolved_model, "kept_or_compiled", noted)
+    parts = find_parts(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
+    config, native = parts.resolve(EngineOptions(num_blocks=64)), replace(REFERENCE, build=(("library", "one"),))
+
+    def name(*, model: Any = parts.model, kernels: Kernels = native, config: EngineConfig = config) -> Path:
+        parts._compile(model, kernels, config)
+        return paths[-1]
+
+    def other(of: str, *_: object) -> Any:
+        return "other" if of == "sources_digest" else {"other": "other"}
+
+    names = {name()}
+    assert name() in names
+    names.add(name(model=replace(parts.model, max_position=99)))
+    names.add(name(kernels=replace(native, name="other")))
+    names.add(name(kernels=replace(native, build=(("library", "two"),))))
+    names.add(name(config=replace(config, narrow_width=3)))
+    with monkeypatch.context() as changed:
+        changed.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+        names.add(name())
+    with monkeypatch.context() as changed:
+        file = tmp_path / "flags"
+        changed.setenv("XLA_FLAGS", str(file))
+        for flag in ("true", "false"):
+            file.write_text(f"--xla_cpu_enable_fast_math={flag}")
+            names.add(name())
+    with monkeypatch.context() as changed:
+        changed.setenv("NPROC", "1")
+        names.add(name())
+    with jax.default_matmul_precision("float32"):
+        names.add(name())
+    for of in ("sources_digest", "versions", "compiler_identity"):
+        with monkeypatch.context() as changed:
+            changed.setattr(resolved_model, of, partial(other, of))
+            names.add(name())
+    assert len(names) == 13
+    assert name() in names
+
+
+def test_programs_of_a_gpu_and_without_a_cache_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolved_model, "compile_for", lambda *_: COMPILED)
+    parts = find_parts(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
+    config = parts.resolve(EngineOptions(num_blocks=64))
+    for other in (
+        replace(parts, caches=CacheDirs()),
+        replace(parts, device=replace(parts.device, platform="gpu")),
+    ):
+        assert other._compile(parts.model, REFERENCE, config) is COMPILED

@@ -15,6 +15,7 @@ from jaxgen.core.model_info import ChatFormat
 from jaxgen.processes.helper import Target
 from jaxgen.processes.helpers import shared
 from jaxgen.text.named_templates import TEMPLATE_NAMES
+from jaxgen.text.template_cache import kept_answer
 
 TEMPLATE_FILE = "chat_template.jinja"
 PROCESSOR_TEMPLATE_FILE = "chat_template.json"
@@ -26,10 +27,11 @@ _TOKENS_MAP = "special_tokens_map.json"
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
-def read_chat_format(directory: Path, template: Path | None = None) -> ChatFormat | None:
+def read_chat_format(directory: Path, template: Path | None = None, kept: Path | None = None) -> ChatFormat | None:
     """Return the chat template: ``template``, else that of chat_template.jinja, chat_template.json or
     tokenizer_config.json, or None.
 
+    ``kept``: the folder of what earlier starts found out of templates, if any.
     The latter three may come with a second template for conversations with tools. Raises ConfigError that names a file
     that cannot be read, and a template with a syntax error.
     """
@@ -40,13 +42,13 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
             names = ", ".join(TEMPLATE_NAMES)
             raise ConfigError(f"--chat-template {template} is not a file or one of the built-in templates: {names}")
         text = _read_text(template)
-        _check_syntax(text, f"--chat-template {template}")
+        _check_syntax(text, f"--chat-template {template}", kept)
         return ChatFormat(text, tokens)
     of_processor = _read_config(directory / PROCESSOR_TEMPLATE_FILE)
     found = _in_config(config.get("chat_template")) | _in_config(of_processor.get("chat_template"))
     found |= _in_files(directory)
     for name in found.keys() & {DEFAULT, WITH_TOOLS}:
-        _check_syntax(found[name], f"{directory} ({name})")
+        _check_syntax(found[name], f"{directory} ({name})", kept)
     default = found.get(DEFAULT)
     return None if default is None else ChatFormat(default, tokens, found.get(WITH_TOOLS))
 
@@ -106,10 +108,15 @@ class _Generation(Extension):
         return list(body)
 
 
-def _check_syntax(text: str, source: str) -> None:
-    """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile.
+def _check_syntax(text: str, source: str, kept: Path | None = None) -> None:
+    """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile."""
+    kept_answer(kept, {"compiles": text}, lambda: _compiled(text, source))
 
-    A helper process compiles it, since Jinja computes what is constant in it (``10 ** 10 ** 8``).
+
+def _compiled(text: str, source: str) -> str:
+    """Return "yes", or raise as ``_check_syntax`` does.
+
+    A helper process compiles the template, since Jinja computes what is constant in it (``10 ** 10 ** 8``).
     """
     work = shared().submit("", lambda helper: helper.call(_COMPILER, "fault", text, seconds=_COMPILE_SECONDS))
     try:
@@ -119,6 +126,7 @@ def _check_syntax(text: str, source: str) -> None:
         raise ConfigError(f"{source}: the chat template takes too {what} to compile") from error
     if fault is not None:
         raise ConfigError(f"{source}: the chat template has an error in line {fault[0]}: {fault[1]}")
+    return "yes"
 
 
 class TemplateCompiler:

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 FOLDERS = {
     "compiled": "v1",
-    "tokenizers": "v2",
+    "tokenizers": "v3",
     "tuning": "v2",
     "kernels": "v1",
     "proofs": "v2",
@@ -21,6 +21,8 @@ FOLDERS = {
     "packaged": "v1",
     "starts": "v1",
     "prepared": "v1",
+    "traced": "v1",
+    "templates": "v1",
 }
 """The folders of CacheDirs, and the version of each. All but the compiled have a seal, see jaxgen.core.kept_files."""
 
@@ -50,6 +52,10 @@ class CacheDirs:
     """What an engine found out before its first request, see jaxgen.engine.findings."""
     prepared: Path | None = None
     """Weights as a CPU's programs read them, see jaxgen.models.prepared_params."""
+    traced: Path | None = None
+    """Names of the compiled programs of a CPU's steps, see jaxgen.runner.kept_programs."""
+    templates: Path | None = None
+    """What was found out of chat templates, see jaxgen.text.template_cache."""
 
 
 def default_cache_dir() -> Path | None:

@@ -86,6 +86,19 @@ def named_by(key: Any, digits: int = 20) -> str:
     return f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:digits]}.json"
 
 
+def make_room(folder: Path, size: int, most: int) -> None:
+    """Remove the files used least recently until ``size`` more bytes are no more than ``most``. Raises OSError."""
+    found: list[tuple[float, int, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process has renamed or removed it
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    for _, used, path in sorted(found, reverse=True):
+        size += used
+        if size > most:
+            path.unlink(missing_ok=True)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxgen.core.kept_files import make_room
 from jaxgen.models import PackedParams
 
 logger = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ def read_prepared(path: Path, shapes: PackedParams) -> PackedParams | None:
     try:
         with path.open("rb") as file:
             whole = os.fstat(file.fileno()).st_size == size + _SEAL
-            memory = _read(file.fileno(), size) if whole else None
-            if memory is None or file.read(_SEAL) != _digest(memory, size):
+            found = _read(file.fileno(), size) if whole else None
+            if found is None or file.read(_SEAL) != found[1]:
                 logger.warning("%s is damaged: the weights are loaded from the model's files", path)
                 path.unlink(missing_ok=True)
                 return None
@@ -53,6 +55,7 @@ def read_prepared(path: Path, shapes: PackedParams) -> PackedParams | None:
     except OSError as error:
         logger.warning("%s cannot be read (%s): the weights are loaded from the model's files", path, error)
         return None
+    memory, _ = found
     arrays = [
         np.frombuffer(memory, leaf.dtype, prod(leaf.shape), start).reshape(leaf.shape)
         for leaf, start in zip(leaves, starts, strict=True)
@@ -70,7 +73,7 @@ def write_prepared(path: Path, params: PackedParams) -> None:
         if size > MAX_BYTES or size > shutil.disk_usage(path.parent).free // 2:
             logger.debug("the prepared weights are not kept: they have %d MiB", size >> 20)
             return
-        _make_room(path.parent, size)
+        make_room(path.parent, size, MAX_BYTES)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
         partial, digest, written = Path(name), hashlib.sha256(), 0
         with os.fdopen(number, "wb") as file:
@@ -100,30 +103,22 @@ def _places(leaves: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> tuple[list[in
     return starts, end
 
 
-def _read(file: int, size: int) -> mmap.mmap | None:
-    """Return memory with the first ``size`` bytes of a file, in large pages if there are; None: the file has fewer."""
+def _read(file: int, size: int) -> tuple[mmap.mmap, bytes] | None:
+    """Return memory with the first ``size`` bytes of a file, in large pages if there are, and their SHA-256.
+
+    None: the file has fewer. A thread hashes each piece while the next ones are read.
+    """
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-    view, done = memoryview(memory), 0
-    while done < size:
-        count = os.preadv(file, [view[done : min(done + _PIECE, size)]], done)
-        if count == 0:
-            return None
-        done += count
+    view, done, digest = memoryview(memory), 0, hashlib.sha256()
+    with ThreadPoolExecutor(1) as beside:
+        while done < size:
+            count = os.preadv(file, [view[done : min(done + _PIECE, size)]], done)
+            if count == 0:
+                return None
+            beside.submit(digest.update, view[done : done + count])
+            done += count
     os.lseek(file, size, os.SEEK_SET)
-    return memory
-
-
-def _digest(memory: mmap.mmap, size: int) -> bytes:
-    return hashlib.sha256(memoryview(memory)[:size]).digest()
-
-
-def _make_room(folder: Path, size: int) -> None:
-    """Remove the files used least recently until ``size`` more bytes fit, and what killed processes left."""
-    found = sorted(((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir()), reverse=True)
-    for _, used, path in found:
-        size += used
-        if size > MAX_BYTES:
-            path.unlink(missing_ok=True)
+    return memory, digest.digest()

@@ -65,9 +65,11 @@ class AsideTemplate:
         too long or too much memory to be asked."""
         return self._begin("findings", PROBE_SECONDS).result() or {"without_tools": None, "with_tools": None}
 
-    def after_answer(self) -> str:
-        """Return what the template writes after an answer that is the last message; empty: it shows no answers."""
-        return self._begin("after_answer", chat_template.MAX_SECONDS).result() or ""
+    def after_answer(self) -> str | None:
+        """Return what the template writes after an answer that is the last message; empty: it shows no answers; None:
+        it takes too long or too much memory to be asked."""
+        after: str | None = self._begin("after_answer", chat_template.MAX_SECONDS).result()
+        return after
 
     def _begin(self, method: str, seconds: float) -> "Future[Any]":
         def work(helper: Helper) -> Any:

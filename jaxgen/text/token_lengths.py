@@ -6,7 +6,7 @@ tokenizer whose parts are not known to keep within a bound has none. Host only, 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
@@ -37,6 +37,30 @@ class TokenLengths:
         """Return a number of tokens that ``text`` has at least."""
         length = len(text) if self.spaces else len(text) - sum(map(text.count, _SPACE))
         return -(-length // self.longest)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyFacts:
+    """What must be read from all tokens of a vocabulary: ``size``, the greatest id and one, and their ``lengths``."""
+
+    size: int
+    lengths: TokenLengths | None
+
+    @classmethod
+    def of(cls, backend: tokenizers.Tokenizer) -> "VocabularyFacts":
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        return cls(max(vocabulary.values(), default=-1) + 1, token_lengths(backend, vocabulary))
+
+    @classmethod
+    def read(cls, text: str) -> "VocabularyFacts":
+        """Return what ``to_json`` wrote."""
+        found = json.loads(text)
+        lengths = found["lengths"]
+        return cls(found["size"], None if lengths is None else TokenLengths(**lengths))
+
+    def to_json(self) -> str:
+        """Return the facts as a line of text."""
+        return json.dumps(asdict(self))
 
 
 def token_lengths(backend: tokenizers.Tokenizer, vocabulary: Iterable[str]) -> TokenLengths | None:

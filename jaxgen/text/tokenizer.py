@@ -17,7 +17,7 @@ from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
-from jaxgen.text.token_lengths import most_growth, token_lengths
+from jaxgen.text.token_lengths import VocabularyFacts, most_growth
 from jaxgen.text.tokenizer_files import check_tokenizer_files
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
@@ -40,7 +40,8 @@ class Tokenizer:
     Raises ConfigError for a decoder whose text for a token depends on its neighbours (WordPiece, CTC).
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, facts: VocabularyFacts | None = None) -> None:
+        """``facts``: of its vocabulary; None: they are read from it, a fifth of a second for 262,144 tokens."""
         backend.no_truncation()
         backend.no_padding()
         if (growth := most_growth(backend)) > _MOST_GROWTH:
@@ -48,9 +49,7 @@ class Tokenizer:
                 f"the tokenizer's normalizer makes {growth} characters of one, the limit is {_MOST_GROWTH}"
             )
         self._backend = backend
-        vocabulary = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self._lengths = token_lengths(backend, vocabulary)
+        self.facts = facts or VocabularyFacts.of(backend)
         kinds = set(_decoder_types(backend))
         if unknown := kinds - _LOCAL_DECODERS:
             names, supported = ", ".join(sorted(unknown)), ", ".join(sorted(_LOCAL_DECODERS))
@@ -90,9 +89,15 @@ class Tokenizer:
             raise ConfigError(f"cannot use the tokenizer in {path}: {error}") from error
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """Return the tokenizer that ``to_json`` wrote. Raises the tokenizers library's error for an invalid text."""
-        return cls(tokenizers.Tokenizer.from_str(text))
+    def from_json(cls, text: str, facts: VocabularyFacts | None = None) -> "Tokenizer":
+        """Return the tokenizer that ``to_json`` wrote, and its ``facts``. Raises the tokenizers library's error for an
+        invalid text."""
+        return cls(tokenizers.Tokenizer.from_str(text), facts)
+
+    @property
+    def vocab_size(self) -> int:
+        """The greatest id of a token and one."""
+        return self.facts.size
 
     def to_json(self) -> str | None:
         """Return this tokenizer as text; None if the library's format cannot express it (``split_special_tokens``)."""
@@ -129,7 +134,8 @@ class Tokenizer:
 
     def least_tokens(self, text: str) -> int:
         """Return a number of tokens that ``encode(text)`` has at least, by the characters of ``text``; 0: not known."""
-        return 0 if self._lengths is None else self._lengths.least_tokens(text)
+        lengths = self.facts.lengths
+        return 0 if lengths is None else lengths.least_tokens(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of ``tokens``, without special tokens.

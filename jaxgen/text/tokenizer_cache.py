@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
+from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_files import FAST, check_tokenizer_files
 
@@ -19,20 +20,22 @@ _SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
 def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
     """Load the tokenizer of a model directory, from a copy in the folder ``cache`` (None: no copies) if there is one.
 
-    The copy is used while the directory's text files, transformers and tokenizers are the same. Raises ConfigError.
+    A copy has the facts of the vocabulary in its first line. It is used while the directory's text files, transformers
+    and tokenizers are the same. Raises ConfigError.
     """
     if cache is None:
         return Tokenizer.from_directory(directory)
     kept = cache / f"{text_files_digest(directory)}.json"
     if (text := find(kept, _AGAIN)) is not None:
         try:
-            return Tokenizer.from_json(text)
+            facts, _, text = text.partition("\n")
+            return Tokenizer.from_json(text, VocabularyFacts.read(facts))
         except Exception as error:  # the tokenizers library raises a bare Exception
             logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
     text = tokenizer.to_json()
     if text is not None:
-        keep(kept, text)
+        keep(kept, f"{tokenizer.facts.to_json()}\n{text}")
     return tokenizer
 
 

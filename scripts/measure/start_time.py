@@ -1,15 +1,16 @@
 """Time the starts of ``jaxgen serve`` with an empty cache directory and after that, and tell its memory. Linux only.
 
 .venv/bin/python -m scripts.measure.start_time --starts 3
-.venv/bin/python -m scripts.measure.start_time --tokens 1000 -- --model DIR --num-blocks 400
+.venv/bin/python -m scripts.measure.start_time --tokens 1000 --fill 25600 -- --model DIR --num-blocks 400
 
 A line for each start: seconds until /ready, CPU seconds of the server and of what it started, and resident memory then
-and, with --tokens, after answers of as many tokens in all.
+and, with --tokens, after answers of as many tokens in all, and, with --fill, after prompts of as many.
 """
 
 import argparse
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,27 +20,31 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 SERVE = "import sys; from jaxgen.server.commands.serve import main; sys.exit(main(sys.argv[1:]))"
 PATIENCE = 600.0
 """Seconds that a start may take."""
-ANSWER = 250
-"""Tokens of an answer."""
+ANSWER, PROMPT = 250, 1000
+"""Tokens of an answer, and of a prompt that fills the cache."""
+IDS = 100, 2000
+"""Of the tokens of such a prompt: every model has them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=2, help="servers that start one after the other")
     parser.add_argument("--tokens", type=int, default=0, help="tokens to generate before the memory is told again")
+    parser.add_argument("--fill", type=int, default=0, help="tokens of prompts to send before that is done once more")
     parser.add_argument("--cache-dir", help="directory to begin with; an empty one by default")
     parser.add_argument("serve", nargs="*", metavar="-- FLAGS", help="flags of jaxgen serve")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="jaxgen-start-") as empty:
         for number in range(1, args.starts + 1):
-            print(f"start {number}: {measure(args.serve, args.cache_dir or empty, args.tokens)}", flush=True)
+            print(f"start {number}: {measure(args.serve, args.cache_dir or empty, args.tokens, args.fill)}", flush=True)
 
 
-def measure(flags: list[str], cache_dir: str, tokens: int) -> str:
+def measure(flags: list[str], cache_dir: str, tokens: int, fill: int) -> str:
     """Start a server, and end it; return a line of what was measured."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -54,6 +59,10 @@ def measure(flags: list[str], cache_dir: str, tokens: int) -> str:
             for _ in range(-(-tokens // ANSWER)):
                 generate(base)
             said += f", after {tokens} tokens {resident(server.pid)} MiB"
+        if fill:
+            for _ in range(-(-fill // PROMPT)):
+                send(base, {"prompt": [random.randint(*IDS) for _ in range(PROMPT)], "max_tokens": 1})
+            said += f", after prompts of {fill} {resident(server.pid)} MiB"
         return said
     finally:
         server.send_signal(signal.SIGTERM)
@@ -74,7 +83,10 @@ def wait_ready(server: "subprocess.Popen[bytes]", base: str, began: float) -> No
 
 
 def generate(base: str) -> None:
-    body = {"prompt": f"def main{time.monotonic_ns()}():", "max_tokens": ANSWER, "ignore_eos": True}
+    send(base, {"prompt": f"def main{time.monotonic_ns()}():", "max_tokens": ANSWER, "ignore_eos": True})
+
+
+def send(base: str, body: dict[str, Any]) -> None:
     request = urllib.request.Request(
         f"{base}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

@@ -14,10 +14,11 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
 from jaxgen.engine.recorder import StepTime
-from jaxgen.resolved_model import compile_to_fit
+from jaxgen.engine.runners import compile_for
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.server.benchmark.requests import FIRST_ID
+from jaxgen.sizing.compile_to_fit import compile_to_fit
 from scripts.simulation.load import Due, Load
 from scripts.simulation.record import Recorder
 
@@ -58,7 +59,11 @@ def measured_engine(model: str | None, dtype: DType | Literal["auto"]) -> Iterat
     config = parts.resolve(options)
     with persistent_compilation(parts.caches.compiled):
         kernels, params = parts.load(block_size=config.cache.block_size, progress=False)
-        config, compiled = compile_to_fit(options, parts.model, config, kernels, parts.memory, parts.params_bytes)
+        config, compiled = compile_to_fit(
+            *(options, parts.model, config),
+            lambda fitting: compile_for(parts.model, fitting, kernels),
+            *(parts.memory, parts.params_bytes),
+        )
         yield MeasuredEngine(parts.model, config, params, frozenset(), compiled=compiled)
 
 

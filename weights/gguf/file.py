@@ -17,12 +17,10 @@ from jaxgen.core.quantization import Index
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.files import gguf_parts
-from jaxgen.weights.gguf.header import check_header
+from jaxgen.weights.gguf.header import LongArray, check_header
 from jaxgen.weights.tensors import Array
 
 _MAGIC = b"GGUF"
-_SHORT = 256
-"""Entries of an array that is read with the rest of the metadata. Vocabularies are longer, and read when asked for."""
 _AT_ONCE = 2**22
 """Numbers of a tensor that are dequantised at a time, in float32 with some copies."""
 _DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16"}
@@ -85,8 +83,8 @@ class GgufFile:
         self.path = path
         self.parts = parts
         self._first = readers[0].fields
-        short = {name: field for name, field in self._first.items() if len(field.data) <= _SHORT}
-        self.fields = Fields({name: self._value(name) for name in short}, str(path))
+        self._long = readers[0].long
+        self.fields = Fields({name: self._value(name) for name in self._first if name not in self._long}, str(path))
         if self.fields.count("split.count", 1) not in (0, 1, len(parts)):
             number, count = self.fields.count("split.no", 0) + 1, self.fields.data["split.count"]
             raise ConfigError(
@@ -120,6 +118,8 @@ class GgufFile:
     def _value(self, name: str) -> Any:
         field = self._first[name]
         try:
+            if name in self._long:
+                return self._long[name].read(self.path)
             value = field.contents()
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.path}: {name} is not UTF-8: {error}") from error
@@ -146,8 +146,25 @@ def parts_of_file(path: Path) -> Sequence[Path]:
 
 
 def _reader(path: Path) -> Any:
-    """Return gguf's reader of one file, which has mapped it into memory."""
-    from gguf import GGUFReader
+    """Return gguf's reader of one file, which has mapped it into memory. ``long``: arrays that it left out, by name."""
+    from gguf import GGUFReader, GGUFValueType
+
+    class Reader(GGUFReader):  # type: ignore[misc]  # gguf has no types
+        def __init__(self, long: dict[int, LongArray]) -> None:
+            self._starts = long
+            super().__init__(path)
+            # a field starts with its name, then come 4 bytes of type: its value starts behind the parts of these
+            self.long = {
+                name: long[start]
+                for name, field in self.fields.items()
+                if (start := field.offset + sum(int(part.nbytes) for part in field.parts[:3])) in long
+            }
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+            if (skipped := self._starts.get(orig_offs)) is not None:
+                return skipped.size, [], [], [GGUFValueType.ARRAY]
+            found: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
+            return found
 
     try:
         with path.open("rb") as file:
@@ -157,8 +174,7 @@ def _reader(path: Path) -> Any:
     if start != _MAGIC:
         raise ConfigError(f"{path} is not a GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
     try:
-        check_header(path)
-        reader = GGUFReader(path)
+        reader = Reader(check_header(path))
     # what the package raises for lengths that lead out of the file, and for types it does not know
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         reason = one_line(str(error) or type(error).__name__)

@@ -1,11 +1,16 @@
-"""Check the lengths in the header of a GGUF file before the gguf package, which believes them, reads it. Host only.
+"""Check the lengths in the header of a GGUF file before the gguf package, which believes them, reads it; and read long
+arrays, for which the package makes some objects per entry: seconds for a large vocabulary. Host only.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 MOST_VALUES = 2**16
 """Most metadata, and most tensors, of a file."""
@@ -14,8 +19,11 @@ MOST_ENTRIES = 2**21
 MOST_DEPTH = 4
 """Most arrays that are inside each other."""
 MOST_AXES = 8
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a number, by its type."""
+SHORT = 256
+"""Entries of an array that the package reads with the rest of the metadata. Vocabularies are longer."""
+_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+_SIZES = {kind: np.dtype(name).itemsize for kind, name in _NUMBERS.items()}
+"""Numpy's name of the numbers of a type, and their bytes."""
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = Struct("<I"), Struct("<Q")
 
@@ -24,13 +32,45 @@ class BadHeaderError(ValueError):
     """A header says what its file cannot have."""
 
 
-def check_header(path: Path) -> None:
-    """Raise BadHeaderError for a header whose lengths lead out of the file, or are absurd; OSError.
+@dataclass(frozen=True, slots=True)
+class LongArray:
+    """An array of numbers or strings in a header: ``size`` bytes from ``start`` on, of which its ``count`` entries are
+    the last. ``kind``: of these."""
 
-    Nothing is kept of what is read. A file of another byte order is left to the reader.
+    start: int
+    size: int
+    kind: int
+    count: int
+
+    def read(self, path: Path) -> list[Any]:
+        """Return the entries. Raises UnicodeDecodeError."""
+        with path.open("rb") as file:
+            file.seek(self.start)
+            data = memoryview(file.read(self.size))[_U32.size + _U64.size :]
+        if self.kind in _NUMBERS:
+            numbers: list[Any] = np.frombuffer(data, _NUMBERS[self.kind], self.count).tolist()
+            return numbers
+        return list(self._strings(data))
+
+    def _strings(self, data: memoryview) -> Iterator[str]:
+        start = 0
+        for _ in range(self.count):
+            (length,) = _U64.unpack_from(data, start)
+            start += _U64.size
+            yield str(data[start : start + length], "utf-8")
+            start += length
+
+
+def check_header(path: Path) -> dict[int, LongArray]:
+    """Return the arrays of more than SHORT entries in the header, by where they start.
+
+    Raises BadHeaderError for a header whose lengths lead out of the file, or are absurd; OSError. Nothing else is kept
+    of what is read. A file of another byte order is left to the reader.
     """
     with path.open("rb") as file:
-        _Walk(file, path.stat().st_size).all()
+        walk = _Walk(file, path.stat().st_size)
+        walk.all()
+    return walk.long
 
 
 class _Walk:
@@ -38,8 +78,10 @@ class _Walk:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
+        self._size = size
         self._left = size
         self._entries = 0
+        self.long: dict[int, LongArray] = {}
 
     def all(self) -> None:
         self._skip(4)  # the magic number
@@ -72,15 +114,18 @@ class _Walk:
     def _array(self, depth: int) -> None:
         if depth > MOST_DEPTH:
             raise BadHeaderError(f"its arrays are more than {MOST_DEPTH} deep")
+        start = self._size - self._left
         kind, count = self._number(_U32), self._number(_U64)
         self._entries += count
         if self._entries > MOST_ENTRIES:
             raise BadHeaderError(f"its arrays have {self._entries} entries; at most {MOST_ENTRIES} are read")
         if kind in _SIZES:
             self._skip(count * _SIZES[kind])
-            return
-        for _ in range(count):
-            self._value(kind, depth)
+        else:
+            for _ in range(count):
+                self._value(kind, depth)
+        if depth == 1 and count > SHORT and kind != _ARRAY:
+            self.long[start] = LongArray(start, self._size - self._left - start, kind, count)
 
     def _string(self) -> None:
         self._skip(self._number(_U64))

@@ -43,7 +43,7 @@ def test_two_servers_at_once_and_damage_of_every_file(tmp_path: Path) -> None:
         assert [warnings(server) for server in both] == [[], []]
     before = list(kept_files(cache))
     folders = {path.relative_to(cache).parts[0] for path in before}
-    assert folders == {"compiled", "tokenizers", "kernels", "starts", "prepared"}, (
+    assert folders == {"compiled", "tokenizers", "kernels", "starts", "prepared", "traced", "templates"}, (
         "each kind of file that a start on a CPU writes"
     )
     for path, name in zip(before, cycle(("cut", "another bit"))):

@@ -1,0 +1,32 @@
+"""Keep what helper processes found out of chat templates, so that a start need not wait for one to start and to import
+transformers (about a second). Host only, no jax."""
+
+import json
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.identity import digest_of
+from jaxgen.core.kept_files import find, keep
+
+LIBRARIES = ("jinja2", "transformers")
+"""What compiles and renders templates."""
+
+
+def kept_answer(folder: Path | None, question: Mapping[str, Any], ask: Callable[[], str | None]) -> str | None:
+    """Return what ``ask`` returned at an earlier start, else what it returns now; None is not kept.
+
+    ``folder``: of answers, by the digest of the ``question`` and of the versions of LIBRARIES; None: none are kept.
+    ``question``: all that the answer depends on, as JSON's values. Raises what ``ask`` raises.
+    """
+    if folder is None:
+        return ask()
+    path = folder / f"{digest_of({**question, 'versions': {name: version(name) for name in LIBRARIES}})}.json"
+    text = find(path, "the chat template is compiled and rendered again")
+    if text is not None:
+        return str(json.loads(text))
+    answer = ask()
+    if answer is not None:
+        keep(path, json.dumps(answer))
+    return answer
