@@ -336,7 +336,7 @@ def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
 
 
 def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, dtype: str) -> str | None:
-    from pallas_kernels.gpu.expert_product import supports
+    from pallas_kernels.gpu.expert_tiles import supports
     from pallas_kernels.gpu.expert_weights import supports_codes
 
     if kernels.expert_product is _GPU_EXPERT_PRODUCT:
@@ -406,7 +406,7 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
 
 _PROVING = (
     *("tools/prove_kernels.py", "kernels/choice.py", "models/attention.py", "models/batch.py", "models/kv_cache.py"),
-    *("runner/packer.py", "runner/row_state.py", "arrays.py"),
+    *("runner/packer.py", "runner/row_state.py", "arrays.py", "kernels/coded_weights.py", "core/quantization.py"),
 )
 """Files beside the kernels that the result of a proof depends on."""
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
-from pallas_kernels.gpu.expert_product import expert_product, supports
+from pallas_kernels.gpu.expert_product import expert_product
+from pallas_kernels.gpu.expert_tiles import supports
 from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, Interpret
 from pallas_kernels.quantized_product import GroupedCodes
 

@@ -142,7 +142,6 @@ CASES = (
     Case("expert_product_many_rows", experts, expert_args(2048, 8, 128, 2048, 1536), in_place=False),
     Case("expert_product_gpt_oss_20b", experts, expert_args(64, 4, 32, 2880, 5760), in_place=False),
     Case("expert_product_fp8", experts, expert_args(2048, 8, 128, 2048, 1536, jnp.float8_e4m3fn), in_place=False),
-    Case("expert_product_int8", experts, expert_args(256, 8, 128, 2048, 1536, jnp.int8), in_place=False),
     Case("expert_product_int4", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int4), in_place=False),
     Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
     *(

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from pallas_kernels.expert_product import expert_product_ref
-from pallas_kernels.gpu import expert_product as gpu_expert_product
-from pallas_kernels.gpu.expert_product import COMPUTE, ROWS, STAGES, TILE_K, expert_product
+from pallas_kernels.gpu import expert_tiles
+from pallas_kernels.gpu.expert_product import expert_product
+from pallas_kernels.gpu.expert_tiles import COMPUTE, ROWS, STAGES, TILE_K
 from tests.support.interpreted import RaceError, run
 
 I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741
@@ -136,7 +137,7 @@ def test_other_rows_of_experts(counts: Sequence[int]) -> None:
 def test_tiles_of_128_rows_give_the_same_bits(counts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     args = case(counts)
     wanted = multiplied() if counts == COUNTS else multiply(args)
-    monkeypatch.setattr(gpu_expert_product, "MANY_ROWS", 1)
+    monkeypatch.setattr(expert_tiles, "MANY_ROWS", 1)
     np.testing.assert_array_equal(multiply(args), wanted)
 
 
