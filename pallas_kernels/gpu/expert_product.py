@@ -172,12 +172,13 @@ class _Pipe:
 
     def _numbers(self, stage: Int[Array, ""], k: Int[Array, ""], warpgroup: Int[Array, ""]) -> Ref:
         """The weight in shared memory that a wgmma reads. Of codes the numbers are made in a tile that the wgmma before
-        the last has read, which has ended."""
+        the last has read. Each warp has waited for its own part of that wgmma, and here for the other warps."""
         codes, weight = self.shape.codes, self.weight.at[stage, warpgroup]
         if codes is None:
             return weight
         wide, *scales = self.of_codes
         tile = wide.at[warpgroup, lax.rem(k, jnp.int32(WIDE))]
+        plgpu.commit_smem()  # a barrier of the warpgroup
         put(tile, codes.numbers(weight[...], *(one.at[stage, warpgroup] for one in scales)))
         plgpu.commit_smem()
         return tile
