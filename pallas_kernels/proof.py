@@ -102,31 +102,44 @@ def prove_copies(
     assert np.array_equal(np.asarray(got), want), "scattered blocks are wrong"
 
 
+Weights = Callable[[np.ndarray], tuple[Any, Callable[[int, np.ndarray], np.ndarray]]]
+"""(which experts have rows) -> weights of all, with NaN in those of the others, and a function (expert, columns) -> the
+numbers [columns, inputs] of some of its outputs in float64."""
+
+
 def prove_expert_product(
-    expert_product: Callable[..., Any], *, experts: int, inputs: int, outputs: int, rows: int, dtype: str
+    expert_product: Callable[..., Any],
+    *,
+    experts: int,
+    inputs: int,
+    outputs: int,
+    rows: int,
+    dtype: str,
+    weights: Weights | None = None,
 ) -> None:
     """Multiply rows with the weights of their experts; raise AssertionError if a result is wrong.
+
+    ``weights``: None: numbers of ``dtype``.
 
     Some rows are of no expert, and some experts have no rows: these are NaN. Then fewer rows of each expert are
     multiplied, at other places and perhaps in other tiles, and must have the same bits.
     """
-    keys = jax.random.split(jax.random.key(0))
     counts = _rows_of_experts(experts, rows)
     starts = np.cumsum([0, *counts], dtype=np.int32)
-    x = jax.random.normal(keys[0], (rows, inputs), dtype).at[starts[-1] :].set(jnp.nan)
-    weights = _expert_weights(keys[1], jnp.asarray(counts > 0), outputs, inputs, dtype)
+    x = jax.random.normal(jax.random.key(0), (rows, inputs), dtype).at[starts[-1] :].set(jnp.nan)
+    made, numbers = (weights or _plain_weights(outputs, inputs, dtype))(counts > 0)
     product = jax.jit(expert_product)
-    got = np.asarray(product(x, weights, jnp.int32(0), jnp.asarray(starts)))[: starts[-1]]
+    got = np.asarray(product(x, made, jnp.int32(0), jnp.asarray(starts)))[: starts[-1]]
     assert np.isfinite(got).all(), "a product of experts gives numbers that are not finite"
     columns = np.unique(np.linspace(0, outputs - 1, _COMPARED_COLUMNS).astype(int))
     for expert in np.argsort(-counts, kind="stable")[:_COMPARED_EXPERTS]:
         of_expert = slice(starts[expert], starts[expert + 1])
-        weight = rounded(weights[0, expert, columns], dtype)
-        error = np.abs(got[of_expert, columns] - rounded(x[of_expert], dtype) @ weight.T).max(initial=0.0)
+        wanted = rounded(x[of_expert], dtype) @ numbers(int(expert), columns).T
+        error = np.abs(got[of_expert, columns] - wanted).max(initial=0.0)
         assert error <= _EXPERTS_TOLERANCE, f"a product of experts is wrong by {error} in {dtype}"
     kept = np.flatnonzero(np.arange(starts[-1]) % 3)
     fewer = np.searchsorted(kept, starts).astype(np.int32)
-    again = np.asarray(product(x[kept], weights, jnp.int32(0), jnp.asarray(fewer)))
+    again = np.asarray(product(x[kept], made, jnp.int32(0), jnp.asarray(fewer)))
     assert np.array_equal(again, got[kept]), "a product of experts has other bits among other rows"
 
 
@@ -136,6 +149,14 @@ def _rows_of_experts(experts: int, rows: int) -> np.ndarray:
     owners[: rows // 4] = experts // 2
     owners = owners[(owners % 5 != 4) | (owners == experts // 2)]
     return np.bincount(owners, minlength=experts)
+
+
+def _plain_weights(outputs: int, inputs: int, dtype: str) -> Weights:
+    def make(used: np.ndarray) -> tuple[jax.Array, Callable[[int, np.ndarray], np.ndarray]]:
+        made = _expert_weights(jax.random.key(1), jnp.asarray(used), outputs, inputs, dtype)
+        return made, lambda expert, columns: rounded(made[0, expert, columns], dtype)
+
+    return make
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))

@@ -12,10 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
+from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
@@ -217,8 +217,12 @@ def blackwell_rtx(num_ctas: int) -> Kernels:
 
 
 def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: bool | None = None) -> Kernels:
-    from pallas_kernels.gpu import copy_blocks, expert_product, write_kv
+    from pallas_kernels.gpu import copy_blocks, expert_product, expert_weights, write_kv
     from pallas_kernels.gpu.attention import ragged_paged_attention  # here: importing Mosaic takes time
+
+    def with_experts(product: QuantizedProduct) -> QuantizedProduct:
+        of_experts = partial(expert_weights.coded_expert_product, num_ctas=num_ctas)
+        return replace(product, pack_groups=expert_weights.groups_of_experts, expert_product=of_experts)
 
     options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
     copies = options | {"bulk": bulk if bulk_copies is None else bulk_copies}
@@ -230,8 +234,8 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
         expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else _GPU_EXPERT_PRODUCT,
-        quantized=_GPU_QUANTIZED,
-        floats=_GPU_FLOATS,
+        quantized=with_experts(_GPU_QUANTIZED) if wgmma else _GPU_QUANTIZED,
+        floats=with_experts(_GPU_FLOATS) if wgmma else _GPU_FLOATS,
         compiler_options=COMPILER_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
@@ -323,24 +327,31 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
 
 def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
     """Return the kernels, with XLA's loop and the reason why if their product does not take the model's experts."""
-    if not isinstance(model, DecoderConfig) or model.moe is None:
-        return kernels
-    reason = _expert_trouble(kernels, model)
+    shapes = ExpertShapes.of(model)
+    reason = None if shapes is None else _expert_trouble(kernels, shapes, model.dtype)
     if reason is None:
         return kernels
-    return replace(kernels, expert_product=_GPU_EXPERT_PRODUCT, reason=f"XLA's loop over tiles for experts: {reason}")
+    loops: dict[str, Any] = {"expert_product": _GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
+    return replace(kernels, **loops, reason=f"XLA's loop over tiles for experts: {reason}")
 
 
-def _expert_trouble(kernels: Kernels, model: DecoderConfig) -> str | None:
-    from pallas_kernels.gpu.expert_product import supports
+def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, dtype: str) -> str | None:
+    from pallas_kernels.gpu.expert_tiles import supports
+    from pallas_kernels.gpu.expert_weights import supports_codes
 
     if kernels.expert_product is _GPU_EXPERT_PRODUCT:
         return "the others are for Hopper"
-    shapes = ExpertShapes.of(model)
-    if shapes is None:
-        return "their weights are quantized"
-    reasons = (supports(inputs=width, outputs=out, dtype=model.dtype) for width, out in shapes.products)
-    return next((reason for reason in reasons if reason is not None), None)
+    for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
+        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": dtype}
+        placed = None if form is None else kernels.placed(form)
+        if placed is None:
+            reason = supports(**sizes)
+        else:
+            codes: dict[str, Any] = {"bits": placed.bits, "floats": placed.floats, "group": placed.group}
+            reason = supports_codes(**sizes, **codes, offsets=placed.zeros or placed.minimums or placed.blocks)
+        if reason is not None:
+            return reason
+    return None
 
 
 def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:
@@ -378,20 +389,24 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
     """Raise AssertionError if a product of experts is wrong in a step of ``tokens`` tokens. XLA's is not asked."""
     if kernels.expert_product is _GPU_EXPERT_PRODUCT:
         return
-    for inputs, outputs in shapes.products:
-        proof.prove_expert_product(
-            kernels.expert_product,
-            experts=shapes.experts,
-            inputs=inputs,
-            outputs=outputs,
-            rows=tokens * shapes.per_token,
-            dtype=dtype,
-        )
+    for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
+        placed = None if form is None else kernels.placed(form)
+        sizes: dict[str, Any] = {"experts": shapes.experts, "inputs": inputs, "outputs": outputs}
+        sizes["rows"] = tokens * shapes.per_token
+        if placed is None:
+            proof.prove_expert_product(kernels.expert_product, **sizes, dtype=dtype)
+            continue
+        product = kernels.floats if placed.floats else kernels.quantized
+        assert product is not None
+        group = inputs if placed.group is None else placed.group
+        about: dict[str, Any] = {"bits": placed.bits, "group": group, "out_features": outputs}
+        weights = coded_weights(placed, outputs, inputs, product.pack_codes, product.pack_groups)
+        proof.prove_expert_product(partial(product.expert_product, **about), **sizes, dtype=dtype, weights=weights)
 
 
 _PROVING = (
     *("tools/prove_kernels.py", "kernels/choice.py", "models/attention.py", "models/batch.py", "models/kv_cache.py"),
-    *("runner/packer.py", "runner/row_state.py", "arrays.py"),
+    *("runner/packer.py", "runner/row_state.py", "arrays.py", "kernels/coded_weights.py", "core/quantization.py"),
 )
 """Files beside the kernels that the result of a proof depends on."""
 
@@ -399,7 +414,12 @@ _PROVING = (
 def gpu_sources() -> str:
     """Return a digest of the source files of the GPU kernels and of their proof."""
     kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
-    files = [kernels / "proof.py", *kernels.glob("gpu/**/*.py"), *(package / name for name in _PROVING)]
+    files = [
+        kernels / "proof.py",
+        kernels / "plain_codes.py",
+        *kernels.glob("gpu/**/*.py"),
+        *(package / name for name in _PROVING),
+    ]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

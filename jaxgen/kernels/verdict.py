@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
+from jaxgen.core.quantization import WeightFormat
 
 Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
 
@@ -17,14 +18,23 @@ class ExpertShapes:
     per_token: int
     width: int
     inner: int
+    formats: tuple[WeightFormat | None, WeightFormat | None] = (None, None)
+    """Of the weights of each of the products; None: numbers."""
 
     @classmethod
     def of(cls, model: ModelConfig) -> "ExpertShapes | None":
-        """Return the shapes of a model's experts; None: it has none, or their weights are quantized."""
+        """Return the shapes of a model's experts; None: it has none."""
         moe = model.moe if isinstance(model, DecoderConfig) else None
-        if moe is None or any(".experts." in path for path, _ in model.weight_formats):
+        if moe is None:
             return None
-        return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner)
+        gate_up, down = (model.weight_format(f"layers.mlp.experts.{name}.weight") for name in ("gate_up", "down"))
+        return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner, (gate_up, down))
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "ExpertShapes":
+        """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
+        gate_up, down = (None if one is None else WeightFormat(**one) for one in values["formats"])
+        return cls(**values | {"formats": (gate_up, down)})
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
@@ -93,7 +103,7 @@ class ServedShapes:
         """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
         lists = {name: tuple(values[name]) for name in ("windows", "token_budgets")}
         experts = values["experts"]
-        return cls(**values | lists | {"experts": None if experts is None else ExpertShapes(**experts)})
+        return cls(**values | lists | {"experts": None if experts is None else ExpertShapes.read(experts)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,12 @@ def detail_ms(row: dict[str, Any], name: str) -> str:
     return "" if found is None else number(1e3 * found)
 
 
+def billed_seconds(row: dict[str, Any]) -> float | None:
+    """Return what a step's compiled programs should take, if the row has it."""
+    found: float | None = (row.get("detail", {}).get("bill") or {}).get("seconds")
+    return found
+
+
 def ms_of(seconds: float | None) -> str:
     return "" if seconds is None else number(1e3 * seconds)
 

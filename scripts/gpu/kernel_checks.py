@@ -216,7 +216,7 @@ def check_partial_recompute(function: Kernel) -> Run:
 def check_expert_product(product: Kernel) -> Run:
     """Compare with float64, with experts without rows; a row must have the same bits among fewer rows. All of these
     are enough for the tiles of many rows, the fewer are not."""
-    shapes = {"experts": 12, "inputs": 448, "outputs": 320, "rows": 900}
+    shapes: dict[str, Any] = {"experts": 12, "inputs": 448, "outputs": 320, "rows": 900}
 
     def run() -> Measurement:
         try:

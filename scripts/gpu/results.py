@@ -1,4 +1,5 @@
-"""Write docs/gpu.md and its plots from the results of python -m scripts.gpu in docs/results.
+"""Write docs/gpu.md and its plots from the results of python -m scripts.gpu in docs/results, and docs/gpu_bill.md from
+that of python -m scripts.gpu.bills there.
 
     .venv/bin/python -m scripts.gpu.results [--docs docs]
 
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu import bill_page
 from scripts.gpu.cells import Result
 from scripts.gpu.plots import plot_attention, plot_steps
 from scripts.gpu.report import State
@@ -25,6 +27,8 @@ Made by `python -m scripts.gpu.results` from the files that `python -m scripts.g
 [gpu_check.md](gpu_check.md) says what the rows mean. "Of the floor" is max(bytes / copy rate, FLOPs / matrix rate) over
 the time taken, with the rates that the same machine reached in the same run.
 """
+DISPATCH = "gpu-dispatch-2026-11-26.json"
+"""Times of steps as several programs, of another H200."""
 _DATED = re.compile(r"-(\d{4}-\d\d-\d\d)(?:-(\d+))?$")
 NOTHING = """
 **Nothing here has run on a GPU yet.** The tables show what will be measured.
@@ -35,9 +39,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: %(default)s")
     docs = parser.parse_args(arguments).docs
-    (docs / "gpu.md").write_text(page(docs))
-    print(f"written: {docs / 'gpu.md'}")
+    pages = {docs / "gpu.md": page(docs)} | ({docs / "gpu_bill.md": of} if (of := bill(docs)) is not None else {})
+    for path, text in pages.items():
+        path.write_text(text)
+        print(f"written: {path}")
     return 0
+
+
+def bill(docs: Path) -> str | None:
+    """Return the page of bills, beside the newest rows of an H200; None: there are none of either."""
+    measured, path = find_results(docs / "results").get("NVIDIA H200"), docs / "results" / bill_page.BILLS
+    if measured is None or not path.exists():
+        return None
+    about, other = newest_rows(measured)[0], docs / "results" / DISPATCH
+    named = json.loads(other.read_text()) if other.exists() else {}
+    rows = [
+        {"name": name, "state": State.RAN, "seconds": one["median"], "detail": one}
+        for name, one in named.items()
+        if "median" in one
+    ]
+    return bill_page.page(json.loads(path.read_text()), about | {"rows": [*about["rows"], *rows]})
 
 
 def page(docs: Path) -> str:

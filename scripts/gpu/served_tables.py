@@ -1,6 +1,18 @@
 """Format what a server does, other formats and restores as tables in Markdown."""
 
-from scripts.gpu.cells import Result, detail, detail_ms, floor, fraction, ms, ms_of, number, state, table
+from scripts.gpu.cells import (
+    Result,
+    billed_seconds,
+    detail,
+    detail_ms,
+    floor,
+    fraction,
+    ms,
+    ms_of,
+    number,
+    state,
+    table,
+)
 from scripts.gpu.sizes import FULL
 
 
@@ -29,8 +41,9 @@ def formats(result: Result) -> str:
     for load in (*FULL.variants, FULL.moe_step):
         for budget in load.budgets:
             row = result.row(f"step_{load.name}_{budget}")
-            rows.append([f"`step_{load.name}_{budget}`", detail(row, "kernels"), ms(row), floor(row), fraction(row)])
-    steps = table(["step", "kernels", "time, ms", "floor, ms", "of the floor"], rows)
+            times = [ms(row), ms_of(billed_seconds(row)), floor(row), fraction(row)]
+            rows.append([f"`step_{load.name}_{budget}`", detail(row, "kernels"), *times])
+    steps = table(["step", "kernels", "time, ms", "by its bill, ms", "floor, ms", "of the floor"], rows)
     rows = []
     for one in FULL.expert_loads:
         row = result.row(f"expert_product_{one.name}")

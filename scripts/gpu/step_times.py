@@ -5,6 +5,7 @@ cache, and a prompt fills the rest of the budget. So no time is spent on computi
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
@@ -29,7 +30,9 @@ from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.bench import Bench, Options
+from scripts.gpu.bill import Rates, bill_of, figures
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
+from scripts.gpu.pallas_bill import Load
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, Run, State
 from scripts.gpu.rows import served_rows
 from scripts.gpu.sizes import Sizes, StepLoad
@@ -100,6 +103,8 @@ def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str,
         "temporary_bytes": compiled.temporary_bytes,
         "aliased_bytes": compiled.aliased_bytes,
     }
+    if sampling == "greedy":
+        detail["bill"] = _billed(compiled, plan, load.model.num_heads, bench.ceilings)
     device = filled_device(load.model, config, params, compiled)
 
     def run() -> Measurement:
@@ -110,6 +115,19 @@ def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str,
         return Measurement(seconds=median(times.seconds), bytes=moved, flops=flops, detail=detail | times.detail())
 
     return run
+
+
+def _billed(compiled: CompiledStep, plan: StepPlan, heads: int, ceilings: Mapping[str, float]) -> dict[str, Any] | None:
+    """Return what the compiled programs of a greedy step should take, or why that is not known; None: no rates are."""
+    if not {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
+        return None
+    load = Load(tuple((chunk.length, chunk.end) for chunk in plan.chunks), heads)
+    programs: Any = compiled.run
+    try:
+        kernels = bill_of(programs.as_text(), load, programs=2 if compiled.kernels.separate_sampling else 1)
+    except ValueError as error:
+        return {"why": str(error)}
+    return figures(kernels, Rates(ceilings[COPY_RATE], ceilings[MATRIX_RATE]))
 
 
 @dataclass(frozen=True)

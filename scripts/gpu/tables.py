@@ -4,12 +4,14 @@ from scripts.gpu.cells import (
     COMPILED,
     NOT_RUN,
     Result,
+    billed_seconds,
     bound,
     detail,
     detail_ms,
     floor,
     fraction,
     ms,
+    ms_of,
     number,
     rate,
     state,
@@ -96,10 +98,20 @@ def _steps(result: Result, load: StepLoad) -> str:
     for budget in sorted(load.budgets):
         row = result.row(f"step_{load.name}_{budget}")
         rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
-        times = [ms(row, COMPILED), detail_ms(row, "overlapped_seconds")]
+        times = [ms(row, COMPILED), detail_ms(row, "overlapped_seconds"), ms_of(billed_seconds(row))]
         rows.append([str(budget), *times, floor(row), bound(result, row), fraction(row), rate])
     text = table(
-        ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
+        [
+            "token budget",
+            "time, ms",
+            "overlapped, ms",
+            "by its bill, ms",
+            "floor, ms",
+            "bound by",
+            "of the floor",
+            "tokens/s",
+        ],
+        rows,
     )
     if len(load.budgets) < 2:
         return text

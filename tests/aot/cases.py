@@ -89,9 +89,23 @@ def experts(weights: Any, x: Any, layer: Any, starts: Any) -> Any:
     return expert_product(x, weights, layer, starts)
 
 
-def expert_args(tokens: int, per_token: int, experts: int, inputs: int, outputs: int) -> tuple[Any, ...]:
+def expert_args(
+    tokens: int, per_token: int, experts: int, inputs: int, outputs: int, dtype: Any = jnp.bfloat16
+) -> tuple[Any, ...]:
     rows = array(tokens * per_token, inputs)
-    return array(1, experts, outputs, inputs), rows, index(), index(experts + 1)
+    return array(1, experts, outputs, inputs, dtype=dtype), rows, index(), index(experts + 1)
+
+
+GROUP = 32
+
+
+def grouped_experts(weights: Any, x: Any, layer: Any, starts: Any, scales: Any) -> Any:
+    return expert_product(x, weights, layer, starts, scales, group=GROUP)
+
+
+def grouped_args(tokens: int, per_token: int, experts: int, inputs: int, outputs: int, dtype: Any) -> tuple[Any, ...]:
+    codes = expert_args(tokens, per_token, experts, inputs, outputs, dtype)
+    return *codes, array(1, experts, inputs // GROUP, outputs)
 
 
 SPILLED = {"gemma_2_9b": 64}
@@ -127,6 +141,9 @@ CASES = (
     Case("expert_product_qwen3_30b_a3b", experts, expert_args(256, 8, 128, 2048, 1536), in_place=False),
     Case("expert_product_many_rows", experts, expert_args(2048, 8, 128, 2048, 1536), in_place=False),
     Case("expert_product_gpt_oss_20b", experts, expert_args(64, 4, 32, 2880, 5760), in_place=False),
+    Case("expert_product_fp8", experts, expert_args(2048, 8, 128, 2048, 1536, jnp.float8_e4m3fn), in_place=False),
+    Case("expert_product_int4", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int4), in_place=False),
+    Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
     *(
         Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, 0))
         for name, shape in SHAPES.items()

@@ -12,6 +12,9 @@ from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.models.linear import product
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.weights.weight_formats import largest_matrix_bytes, with_formats
+from scripts.gpu.bill import PRODUCTS, bill_of
+from scripts.gpu.pallas_bill import Load
+from scripts.gpu.quantized import FORMS
 from scripts.gpu.shapes import LLAMA3_8B
 from tests.aot import cases
 from tests.aot.target import Executable, Target, compile_for
@@ -22,6 +25,7 @@ TOKENS = 64
 SHAPES = QKV, OUT, GATE_UP, DOWN = (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)
 MOST_BYTES, MOST_WITH_ZEROS = 1.16, 1.7
 """That a layer's products read and write, by those of its weights; zero points are a product of their own."""
+FP8_CODES = "float8_e4m3fn"
 HOPPER = pytest.mark.only(cases.HOPPER)
 EACH = {
     "int8": WeightFormat(8, None),
@@ -74,6 +78,20 @@ def test_codes_are_read_inside_their_product(target: Target, name: str) -> None:
         assert not compiled.copies(jax.ShapeDtypeStruct(size, jnp.int8), "copy|fusion|slice|dynamic-slice")
     assert compiled.temporaries < about.num_bytes(DOWN)
     assert compiled.moved < (MOST_WITH_ZEROS if about.zeros else MOST_BYTES) * stored
+
+
+@HOPPER
+def test_inputs_of_fp8_make_a_product_of_fp8(target: Target) -> None:
+    """One kernel, whose operands both are e4m3; the scales of tokens and outputs follow in another."""
+    x, codes = (jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((TOKENS, 4096), "bfloat16"), (OUT, FP8_CODES)))
+    scales = jax.ShapeDtypeStruct(OUT[:1], jnp.bfloat16)
+    options = {"xla_gpu_experimental_force_split_k": "1"}
+    compiled = compile_for(target, FORMS["e4m3_w8a8"].multiply, (x, codes, scales), read=False, options=options)
+    kernels = bill_of(compiled.hlo, Load((), 0))
+    (multiplied,) = [one for one in kernels if one.kind == PRODUCTS]
+    logger.info("FP8 times FP8: %s", [(one.name, one.bytes) for one in kernels])
+    assert multiplied.dtype == "f8e4m3fn"
+    assert multiplied.bytes == TOKENS * 4096 + OUT[0] * OUT[1] + 4 * TOKENS * OUT[0]
 
 
 @pytest.mark.parametrize("name", [*FP4, *(pytest.param(name, marks=pytest.mark.only(cases.AMPERE)) for name in FP8)])

@@ -125,6 +125,22 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     assert not copied
 
 
+EXPERTS = "layers.mlp.experts.{}.weight"
+
+
+@pytest.mark.only(cases.HOPPER)
+def test_codes_of_experts_are_read_where_they_lie(target: Target) -> None:
+    """MXFP4 in one product, FP8 in the other; tests/aot/cases.py has the kernels for other formats."""
+    of_gates, of_values = WeightFormat(4, 32, floats=True), WeightFormat(8, None, floats=True)
+    formats = {EXPERTS.format("gate_up"): of_gates, EXPERTS.format("down"): of_values}
+    model = replace(with_formats(model_of("gpt-oss-20b").of_layers(1), formats), vocab_size=1024)
+    compiled = check(target, HOPPER, num_mosaic=PALLAS_KERNELS + EXPERT_PRODUCTS, model=model)
+    assert compiled.started == ["kCommandBuffer"]
+    looped, copied = _looped_experts(compiled, model)
+    assert not looped
+    assert not copied
+
+
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
 def test_xlas_loop_over_experts_is_seen(target: Target) -> None:
     """So the checks of the test above can fail."""
@@ -133,6 +149,9 @@ def test_xlas_loop_over_experts_is_seen(target: Target) -> None:
     looped, copied = _looped_experts(compiled, model)
     assert len(looped) == EXPERT_PRODUCTS
     assert copied
+
+
+_OF_WEIGHTS = re.compile(r"= \(?(?:bf16|f8e4m3fn|s8|s4|u4)\[")
 
 
 def _looped_experts(compiled: Executable, model: DecoderConfig) -> tuple[list[str], list[str]]:
@@ -144,7 +163,7 @@ def _looped_experts(compiled: Executable, model: DecoderConfig) -> tuple[list[st
     stacks = (jax.ShapeDtypeStruct((shapes.experts, *product), model.dtype) for product in products)
     alone = (jax.ShapeDtypeStruct(product, model.dtype) for product in products)
     # Rows of 256 tokens may be as many numbers, but are float32.
-    copies = [line for matrix in alone for line in compiled.copies(matrix, WHOLE) if " bf16[" in line.partition("(")[0]]
+    copies = [line for matrix in alone for line in compiled.copies(matrix, WHOLE) if _OF_WEIGHTS.search(line)]
     return [line for stack in stacks for line in compiled.loops_with(stack)], copies
 
 

@@ -15,6 +15,7 @@ from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, choose, for
 from jaxgen.kernels.native_support import native_dtypes
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
+from pallas_kernels.plain_codes import plain_expert_product
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
 from tests.support.native import directory, native
@@ -105,6 +106,7 @@ def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
     assert (found, found.reason) == (REFERENCE_GPU, "no others read a KV cache of int8")
 
 
+DOWN = "layers.mlp.experts.down.weight"
 EXPERTS = replace(
     LLAMA, dtype="bfloat16", head_dim=64, hidden_size=128, moe=MoEConfig(experts=8, per_token=2, inner=64)
 )
@@ -117,11 +119,25 @@ def test_experts_on_hopper_have_a_kernel_of_their_own(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
+    "form",
+    [WeightFormat(8, None), WeightFormat(4, 32), WeightFormat(8, None, floats=True), WeightFormat(4, 32, floats=True)],
+)
+def test_experts_of_few_bits_on_hopper_have_it_too(form: WeightFormat) -> None:
+    model = replace(EXPERTS, weight_formats=((DOWN, form),))
+    assert choose(HOPPER, model, 64, directory(), Verdict("right")) is choice.hopper(132)
+    kernels = choice.hopper(132)
+    product = kernels.floats if form.floats else kernels.quantized
+    assert product is not None
+    assert product.expert_product != plain_expert_product
+
+
+@pytest.mark.parametrize(
     ("device", "model", "reason"),
     [
         (HOPPER, replace(EXPERTS, hidden_size=136), "136 inputs and 128 outputs are not multiples of 64 and 32"),
         (HOPPER, replace(EXPERTS, moe=MoEConfig(experts=8, per_token=2, inner=72)), "144 outputs"),
-        (HOPPER, replace(EXPERTS, weight_formats=(("layers.mlp.experts.down.weight", WeightFormat(4, 32)),)), "bits"),
+        (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32, zeros=True)),)), "zero points"),
+        (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(8, 48)),)), "groups of 48 inputs"),
         (ADA, EXPERTS, "the others are for Hopper"),
         (B200, EXPERTS, "the others are for Hopper"),
     ],
@@ -132,6 +148,7 @@ def test_where_experts_have_xlas_loop(
     found = choose(device, model, 64, directory(), Verdict("right"))
     assert found.expert_product is REFERENCE_GPU.expert_product
     assert found.write_kv is not REFERENCE_GPU.write_kv
+    assert (found.quantized, found.floats) == (REFERENCE_GPU.quantized, REFERENCE_GPU.floats)
     assert "XLA's loop" in found.reason
     assert reason in found.reason
     assert found.reason in caplog.text
@@ -141,6 +158,8 @@ def test_shapes_of_experts() -> None:
     shapes = ExpertShapes.of(EXPERTS)
     assert shapes == ExpertShapes(8, 2, 128, 64)
     assert shapes.products == ((128, 128), (64, 128))
+    few_bits = replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32)),))
+    assert ExpertShapes.of(few_bits) == replace(shapes, formats=(None, WeightFormat(4, 32)))
     assert ExpertShapes.of(LLAMA) is None
 
 

@@ -21,7 +21,7 @@ def row(name: str, seconds: float | None = None, state: str = "ran", **others: A
 
 def step(budget: int, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {"floor_seconds": 0.004, "fraction": 0.004 / seconds}
-    found["detail"] = {"overlapped_seconds": 0.0045}
+    found["detail"] = {"overlapped_seconds": 0.0045, "bill": {"seconds": 0.0042}}
     return row(f"step_llama3_8b_{budget}", seconds, bytes=20, flops=1000 * budget, **found)
 
 
@@ -103,7 +103,7 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(text, "`prompt_attention_2048_8k`")[1:4] == ["raised (XlaRuntimeError)", "", "0.60"]
     llama, opt = text.split("### The step of ")[1:]
     opt, served = opt.split("### The step as a server has it")
-    assert line(llama, "256") == ["5", "4.5", "4", "arithmetic", "0.80", "51,200"]
+    assert line(llama, "256") == ["5", "4.5", "4.2", "4", "arithmetic", "0.80", "51,200"]
     assert line(llama, "1024")[0] == "compiled, not run"
     assert line(opt, "256")[0] == "compiled, not run"
     assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in llama

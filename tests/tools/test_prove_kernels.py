@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.decoder_config import AttentionConfig
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
 from jaxgen.kernels.verdict import ExpertShapes, ServedShapes
@@ -15,6 +16,8 @@ from jaxgen.tools import prove_kernels
 from jaxgen.tools.prove_kernels import LONGEST, prove, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.expert_product import expert_product_ref
+from pallas_kernels.plain_codes import plain_expert_product
+from pallas_kernels.quantized_product import GroupedCodes
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
 
@@ -174,8 +177,32 @@ def test_products_of_experts(made: Any, product: Any, says: str, monkeypatch: py
     assert says in verdict.reason
 
 
+CODED = replace(EXPERTS, experts=ExpertShapes(9, 2, 64, 32, (WeightFormat(4, 32, floats=True), WeightFormat(8, None))))
+
+
+def off_in_a_code(x: Any, weight: GroupedCodes, *args: Any, **about: Any) -> Any:
+    moved = weight._replace(codes=weight.codes.at[:, 4, 0].set(weight.codes[:, 4, 1]))
+    return plain_expert_product(x, moved, *args, **about)
+
+
+@pytest.mark.parametrize(
+    ("product", "says"), [(plain_expert_product, ""), (off_in_a_code, "a product of experts is wrong by")]
+)
+def test_products_of_coded_experts(made: Any, product: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_kernels, "check_step", lambda *_: None)
+    assert REFERENCE_GPU.quantized is not None
+    assert REFERENCE_GPU.floats is not None
+    quantized, floats = (
+        replace(one, expert_product=product) for one in (REFERENCE_GPU.quantized, REFERENCE_GPU.floats)
+    )
+    made(changed(expert_product=expert_product_ref, quantized=quantized, floats=floats))
+    verdict = prove(CODED, HOPPER)
+    assert verdict.is_right == (not says), verdict
+    assert says in verdict.reason
+
+
 def test_what_is_told_in_json_is_read() -> None:
-    for shapes in (SHAPES, EXPERTS):
+    for shapes in (SHAPES, EXPERTS, CODED):
         assert ServedShapes.read(json.loads(json.dumps(asdict(shapes)))) == shapes
 
 

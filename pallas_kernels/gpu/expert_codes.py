@@ -1,0 +1,83 @@
+"""Codes of weights on Hopper: how they lie in shared memory, and how they become numbers in registers.
+
+Mosaic converts int8 and int4 to bfloat16 and e4m3 to float16 only, and e2m1 on no GPU before Blackwell, so that e2m1 is
+made of integers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Shaped
+
+from pallas_kernels.gpu.persistent import Ref
+
+WIDE = 2
+"""Tiles of numbers for each warpgroup: one that a wgmma reads, and one that is written."""
+_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
+"""By the dtype of codes."""
+_NUMBERS = "bfloat16"
+_SMALLEST_GROUP = 16
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of a ``dtype`` that become numbers of another, ``columns`` inputs at a time. Each ``group`` of inputs has a
+    scale for each output; None: they are multiplied by none."""
+
+    dtype: Any
+    numbers_dtype: Any
+    group: int | None
+    columns: int
+
+    @staticmethod
+    def trouble(codes: str, numbers: str, group: int | None) -> str | None:
+        """Return why codes of a dtype cannot become numbers of another, or None if they can."""
+        if codes not in _BITS or numbers != _NUMBERS:
+            return f"codes of {codes} for products in {numbers}"
+        if group is not None and (group < _SMALLEST_GROUP or max(group, 64) % min(group, 64)):
+            return f"groups of {group} inputs"
+        return None
+
+    @property
+    def transforms(self) -> tuple[Any, ...]:
+        """Of tiles in shared memory: rows are swizzled whole."""
+        width = self.columns * _BITS[jnp.dtype(self.dtype).name] // 8
+        # mypy takes a method of jax without a body for an abstract one.
+        return plgpu.TilingTransform((8, self.columns)), plgpu.SwizzleTransform(width)  # type: ignore[abstract]
+
+    @property
+    def per_stage(self) -> int:
+        """Scales of an output that a tile needs."""
+        return 0 if self.group is None else max(1, self.columns // self.group)
+
+    def groups_of(self, k: Int[Array, ""]) -> Any:
+        """The groups of the inputs of tile k."""
+        assert self.group is not None
+        return pl.ds(lax.div(k * self.columns, jnp.int32(self.group)), self.per_stage)
+
+    def numbers(self, codes: Shaped[Array, "O I"], scales: Ref = None) -> Float[Array, "O I"]:
+        """The numbers of a tile; ``scales`` [groups, O] of its groups in shared memory."""
+        numbers = self._plain(codes)
+        if scales is None:
+            return numbers
+        assert self.group is not None
+        factor = lax.broadcast_in_dim(scales[0], numbers.shape, (0,))
+        for i in range(1, self.per_stage):
+            inputs = lax.broadcasted_iota(jnp.int32, numbers.shape, 1)
+            factor = jnp.where(inputs >= i * self.group, lax.broadcast_in_dim(scales[i], numbers.shape, (0,)), factor)
+        return numbers * factor
+
+    def _plain(self, codes: Shaped[Array, "O I"]) -> Float[Array, "O I"]:
+        if self.dtype == jnp.float8_e4m3fn:
+            return codes.astype(jnp.float16).astype(self.numbers_dtype)
+        if self.dtype == jnp.uint4:
+            code = codes.astype(jnp.int8).astype(jnp.int32)
+            magnitude = code & 7
+            twice = magnitude + jnp.maximum(magnitude - 4, 0) + 2 * jnp.maximum(magnitude - 6, 0)
+            signed = jnp.where((code & 8) != 0, -twice, twice)
+            return (signed.astype(jnp.float32) * 0.5).astype(self.numbers_dtype)
+        return codes.astype(self.numbers_dtype)

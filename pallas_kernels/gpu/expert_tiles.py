@@ -1,0 +1,157 @@
+"""Tiles of rows of one expert and of columns of its weight: how a product of experts is cut, and what fits in shared
+memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Int
+
+from pallas_kernels.gpu.expert_codes import WIDE, Codes
+
+ROWS = 64
+"""Of a wgmma, in each of which a row has the same bits. A tile has as many, or twice as many with MANY_ROWS."""
+MANY_ROWS = 64
+"""Of an expert, on average of all: from so many on, tiles of 128 rows need fewer bytes of the L2 cache per product."""
+GRANULE = 8
+"""Rows of the swizzled layout. A tile begins at a multiple of it; rows of the expert before it are not stored."""
+COMPUTE = 2
+"""Compute warpgroups, each with half of a tile's columns; one more loads."""
+TILE_K = 64
+"""Of the inputs, in a stage: a row of 128 bytes."""
+STAGES = 4, 3
+"""With tiles of 64 and of 128 rows."""
+_MAX_COLUMNS = 128
+"""Of half a tile: float32 results of two warpgroups then fit beside the stages."""
+# mypy takes a method of jax without a body for an abstract one.
+_DTYPES = ("bfloat16", "float16")
+_SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
+FIELDS = 4
+"""Numbers of a tile: expert, first row, and the first and the end of what is stored of it."""
+
+
+def supports(
+    *, inputs: int, outputs: int, dtype: str, codes: str | None = None, group: int | None = None
+) -> str | None:
+    """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can.
+
+    ``codes``: their dtype, if they are codes. ``group``: inputs that share a scale; None: no scale is the kernel's.
+    """
+    if dtype not in _DTYPES:
+        return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
+    if codes is not None and (reason := Codes.trouble(codes, dtype, group)) is not None:
+        return reason
+    if inputs % TILE_K or not _columns(outputs, coded=codes is not None):
+        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {32 if codes is None else 64}"
+    return None
+
+
+def cut(starts: Int[Array, "E1"], rows: int, of_tile: int) -> tuple[Int[Array, "n"], Int[Array, "1"]]:
+    """The tiles of all experts, FIELDS numbers each, and how many there are; ``of_tile`` rows in each."""
+    experts = len(starts) - 1
+    origins = starts[:-1] // GRANULE * GRANULE
+    tiles = jnp.where(starts[1:] > starts[:-1], (starts[1:] - origins + of_tile - 1) // of_tile, 0)
+    numbers = jnp.arange(experts)
+    # Sums of few numbers are one operation on a GPU, cumsum and searchsorted several.
+    ends = jnp.sum(jnp.where(numbers <= numbers[:, None], tiles, 0), axis=1)
+    index = jnp.arange((rows + min(experts, rows) * (of_tile + GRANULE - 2)) // of_tile)
+    expert = jnp.minimum(jnp.sum(ends <= index[:, None], axis=1, dtype=jnp.int32), experts - 1)
+    first = origins[expert] + (index - (ends - tiles)[expert]) * of_tile
+    begin, end = (jnp.clip(bound - first, 0, of_tile) for bound in (starts[expert], starts[expert + 1]))
+    return jnp.stack([expert, first, begin, end], axis=1).astype(jnp.int32).reshape(-1), ends[-1:].astype(jnp.int32)
+
+
+def _columns(outputs: int, *, coded: bool) -> int:
+    """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does.
+
+    Of codes they are whole tiles of a wgmma's operand, since only these have a layout in registers that a scale of each
+    column can be multiplied with.
+    """
+    if coded:
+        return next((n for n in (_MAX_COLUMNS, _MAX_COLUMNS // 2) if outputs % n == 0), 0)
+    return next((n for n in range(_MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0), 0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is static of a call."""
+
+    dtype: Any
+    inputs: int
+    outputs: int
+    columns: int
+    """Of half a tile."""
+    row_parts: int
+    """Of a tile, of ROWS rows each."""
+    codes: Codes | None
+    """None: weights are numbers."""
+
+    @classmethod
+    def of(cls, x: jax.Array, weights: jax.Array, group: int | None) -> "Shape":
+        _, experts, outputs, inputs = weights.shape
+        name = None if x.dtype == weights.dtype else weights.dtype.name
+        if reason := supports(inputs=inputs, outputs=outputs, dtype=x.dtype.name, codes=name, group=group):
+            raise NotImplementedError(reason)
+        codes = None if name is None else Codes(weights.dtype, x.dtype, group, TILE_K)
+        return cls(
+            x.dtype,
+            inputs,
+            outputs,
+            _columns(outputs, coded=codes is not None),
+            2 if len(x) >= MANY_ROWS * experts else 1,
+            codes,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Of a tile."""
+        return self.row_parts * ROWS
+
+    @property
+    def stages(self) -> int:
+        return STAGES[self.row_parts - 1]
+
+    @property
+    def groups(self) -> int:
+        """Tiles beside one another, of the same rows. The second half of the last may lie past the outputs."""
+        return -(-self.outputs // (COMPUTE * self.columns))
+
+    @property
+    def steps(self) -> int:
+        return self.inputs // TILE_K
+
+    def column(self, item: Int[Array, ""], half: Int[Array, ""] | int) -> Int[Array, ""]:
+        """The first column of half an item; of a half past the outputs that of the half before."""
+        column = (lax.rem(item, jnp.int32(self.groups)) * COMPUTE + half) * self.columns
+        return pl.multiple_of(jnp.minimum(column, self.outputs - self.columns), 16)
+
+    def is_past(self, item: Int[Array, ""], half: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether a half lies past the outputs."""
+        return (lax.rem(item, jnp.int32(self.groups)) * COMPUTE + half) * self.columns >= self.outputs
+
+    def tile(self, item: Int[Array, ""]) -> Int[Array, ""]:
+        """Where the numbers of an item's tile begin."""
+        return lax.div(item, jnp.int32(self.groups)) * FIELDS
+
+    def scratch(self, dtype: DTypeLike) -> list[Any]:
+        weights, codes = (self.stages, COMPUTE, self.columns, TILE_K), self.codes
+        loads = self.row_parts + COMPUTE * (2 if codes is not None and codes.per_stage else 1)
+        stored = plgpu.SMEM(weights, self.dtype, transforms=_SWIZZLED)
+        scratch = [
+            plgpu.SMEM((self.stages, self.row_parts, ROWS, TILE_K), self.dtype, transforms=_SWIZZLED),
+            stored if codes is None else plgpu.SMEM(weights, codes.dtype, transforms=codes.transforms),
+            plgpu.SMEM((COMPUTE, ROWS, self.columns), dtype),
+            plgpu.Barrier(num_arrivals=loads, num_barriers=self.stages),
+            plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=self.stages),
+        ]
+        if codes is None:
+            return scratch
+        scratch.append(plgpu.SMEM((COMPUTE, WIDE, self.columns, TILE_K), self.dtype, transforms=_SWIZZLED))
+        if codes.per_stage:
+            scratch.append(plgpu.SMEM((self.stages, COMPUTE, codes.per_stage, self.columns), jnp.bfloat16))
+        return scratch

@@ -1,0 +1,206 @@
+"""Write docs/gpu_bill.md: what the kernels of a step should take on an H100 and an H200, and what an H200 took."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scripts.gpu.bill import ATTENTION, EXPERTS, LAUNCH, OTHER, PRODUCTS, Kernel, Rates, by_kind, total
+from scripts.gpu.cells import number, table
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, State
+
+BILLS = "gpu-bill.json"
+"""The file of bills in docs/results."""
+SPECIFIED = {"H100": Rates(3.35e12, 989e12), "H200": Rates(4.8e12, 989e12)}
+"""By the data sheets of the SXM modules, dense."""
+MEASURED = "H200"
+TITLES = {
+    "llama3_8b_bf16": "Llama-3-8B, bf16",
+    "llama3_8b_int8": "Llama-3-8B, int8",
+    "llama3_8b_fp8": "Llama-3-8B, fp8",
+    "llama3_8b_int4": "Llama-3-8B, int4",
+    "qwen3_30b_a3b_bf16": "Qwen3-30B-A3B, bf16",
+}
+COSTLIEST = 12
+"""Kernels that the page lists for a step."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A measured step that a bill is for, with its number of layers, and what is to be known of it."""
+
+    row: str
+    name: str
+    tokens: int
+    layers: int
+    note: str = ""
+
+
+BRANCHES = "of one program with branches, at whose end the host waited"
+EARLIER = "of earlier programs for such weights"
+COMPARED = (
+    Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
+    Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32, BRANCHES),
+    Compared("step_llama3_8b_1024", "llama3_8b_bf16", 1024, 32, BRANCHES),
+    Compared(
+        "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, of gpu-dispatch-2026-11-26.json"
+    ),
+    Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
+    Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8),
+    Compared("step_llama3_8b_8_layers_fp8_64", "llama3_8b_fp8", 64, 8, EARLIER),
+    Compared("step_llama3_8b_8_layers_int4_64", "llama3_8b_int4", 64, 8, EARLIER),
+    Compared("step_qwen3_30b_a3b_8_layers_256", "qwen3_30b_a3b_bf16", 256, 8),
+)
+INTRO = """# The bill of a step on a GPU
+
+What the kernels of a step move, compute and should take, added up from compiled programs, and what an H200 took.
+`python -m scripts.gpu.bills` compiles the programs for a GPU that is not there; `python -m scripts.gpu.results` makes
+this page of docs/results/gpu-bill.json and of the results of [gpu_check.md](gpu_check.md).
+
+- The program is the text that XLA leaves after its passes. Each instruction that is no mere view is one kernel.
+- Bytes are those of the operands that a kernel reads and of its results, once each. Of a slice or a gather they are
+  those of the part, of a buffer that is updated in place those of the update. No cache keeps anything.
+- FLOPs are those of products, 2 per multiply-add. What else a kernel computes is not counted.
+- A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate) and {launch:g} µs for its launch. Products of
+  8 bits have twice the matrix rate.
+- The operands of a Pallas kernel are the whole cache and all experts. `scripts/gpu/pallas_bill.py` says what it touches
+  of them for the load: 32 decodes at a context of 1,024 tokens, and a prompt that fills the step. The expert of each
+  row is drawn at random.
+- Programs have one layer and two; the others cost what the second adds. Tokens are chosen greedily.
+
+A device chooses other kernels for some products than a compiler without one, and splits their sums otherwise. So the
+bill says what the program asks for; the tables of times below say how far it is off.
+"""
+
+
+PROFILED = """## Kernels beside a profile
+
+The row `launches_llama3_8b_256` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels have
+there the names that they have in the bill. For products the device chooses kernels with other names.
+
+"""
+
+
+def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Return the page. ``about``: gpu-bill.json; ``measured``: the newest rows of an H200, with its ceilings."""
+    bills = {(one["name"], one["tokens"]): Bill.read(one) for one in about["bills"]}
+    rates = rates_of(measured)
+    parts = [
+        INTRO.format(launch=1e6 * LAUNCH),
+        _rates(rates),
+        "## Steps\n\n" + _steps(bills, rates),
+        "## Beside what an H200 took\n\n" + _compared(bills, rates[MEASURED], measured),
+    ]
+    parts += [PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
+    parts += [_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills]
+    return "\n".join([f"{part.rstrip()}\n" for part in parts])
+
+
+def rates_of(measured: Mapping[str, Any]) -> dict[str, Rates]:
+    """Return the rates that the H200 reached, and of an H100 the same share of its data sheet."""
+    reached = Rates(measured["ceilings"][COPY_RATE], measured["ceilings"][MATRIX_RATE])
+    sheet, other = SPECIFIED[MEASURED], SPECIFIED["H100"]
+    share = Rates(other.copy / sheet.copy * reached.copy, other.matrix / sheet.matrix * reached.matrix)
+    return {"H100": share, MEASURED: reached}
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The kernels of a step with one layer, and those that a further one adds."""
+
+    layers: int
+    few: tuple[Kernel, ...]
+    layer: tuple[Kernel, ...]
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> "Bill":
+        few, layer = (tuple(Kernel(*one) for one in about[part]) for part in ("few", "layer"))
+        return cls(about["layers"], few, layer)
+
+    def of(self, layers: int) -> list[Kernel]:
+        """Return the kernels of a step of so many layers, one at least."""
+        more = (replace(one, launches=one.launches * (layers - 1)) for one in self.layer)
+        return [one for one in (*self.few, *more) if one.launches]
+
+
+Bills = Mapping[tuple[str, int], Bill]
+
+
+def _rates(rates: Mapping[str, Rates]) -> str:
+    rows = [[name, f"{of.copy / 1e12:.2f}", f"{of.matrix / 1e12:.0f}"] for name, of in rates.items()]
+    about = "The H200's rates are those that it reached; the H100's are the same share of its data sheet."
+    return f"{about}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
+
+
+def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
+    rows = []
+    for (name, tokens), bill in sorted(bills.items(), key=lambda item: (list(TITLES).index(item[0][0]), item[0][1])):
+        kernels = bill.of(bill.layers)
+        whole = total(kernels, rates[MEASURED])
+        row = [TITLES[name], f"{tokens:,}", f"{whole.launches:,}", _giga(whole.bytes), number(whole.flops / 1e12)]
+        row += [_ms(total(kernels, of).seconds) for of in rates.values()]
+        row += [_ms(one.seconds) for one in by_kind(kernels, rates[MEASURED]).values()]
+        rows.append(row)
+    kinds = [f"of it {kind}" for kind in (PRODUCTS, ATTENTION, EXPERTS, OTHER)]
+    titles = ["step", "tokens", "launches", "GB", "TFLOP", *(f"{name}, ms" for name in rates), *kinds]
+    return f"{table(titles, rows)}\n\nThe last four columns are of the {MEASURED}, in ms."
+
+
+def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
+    found = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
+    rows, notes = [], []
+    for one in COMPARED:
+        bill, row = bills.get((one.name, one.tokens)), found.get(one.row)
+        if bill is None or row is None:
+            continue
+        expected = total(bill.of(one.layers), rates).seconds
+        overlapped = row["detail"]["overlapped_seconds"]
+        rows.append(
+            [f"`{one.row}`", _ms(expected), _ms(row["seconds"]), _ms(overlapped), f"{expected / overlapped:.2f}"]
+        )
+        notes += [f"- `{one.row}`: {one.note}."] if one.note else []
+    titles = ["row", "the bill, ms", "one step, ms", "one after another, ms", "the bill over it"]
+    return "\n".join([table(titles, rows), "", *notes])
+
+
+def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:
+    """Return a table of the Pallas kernels that the profile of a step lists."""
+    found: Mapping[str, Any] = next((row for row in measured["rows"] if row["name"] == "launches_llama3_8b_256"), {})
+    profile: Mapping[str, float] = found.get("detail", {}).get("costliest_seconds", {})
+    rows = []
+    for name in dict.fromkeys(one.name for one in bill.layer):
+        taken = profile.get(f"{name}_mosaic_gpu_kernel")
+        if taken is not None:
+            kernels = [one for one in bill.of(bill.layers) if one.name == name]
+            expected, launches = total(kernels, rates).seconds, sum(one.launches for one in kernels)
+            each = [number(1e6 * seconds / launches) for seconds in (expected, taken)]
+            rows.append([f"`{name}`", str(launches), *each, f"{expected / taken:.2f}"])
+    return table(["kernel", "launches", "the bill, µs each", "taken, µs each", "the bill over it"], rows)
+
+
+def _costliest(name: str, bill: Bill, rates: Rates) -> str:
+    """Return a table of the kernels that cost most in a step, those alike together."""
+    alike: dict[Kernel, int] = {}
+    for one in bill.of(bill.layers):
+        key = replace(one, launches=1)
+        alike[key] = alike.get(key, 0) + one.launches
+    whole = total(bill.of(bill.layers), rates).seconds
+    ordered = sorted(
+        (replace(one, launches=count) for one, count in alike.items()), key=lambda one: -one.seconds(rates)
+    )
+    rows = [_line(one, rates, whole) for one in ordered[:COSTLIEST]]
+    titles = ["kernel", "kind", "launches", "MB each", "GFLOP each", "µs each", "of the step"]
+    return f"## {TITLES[name]}, 256 tokens: the costliest kernels\n\n{table(titles, rows)}"
+
+
+def _line(one: Kernel, rates: Rates, whole: float) -> Sequence[str]:
+    each = one.seconds(rates) / one.launches
+    figures = [f"{one.launches:,}", number(one.bytes / 1e6), number(one.flops / 1e9), number(1e6 * each)]
+    return [f"`{one.name}`", one.kind, *figures, f"{one.seconds(rates) / whole:.0%}"]
+
+
+def _ms(seconds: float) -> str:
+    return number(1e3 * seconds)
+
+
+def _giga(count: int) -> str:
+    return number(count / 1e9)
