@@ -92,7 +92,7 @@ class ResolvedModel:
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
         kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
-        formats = {form for _, form in self.model.weight_formats}
+        formats = {form for _, parts in self.model.weight_formats for form in parts.forms}
         if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
             logger.warning(
                 "weights in %s become %s when they are loaded, and take as much memory and time as others: the %s "

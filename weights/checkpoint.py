@@ -20,6 +20,7 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.families import ARCHITECTURES, without_head
@@ -60,7 +61,7 @@ def _name_headless(directory: Path) -> None:
 
 def _arrays(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for path, value in params.items():
-        if isinstance(value, GroupedWeight):
+        if isinstance(value, AnyWeight):
             yield from ((f"{path}.{name}", array) for name, array in value.arrays())
         else:
             yield path, value
@@ -90,7 +91,7 @@ def restore(
             else:
                 value = _load_array(directory, parameter, config.dtype)
                 zeros.look(path, value)
-                if (form := config.weight_format(path)) is not None:
+                if isinstance(form := config.weight_format(path), WeightFormat):
                     value = quantized(value, form, f"{directory}: {path}")
             params[path] = jax.block_until_ready(place(path, value))
             advance(1)
@@ -98,7 +99,7 @@ def restore(
     return params
 
 
-def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, WeightFormat]) -> None:
+def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, AnyFormat]) -> None:
     """Compare shapes with the checkpoint's metadata: Orbax itself loads arrays of other shapes than requested.
 
     Raises ConfigError for a parameter that is missing, unknown or of another shape.
@@ -122,7 +123,17 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, We
             )
 
 
-def _load_weight(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
+def _load_weight(directory: Path, path: str, form: AnyFormat, shape: tuple[int, ...]) -> AnyWeight:
+    if isinstance(form, MixedFormat):
+        parts = (
+            tuple(_load_part(directory, f"{path}.{kind}.{number}", *part) for number, part in enumerate(parts))
+            for kind, parts in enumerate(form.shapes(shape))
+        )
+        return MixedWeight(form, tuple(parts))
+    return _load_part(directory, path, form, shape)
+
+
+def _load_part(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
     empty = GroupedWeight.empty(form, shape)
     arrays: dict[str, Any] = {name: _load(directory, f"{path}.{name}", like) for name, like in empty.arrays()}
     return GroupedWeight(form, **arrays)

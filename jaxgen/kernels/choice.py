@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
+from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
@@ -116,7 +117,7 @@ class Kernels:
     reason: str = field(default="", compare=False)
     """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
 
-    def placed(self, form: WeightFormat) -> WeightFormat | None:
+    def placed(self, form: AnyFormat) -> AnyFormat | None:
         """Return the format of a weight that programs read; None: numbers of the model's dtype."""
         integers = () if self.quantized is None else self.quantized.bits
         return form.placed(integers=integers, floats=self.floats is not None)

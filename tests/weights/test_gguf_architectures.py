@@ -12,14 +12,13 @@ from gguf import GGUFReader, GGUFWriter
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.weights import gguf
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.hf_checkpoint import Tensors, read_parameters
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.names import Array
-from jaxgen.weights.quantize import dequantized
 from tests.support.conversions import run
 from tests.support.gguf_files import finish
 from tests.support.golden_runs import SMALL, greedy_tokens
@@ -59,7 +58,7 @@ def of(directory: Path, tensors: Tensors | None = None) -> tuple[DecoderConfig, 
     config = load_model_config(directory, "float32")
     assert isinstance(config, DecoderConfig)
     found = read_parameters(directory, config, tensors=tensors, progress=False)
-    numbers = {path: dequantized(one) if isinstance(one, GroupedWeight) else one for path, one in found}
+    numbers = {path: one.dequantized() if isinstance(one, AnyWeight) else one for path, one in found}
     return replace(config, weight_formats=()), numbers
 
 
