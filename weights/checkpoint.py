@@ -26,7 +26,7 @@ from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.families import ARCHITECTURES, without_head
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member, read_json
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
-from jaxgen.weights.manifest import manifest_of, verify, write_manifest
+from jaxgen.weights.manifest import MANIFEST, manifest_of, verify, write_manifest
 from jaxgen.weights.names import Array, Parameter, Place, Value, family_name, parameters
 from jaxgen.weights.quantize import quantized
 
@@ -112,6 +112,13 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, An
     wanted: dict[str, tuple[int, ...]] = {}
     for parameter in parameters(config):
         form = formats.get(parameter.path)
+        if isinstance(form, MixedFormat):
+            stacked, outputs = parameter.shape[0], parameter.shape[-2]
+            if (len(form.layers), form.outputs) != (stacked, outputs):
+                raise ConfigError(
+                    f"{directory / MANIFEST}: weight_formats has {parameter.path} in {len(form.layers)} layers with "
+                    f"{form.outputs} outputs, but {CONFIG} means {stacked} with {outputs}; convert the checkpoint again"
+                )
         arrays = {} if form is None else form.arrays(parameter.shape)
         wanted |= {f"{parameter.path}.{name}": shape for name, (shape, _) in arrays.items()}
         wanted |= {} if arrays else {parameter.path: parameter.shape}

@@ -148,7 +148,11 @@ def _format(entry: Any) -> AnyFormat:
         tuple(Part(_one_format(part["format"]), int(part["outputs"])) for part in kind) for kind in entry["kinds"]
     )
     layers = tuple(map(int, entry["layers"]))
-    if set(layers) != set(range(len(kinds))) or len({sum(part.outputs for part in kind) for kind in kinds}) != 1:
+    if (
+        entry.keys() != {"kinds", "layers"}
+        or set(layers) != set(range(len(kinds)))
+        or len({sum(part.outputs for part in kind) for kind in kinds}) != 1
+    ):
         raise ValueError(entry)
     return MixedFormat(kinds, layers)
 

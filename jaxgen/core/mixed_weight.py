@@ -67,9 +67,9 @@ class MixedFormat:
         return tuple(dict.fromkeys(part.form for kind in self.kinds for part in kind))
 
     @property
-    def is_computed(self) -> bool:
-        """Whether products are computed with weights in this format."""
-        return all(form.is_computed for form in self.forms)
+    def outputs(self) -> int:
+        """Outputs of a layer's matrix."""
+        return sum(part.outputs for part in self.kinds[0])
 
     def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
         """As ``WeightFormat.placed``; None if a part becomes numbers."""
@@ -128,7 +128,7 @@ class MixedWeight:
     def shape(self) -> Shape:
         """The shape of the weight that this is, [L, *experts, O, I]."""
         _, *experts, _, inputs = self.kinds[0][0].shape
-        return (len(self.format.layers), *experts, sum(part.outputs for part in self.format.kinds[0]), inputs)
+        return (len(self.format.layers), *experts, self.format.outputs, inputs)
 
     @property
     def nbytes(self) -> int:
