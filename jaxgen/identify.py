@@ -135,7 +135,7 @@ def _device(device: DeviceInfo) -> dict[str, Any]:
 
 
 def _model(model: ModelConfig) -> dict[str, Any]:
-    kinds = sorted({form.title for _, form in model.weight_formats})
+    kinds = sorted({form.title for _, parts in model.weight_formats for form in parts.forms})
     return {
         "dtype": model.dtype,
         "kv_cache_dtype": model.kv_dtype,

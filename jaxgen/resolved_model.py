@@ -100,7 +100,7 @@ class ResolvedModel:
 
     def _load(self, kernels: Kernels, progress: bool) -> PackedParams:
         """Return the parameters in the layout of these kernels. Raises ConfigError."""
-        formats = {form for _, form in self.model.weight_formats}
+        formats = {form for _, parts in self.model.weight_formats for form in parts.forms}
         if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
             logger.warning(
                 "weights in %s become %s when they are loaded, and take as much memory and time as others: the %s "

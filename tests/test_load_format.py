@@ -15,6 +15,7 @@ from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import find_parts
 from jaxgen.core.config import HubOptions, LoadFormat
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import this_cpu
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
@@ -25,7 +26,7 @@ from jaxgen.tools.plan import plan_model
 from jaxgen.weights import load
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tiny import make_tiny_checkpoint, make_tiny_outline
-from jaxgen.weights.weight_formats import with_formats
+from jaxgen.weights.weight_formats import INT4, INT8, with_formats
 from tests.support.goldens import GOLDENS
 
 SIZES: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}
@@ -123,9 +124,10 @@ def test_parameters_have_the_layout_of_the_kernels_and_are_finite(name: str) -> 
         WeightFormat(bits=4, group=32, zeros=True),
         WeightFormat(bits=8, group=None, floats=True),
         WeightFormat(bits=4, group=32, floats=True),
+        MixedFormat.of_layers([[Part(INT8, 32), Part(INT4, 32)], [Part(INT4, 64)]]),
     ],
 )
-def test_codes_are_of_finite_numbers_of_one_size(form: WeightFormat) -> None:
+def test_codes_are_of_finite_numbers_of_one_size(form: AnyFormat) -> None:
     """As numbers the kernels' own product reads them: rows of unit length, within a tenth."""
     model = load.load_model_config(GOLDENS / "llama")
     path = "layers.mlp.down.weight"

@@ -20,12 +20,13 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.families import ARCHITECTURES, without_head
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member, read_json
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
-from jaxgen.weights.manifest import manifest_of, verify, write_manifest
+from jaxgen.weights.manifest import MANIFEST, manifest_of, verify, write_manifest
 from jaxgen.weights.names import Array, Parameter, Place, Value, family_name, parameters
 from jaxgen.weights.quantize import quantized
 
@@ -60,7 +61,7 @@ def _name_headless(directory: Path) -> None:
 
 def _arrays(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for path, value in params.items():
-        if isinstance(value, GroupedWeight):
+        if isinstance(value, AnyWeight):
             yield from ((f"{path}.{name}", array) for name, array in value.arrays())
         else:
             yield path, value
@@ -90,7 +91,7 @@ def restore(
             else:
                 value = _load_array(directory, parameter, config.dtype)
                 zeros.look(path, value)
-                if (form := config.weight_format(path)) is not None:
+                if isinstance(form := config.weight_format(path), WeightFormat):
                     value = quantized(value, form, f"{directory}: {path}")
             params[path] = jax.block_until_ready(place(path, value))
             advance(1)
@@ -98,7 +99,7 @@ def restore(
     return params
 
 
-def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, WeightFormat]) -> None:
+def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, AnyFormat]) -> None:
     """Compare shapes with the checkpoint's metadata: Orbax itself loads arrays of other shapes than requested.
 
     Raises ConfigError for a parameter that is missing, unknown or of another shape.
@@ -111,6 +112,13 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, We
     wanted: dict[str, tuple[int, ...]] = {}
     for parameter in parameters(config):
         form = formats.get(parameter.path)
+        if isinstance(form, MixedFormat):
+            stacked, outputs = parameter.shape[0], parameter.shape[-2]
+            if (len(form.layers), form.outputs) != (stacked, outputs):
+                raise ConfigError(
+                    f"{directory / MANIFEST}: weight_formats has {parameter.path} in {len(form.layers)} layers with "
+                    f"{form.outputs} outputs, but {CONFIG} means {stacked} with {outputs}; convert the checkpoint again"
+                )
         arrays = {} if form is None else form.arrays(parameter.shape)
         wanted |= {f"{parameter.path}.{name}": shape for name, (shape, _) in arrays.items()}
         wanted |= {} if arrays else {parameter.path: parameter.shape}
@@ -122,7 +130,17 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, We
             )
 
 
-def _load_weight(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
+def _load_weight(directory: Path, path: str, form: AnyFormat, shape: tuple[int, ...]) -> AnyWeight:
+    if isinstance(form, MixedFormat):
+        parts = (
+            tuple(_load_part(directory, f"{path}.{kind}.{number}", *part) for number, part in enumerate(parts))
+            for kind, parts in enumerate(form.shapes(shape))
+        )
+        return MixedWeight(form, tuple(parts))
+    return _load_part(directory, path, form, shape)
+
+
+def _load_part(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
     empty = GroupedWeight.empty(form, shape)
     arrays: dict[str, Any] = {name: _load(directory, f"{path}.{name}", like) for name, like in empty.arrays()}
     return GroupedWeight(form, **arrays)

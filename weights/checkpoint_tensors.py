@@ -16,7 +16,7 @@ from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
 from jaxgen.weights.files import CONFIG
-from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Source, Stacked, Value, bare_name
+from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Piece, Source, Stacked, bare_name
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.safetensors_files import SafetensorsFiles
 
@@ -127,6 +127,8 @@ class CheckpointTensors:
             if spelling in self._files:
                 return Found(spelling, None, {"weight": spelling})
         for spelling in () if source.stacked is None else _spellings(source.stacked.name):
+            if (found := self._encoded(spelling)) is not None:
+                return replace(found, stacked=source.stacked)
             if spelling in self._files:
                 return Found(spelling, None, {"weight": spelling}, source.stacked)
         hint = (
@@ -146,20 +148,38 @@ class CheckpointTensors:
     def stored_format(self, source: Source, found: Found) -> WeightFormat | None:
         """Check the headers of a weight's tensors; return the format that its encoding keeps it in, if one does."""
         headers = {part: self._files.header(name) for part, name in found.parts.items()}
-        if found.encoding is not None:
-            try:
+        try:
+            if found.stacked is not None:
+                headers = {
+                    part: replace(
+                        one, shape=self._of_expert(source, found, np.broadcast_to(np.empty(()), one.shape)).shape
+                    )
+                    for part, one in headers.items()
+                }
+            if found.encoding is not None:
                 return found.encoding.kept_as(headers, source.placed_shape)
-            except ValueError as error:
-                raise self._error(found, str(error)) from error
-        header, shapes = headers["weight"], [source.shape]
-        if found.stacked is not None:
-            shapes = [found.stacked.shape, found.stacked.other_shape]
-        if header.shape not in shapes:
-            wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {wanted}")
+        except ValueError as error:
+            raise self._error(found, str(error)) from error
+        header = headers["weight"]
+        if header.shape != source.shape:
+            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {list(source.shape)}")
         if header.dtype not in PLAIN_DTYPES:
             raise self._error(found, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
         return None
+
+    def _of_expert(self, source: Source, found: Found, array: Array) -> Array:
+        """Return what a source has of a tensor for all experts: of its numbers, or of the scales of their blocks.
+
+        Raises ValueError for one of another shape.
+        """
+        stacked, shape = found.stacked, self._files.header(found.name).shape
+        assert stacked is not None
+        if shape not in (stacked.shape, stacked.other_shape):
+            wanted = f"{list(stacked.shape)} or {list(stacked.other_shape)}"
+            raise ValueError(f"has shape {list(shape)}, but {CONFIG} means {wanted}")
+        if array.ndim != len(shape) or len(array) != shape[0]:
+            raise ValueError(f"has scales of shape {list(array.shape)}, which are not of blocks of each expert")
+        return stacked.part(array, source.expert, source.shape[0], turned=shape != stacked.shape)
 
     def input_groups(self, parameter: Parameter) -> Iterator[tuple[str, Array | None]]:
         """Yield the matrix that each source is part of, and the group of each input, if its encoding says it."""
@@ -167,7 +187,7 @@ class CheckpointTensors:
             index = self.find(source).parts.get(ORDER)
             yield str(place[:-1]), None if index is None else self._files.read(index)
 
-    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
 
         What is stored in another format is rounded to it, or dequantised. Raises ConfigError also when values do not
@@ -175,11 +195,10 @@ class CheckpointTensors:
         """
         found = self.find(source)
         tensors = {part: self._files.read(name) for part, name in found.parts.items()}
+        if found.stacked is not None:
+            tensors = {part: self._of_expert(source, found, tensor) for part, tensor in tensors.items()}
         if found.encoding is None:
-            weight = tensors["weight"]
-            if found.stacked is not None:
-                weight = found.stacked.part(weight, source.expert, source.shape[0])
-            return self._rounded(parameter, source.placed(weight), found, dtype, form)
+            return self._rounded(parameter, source.placed(tensors["weight"]), found, dtype, form)
         try:
             value = found.encoding.read(RawWeight(tensors, source.placed_shape, self.stored_format(source, found)))
         except ValueError as error:
@@ -197,7 +216,7 @@ class CheckpointTensors:
 
     def _rounded(
         self, parameter: Parameter, array: Array, found: Found, dtype: np.dtype[Any], form: WeightFormat | None
-    ) -> Value:
+    ) -> Piece:
         converted = parameter.converted(array, dtype)
         if dtype == np.float16 and not np.isfinite(converted).all():
             raise self._error(found, "has values that float16 cannot hold; use --dtype bfloat16 or float32")

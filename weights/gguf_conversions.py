@@ -24,7 +24,7 @@ from jaxgen.weights.manifest import is_converted, read_manifest, verify
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Of what a conversion has; a change of it converts all files anew."""
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from jaxgen.weights.gguf_converter import main; main({pipe}, *{arguments!r})"

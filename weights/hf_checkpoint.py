@@ -18,10 +18,11 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, empty_weight
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.checkpoint_tensors import CheckpointTensors
-from jaxgen.weights.names import Parameter, Source, Value, parameters, unread_tensors
+from jaxgen.weights.names import Parameter, Piece, Source, Value, parameters, unread_tensors
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Tensors(Protocol):
         ``unread``: names of others that the family's checkpoints may have.
         """
 
-    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
 
         Raises ConfigError also when values do not fit in float16.
@@ -72,11 +73,9 @@ def read_parameters(
     with show_progress("loading weights", total, "B", bar=progress) as advance:
         for parameter, dtype in zip(table, dtypes, strict=True):
             form = config.weight_format(parameter.path)
-            value: Any = (
-                np.empty(parameter.shape, dtype) if form is None else GroupedWeight.empty(form, parameter.shape)
-            )
+            value: Any = np.empty(parameter.shape, dtype) if form is None else empty_weight(form, parameter.shape)
             for source, place in parameter.pieces():
-                part = tensors.read(parameter, source, dtype, form)
+                part = tensors.read(parameter, source, dtype, None if form is None else form.at(place))
                 zeros.look(source.name, part)
                 value[place] = part
                 advance(prod(source.shape) * dtype.itemsize)
@@ -89,7 +88,7 @@ def check_parameters(directory: Path, config: ModelConfig) -> None:
     CheckpointTensors(directory).check(parameters(config), unread_tensors(config))
 
 
-def stored_formats(directory: Path, config: ModelConfig) -> dict[str, WeightFormat]:
+def stored_formats(directory: Path, config: ModelConfig) -> dict[str, AnyFormat]:
     """Return the formats of the parameters that are kept as they are stored, in few bits, by path. Raises ConfigError.
 
     Headers are read and, where there are, the orders of inputs.
@@ -99,20 +98,30 @@ def stored_formats(directory: Path, config: ModelConfig) -> dict[str, WeightForm
     return {path: form for path, form in found.items() if form is not None}
 
 
-def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[WeightFormat | None, str]:
+def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[AnyFormat | None, str]:
     """Return the format in which a parameter with an encoding can be kept as it is stored, and why it may not be."""
     where = [(source, tensors.find(source)) for source, _ in parameter.pieces()]
     titles = sorted({found.encoding.title for _, found in where if found.encoding is not None})
     if not titles:
         return None, ""
-    form, *others = dict.fromkeys(tensors.stored_format(source, found) for source, found in where)
-    if others or form is None:
-        return None, "not all of it is stored in one format"
+    forms = [tensors.stored_format(source, found) for source, found in where]
+    stored = [form for form in forms if form is not None]
+    if len(stored) < len(forms):
+        return None, "not all of it is stored in few bits"
     if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
         return None, "it is always computed in full"
-    if not form.is_computed:
-        return None, f"its groups of {form.group} inputs are not computed"
-    return _with_order(parameter, tensors, form) if form.ordered else (form, f"stored in {' and '.join(titles)}")
+    for form in stored:
+        if not form.is_computed:
+            return None, f"its groups of {form.group} inputs are not computed"
+    places = [place for _, place in parameter.pieces()]
+    whole = MixedFormat.of_pieces(zip(places, stored, strict=True))
+    if whole is None or len({form.floats for form in whole.forms}) > 1:
+        return None, "its parts are stored in formats that no product takes together"
+    if isinstance(whole, WeightFormat) and whole.ordered:
+        return _with_order(parameter, tensors, whole)
+    if any(form.ordered for form in whole.forms):
+        return None, "its parts have inputs in orders, and are stored in several formats"
+    return whole, f"stored in {' and '.join(titles)}"
 
 
 def _with_order(
@@ -153,7 +162,7 @@ class ZeroWeights:
     def __init__(self) -> None:
         self._names: list[str] = []
 
-    def look(self, name: str, value: Value) -> None:
+    def look(self, name: str, value: Piece) -> None:
         """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
         array = value.scales if isinstance(value, GroupedWeight) else value
         if array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array)):

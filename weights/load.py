@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
-from jaxgen.core.quantization import GroupedWeight, Quantization
+from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.quantization import Quantization
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
@@ -158,7 +159,7 @@ def load_model_config(
         if lacks_head(config, tensor_names(directory)):
             config = config.headless()
         if tensors is not None:
-            kept = tensors.kept_formats(parameters(config)) if quantization == "none" else {}
+            kept = tensors.kept_formats(parameters(config)) if quantization in ("none", "fp4") else {}
             return _quantized(directory, with_formats(config, kept), quantization)
         formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
         return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
@@ -184,11 +185,11 @@ def _quantized(directory: Path, config: ModelConfig, quantization: Quantization)
     return config
 
 
-def on_device(_: str, value: Value) -> "jax.Array | GroupedWeight":
+def on_device(_: str, value: Value) -> "jax.Array | AnyWeight":
     """Put an array on the default device, unchanged; a weight of few bits stays as it is, in host memory."""
     import jax
 
-    return value if isinstance(value, GroupedWeight) else jax.device_put(value)
+    return value if isinstance(value, AnyWeight) else jax.device_put(value)
 
 
 def load_params(
@@ -202,7 +203,7 @@ def load_params(
 ) -> dict[str, Any]:
     """Load the parameters of a Hugging Face or converted directory by path, each in its format or ``config.dtype``.
 
-    ``place`` puts each parameter where programs read it, given its path and the host's array, or a GroupedWeight for a
+    ``place`` puts each parameter where programs read it, given its path and the host's array, or an AnyWeight for a
     path of ``config.weight_formats``, before the next is read. ``tensors``: None: those in the directory.
     ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
     file or tensor that is missing, corrupt or does not fit ``config``.

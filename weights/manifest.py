@@ -11,15 +11,16 @@ from typing import Any
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
-FORMAT_VERSIONS = (1, 2, 3)
+FORMAT_VERSIONS = (1, 2, 3, 4)
 """Of the directory; 2: with weights of few bits, which earlier versions of jaxgen would not find; 3: with minimums,
-blocks, or scales in float16, which they would not read."""
+blocks, or scales in float16, which they would not read; 4: with layers or outputs in different formats."""
 _SINCE_3 = ("minimums", "blocks")
 _CHUNK = 2**20
 
@@ -42,7 +43,7 @@ class Manifest:
     family: str
     dtype: DType
     files: Mapping[str, FileRecord]
-    formats: Mapping[str, WeightFormat]
+    formats: Mapping[str, AnyFormat]
 
 
 def is_converted(directory: Path) -> bool:
@@ -51,7 +52,7 @@ def is_converted(directory: Path) -> bool:
 
 
 def write_manifest(
-    directory: Path, family: str, dtype: DType, formats: Mapping[str, WeightFormat], *, progress: bool = True
+    directory: Path, family: str, dtype: DType, formats: Mapping[str, AnyFormat], *, progress: bool = True
 ) -> None:
     """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
@@ -60,15 +61,13 @@ def write_manifest(
     (directory / MANIFEST).write_text(manifest_text(family, dtype, files, formats), encoding="utf-8")
 
 
-def manifest_text(
-    family: str, dtype: DType, files: Mapping[str, FileRecord], formats: Mapping[str, WeightFormat]
-) -> str:
+def manifest_text(family: str, dtype: DType, files: Mapping[str, FileRecord], formats: Mapping[str, AnyFormat]) -> str:
     """Return what a manifest has."""
     data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype}
     data["files"] = {name: asdict(record) for name, record in files.items()}
     if formats:
         data |= {
-            "format_version": 3 if any(_is_new(form) for form in formats.values()) else 2,
+            "format_version": max(_version(form) for form in formats.values()),
             "weight_formats": {path: _entry(form) for path, form in formats.items()},
         }
     return json.dumps(data, indent=1) + "\n"
@@ -126,16 +125,39 @@ def _record(entry: Any) -> FileRecord:
     return FileRecord(entry["size"], entry["sha256"])
 
 
-def _is_new(form: WeightFormat) -> bool:
-    return form.minimums or form.blocks or form.bits not in (4, 8) or form.scale_dtype == "float16"
+def _version(form: AnyFormat) -> int:
+    """Return the first version of directories that may have a format."""
+    if isinstance(form, MixedFormat):
+        return 4
+    is_new = form.minimums or form.blocks or form.bits not in (4, 8) or form.scale_dtype == "float16"
+    return 3 if is_new else 2
 
 
-def _entry(form: WeightFormat) -> dict[str, Any]:
+def _entry(form: AnyFormat) -> dict[str, Any]:
     """Return the fields of a format; earlier versions know neither of those that are left out where they are false."""
+    if isinstance(form, MixedFormat):
+        kinds = [[{"format": _entry(part.form), "outputs": part.outputs} for part in kind] for kind in form.kinds]
+        return {"kinds": kinds, "layers": form.layers}
     return {name: value for name, value in asdict(form).items() if value or name not in _SINCE_3}
 
 
-def _format(entry: Any) -> WeightFormat:
+def _format(entry: Any) -> AnyFormat:
+    if "kinds" not in entry:
+        return _one_format(entry)
+    kinds = tuple(
+        tuple(Part(_one_format(part["format"]), int(part["outputs"])) for part in kind) for kind in entry["kinds"]
+    )
+    layers = tuple(map(int, entry["layers"]))
+    if (
+        entry.keys() != {"kinds", "layers"}
+        or set(layers) != set(range(len(kinds)))
+        or len({sum(part.outputs for part in kind) for kind in kinds}) != 1
+    ):
+        raise ValueError(entry)
+    return MixedFormat(kinds, layers)
+
+
+def _one_format(entry: Any) -> WeightFormat:
     form = WeightFormat(**entry)
     known = form.bits in (FLOATS if form.floats else PLANES) and form.scale_dtype in SCALE_DTYPES
     if not known or sum((form.floats, form.zeros, form.minimums)) > 1 or (form.floats and form.blocks):

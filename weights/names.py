@@ -7,7 +7,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.weights import tensors
 from jaxgen.weights.families import FAMILIES
-from jaxgen.weights.tensors import Array, Parameter, Place, Source, Stacked, Value
+from jaxgen.weights.tensors import Array, Parameter, Piece, Place, Source, Stacked, Value
 
 EMBEDDING, HEAD = "embed.weight", "lm_head.weight"
 """Paths of the two matrices of a vocabulary; in most families files name the head so too."""
@@ -17,6 +17,7 @@ __all__ = [
     "HEAD",
     "Array",
     "Parameter",
+    "Piece",
     "Place",
     "Source",
     "Stacked",

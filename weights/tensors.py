@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.config import DType
+from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import GroupedWeight, Index
 
 Array = npt.NDArray[np.generic]
-Value = Array | GroupedWeight
+Piece = Array | GroupedWeight
+"""A source, as its part of a parameter."""
+Value = Array | AnyWeight
 """A parameter in host memory."""
 Place = Callable[[str, Value], Any]
 """A function that puts a parameter, given its dotted path and its value, where programs read it."""
@@ -39,10 +42,17 @@ class Stacked:
         """The shape of files that have matrices as [in, out]."""
         return (self.shape[0], self.shape[2], self.shape[1])
 
-    def part(self, array: Array, expert: int, rows: int) -> Array:
-        """Return the source of an expert, a view."""
-        whole = array[expert] if array.shape == self.shape else array[expert].T
-        return whole[self.row : self.row + rows]
+    def part(self, array: Array, expert: int, rows: int, *, turned: bool) -> Array:
+        """Return what a source of so many rows has of a tensor for all experts, or of the scales of its blocks: a view.
+
+        ``turned``: matrices are [in, out]. Raises ValueError for blocks of which a part has rows of another source.
+        """
+        whole = array[expert].T if turned else array[expert]
+        of_rows = len(whole) / self.shape[1]
+        ends = self.row * of_rows, (self.row + rows) * of_rows
+        if not all(end.is_integer() for end in ends):
+            raise ValueError("has scales of blocks of which a part are gates and a part are not")
+        return whole[slice(*map(int, ends))]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from math import prod
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tensors import Parameter
@@ -55,26 +56,32 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     return with_formats(config, formats)
 
 
-def with_formats[Config: ModelConfig](config: Config, formats: Mapping[str, WeightFormat]) -> Config:
+def with_formats[Config: ModelConfig](config: Config, formats: Mapping[str, AnyFormat]) -> Config:
     """Return the configuration with these formats by path."""
     return replace(config, weight_formats=tuple(sorted(formats.items())))
 
 
 def quantization_of(config: ModelConfig) -> str:
     """Return what the codes of the fewest bits of any weight are called; "none": there are no codes."""
-    fewest = min((form for _, form in config.weight_formats), key=lambda form: form.bits, default=None)
+    fewest = min(
+        (form for _, parts in config.weight_formats for form in parts.forms), key=lambda form: form.bits, default=None
+    )
     return "none" if fewest is None else fewest.title
 
 
-def kept_formats(stored: Mapping[str, WeightFormat], quantization: Quantization) -> dict[str, WeightFormat]:
+def kept_formats(stored: Mapping[str, AnyFormat], quantization: Quantization) -> dict[str, AnyFormat]:
     """Return the formats in which weights of a checkpoint stay: integers always, others if the quantization is theirs.
 
     What else is stored in floating-point codes becomes numbers, or is rounded to the quantization.
     """
-    return {path: form for path, form in stored.items() if not form.floats or form.title == quantization}
+    return {
+        path: parts
+        for path, parts in stored.items()
+        if all(not form.floats or form.title == quantization for form in parts.forms)
+    }
 
 
-def placed_config[Config: ModelConfig](config: Config, placed: Callable[[WeightFormat], WeightFormat | None]) -> Config:
+def placed_config[Config: ModelConfig](config: Config, placed: Callable[[AnyFormat], AnyFormat | None]) -> Config:
     """Return the configuration with the formats that programs read; ``placed`` is WeightFormat.placed for them."""
     formats = ((path, placed(form)) for path, form in config.weight_formats)
     return with_formats(config, {path: form for path, form in formats if form is not None})
@@ -102,10 +109,13 @@ def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int
             return 0
         return 1 if form.bits == 4 else _BYTES[config.dtype]
 
-    return max((prod(table[path].shape[-2:]) * number_bytes(form) for path, form in formats.items()), default=0)
+    return max(
+        (prod(table[path].shape[-2:]) * number_bytes(form) for path, parts in formats.items() for form in parts.forms),
+        default=0,
+    )
 
 
-def _num_bytes(parameter: Parameter, form: WeightFormat | None, dtype: DType) -> int:
+def _num_bytes(parameter: Parameter, form: AnyFormat | None, dtype: DType) -> int:
     if form is not None:
         return form.num_bytes(parameter.shape)
     return prod(parameter.shape) * _BYTES[parameter.dtype or dtype]

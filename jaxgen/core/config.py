@@ -11,7 +11,7 @@ from typing import Literal, Self
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.core.kv_dtype import KVDType
-from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.tier_address import TierAddress
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -49,7 +49,7 @@ class ModelConfig:
     windows: tuple[int | None, ...] = ()
     """By layer: a token attends to itself and the ``window - 1`` tokens before it; None: to all before it. Empty: None
     in all layers."""
-    weight_formats: tuple[tuple[str, WeightFormat], ...] = ()
+    weight_formats: tuple[tuple[str, AnyFormat], ...] = ()
     """By path, the formats of the parameters that are kept in few bits; all others have ``dtype``, or their own."""
     kv_dtype: KVDType = "auto"
     """What the KV cache has of keys and values."""
@@ -61,7 +61,7 @@ class ModelConfig:
                 f"num_key_value_heads ({self.num_kv_heads})"
             )
 
-    def weight_format(self, path: str) -> WeightFormat | None:
+    def weight_format(self, path: str) -> AnyFormat | None:
         """Return the format of a parameter; None: it is not kept in few bits."""
         return dict(self.weight_formats).get(path)
 

@@ -57,6 +57,16 @@ class WeightFormat:
     blocks: bool = False
 
     @property
+    def forms(self) -> "tuple[WeightFormat, ...]":
+        """The formats of all parts: there is one."""
+        return (self,)
+
+    def at(self, place: Index) -> "WeightFormat":
+        """Return the format of a part of a weight."""
+        del place
+        return self
+
+    @property
     def title(self) -> str:
         """What the codes are called by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
         return f"{'fp' if self.floats else 'int'}{self.bits}"

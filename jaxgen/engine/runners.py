@@ -43,9 +43,8 @@ def program_texts(compiled: Compiled) -> Iterator[str]:
         return
     layers = compiled.layers
     wide = layers.widths[max(layers.widths)]
-    for program in (wide.begin, wide.layer, wide.end, layers.project):
-        if program is not None:
-            yield _text(program)
+    for program in dict.fromkeys((wide.begin, *wide.layers, wide.end, *layers.project)):
+        yield _text(program)
 
 
 def _text(program: Any) -> str:

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
@@ -116,7 +117,13 @@ class Kernels:
     reason: str = field(default="", compare=False)
     """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
 
-    def placed(self, form: WeightFormat) -> WeightFormat | None:
+    @overload
+    def placed(self, form: WeightFormat) -> WeightFormat | None: ...
+
+    @overload
+    def placed(self, form: AnyFormat) -> AnyFormat | None: ...
+
+    def placed(self, form: AnyFormat) -> AnyFormat | None:
         """Return the format of a weight that programs read; None: numbers of the model's dtype."""
         integers = () if self.quantized is None else self.quantized.bits
         return form.placed(integers=integers, floats=self.floats is not None)
@@ -328,21 +335,23 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
 def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
     """Return the kernels, with XLA's loop and the reason why if their product does not take the model's experts."""
     shapes = ExpertShapes.of(model)
-    reason = None if shapes is None else _expert_trouble(kernels, shapes, model.dtype)
+    reason = None if shapes is None else _expert_trouble(kernels, shapes, model)
     if reason is None:
         return kernels
     loops: dict[str, Any] = {"expert_product": _GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
     return replace(kernels, **loops, reason=f"XLA's loop over tiles for experts: {reason}")
 
 
-def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, dtype: str) -> str | None:
+def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, model: ModelConfig) -> str | None:
     from pallas_kernels.gpu.expert_tiles import supports
     from pallas_kernels.gpu.expert_weights import supports_codes
 
     if kernels.expert_product is _GPU_EXPERT_PRODUCT:
         return "the others are for Hopper"
+    if any(isinstance(form, MixedFormat) for path, form in model.weight_formats if ".experts." in path):
+        return "their layers have different formats"
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
-        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": dtype}
+        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": model.dtype}
         placed = None if form is None else kernels.placed(form)
         if placed is None:
             reason = supports(**sizes)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
+from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import WeightFormat
 
 Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
@@ -19,7 +20,7 @@ class ExpertShapes:
     width: int
     inner: int
     formats: tuple[WeightFormat | None, WeightFormat | None] = (None, None)
-    """Of the weights of each of the products; None: numbers."""
+    """Of the weights of each of the products; None: numbers, or several formats, which XLA's loop takes."""
 
     @classmethod
     def of(cls, model: ModelConfig) -> "ExpertShapes | None":
@@ -28,7 +29,8 @@ class ExpertShapes:
         if moe is None:
             return None
         gate_up, down = (model.weight_format(f"layers.mlp.experts.{name}.weight") for name in ("gate_up", "down"))
-        return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner, (gate_up, down))
+        formats = (_single(gate_up), _single(down))
+        return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner, formats)
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> "ExpertShapes":
@@ -40,6 +42,10 @@ class ExpertShapes:
     def products(self) -> tuple[tuple[int, int], ...]:
         """Inputs and outputs of each product: gates together with the values that they multiply, and the way back."""
         return (self.width, 2 * self.inner), (self.inner, self.width)
+
+
+def _single(form: AnyFormat | None) -> WeightFormat | None:
+    return form if isinstance(form, WeightFormat) else None
 
 
 @dataclass(frozen=True, slots=True)

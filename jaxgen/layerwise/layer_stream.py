@@ -114,10 +114,9 @@ class LayerStream:
             if not copy.as_inputs:
                 pool = programs.scatter(pool, ids, np.int32(count), *pieces)
                 continue
-            assert programs.project is not None, "asked for only where inputs are kept"
             starts[:count] = [one.start for one in copy.blocks]
             about = ids, starts, np.int32(count), np.int32(incoming.layer)
-            pool = programs.project(self._layers[incoming.layer], pool, *about, *pieces)
+            pool = programs.project[incoming.layer](self._layers[incoming.layer], pool, *about, *pieces)
         return pool
 
     def save(self, pool: LayerPool, block: int) -> None:

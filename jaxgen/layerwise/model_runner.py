@@ -223,7 +223,8 @@ class LayerwiseRunner:
     def compute(self, step: LayeredStep, layer: int, incoming: Incoming) -> None:
         """Dispatch a layer of the step once its context has arrived. Raises what a copy raised."""
         self._pool = self.stream.take(self._pool, incoming)
-        self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
+        program = step.programs.layers[layer]
+        self._pool, step.x = program(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
         self.stream.links.dispatched = step.x
 
     def end(self, step: LayeredStep) -> StepOutput:

@@ -1,7 +1,8 @@
 """The step divided into programs by layer, for a cache of which the device holds one layer at a time.
 
     begin   rows, words of a plan, places of blocks      -> rows, batch, x: the first layer's input
-    layer   one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers
+    layers  one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers whose
+                                                            parameters have the same formats
     end     rows, batch, x: the last layer's output      -> rows, StepOutput
 
 In sequence they compute what ``jaxgen.runner.step`` computes in one program. Between them, blocks from host memory can
@@ -10,7 +11,7 @@ be written to the pool: ``scatter`` writes K and V, ``project`` computes these f
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,9 +25,9 @@ from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.layer_stack import Layer
+from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.models.positions import window_of_layer
-from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.runner.packer import batch_layout, unpack
@@ -43,7 +44,8 @@ class WidthPrograms:
     """The compiled step of one width (in tokens); pool and rows are donated."""
 
     begin: Callable[..., tuple[RowState, StepBatch, jax.Array]]
-    layer: Callable[..., tuple[LayerPool, jax.Array]]
+    layers: tuple[Callable[..., tuple[LayerPool, jax.Array]], ...]
+    """Of each layer."""
     end: Callable[..., tuple[RowState, StepOutput]]
 
 
@@ -54,6 +56,10 @@ class Uncompiled:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     donated: int
+
+    def of(self, params: PackedParams) -> "Uncompiled":
+        """Return the same for parameters of other shapes, which are the first argument."""
+        return replace(self, args=(params, *self.args[1:]))
 
     def compile(self, kernels: Kernels) -> Any:
         """Compile it with the options of the kernels that it is made of."""
@@ -68,8 +74,8 @@ class LayerPrograms:
     widths: dict[int, WidthPrograms]
     gather: Callable[..., Any]
     scatter: Callable[..., LayerPool]
-    project: Callable[..., LayerPool] | None
-    """None: inputs are not kept."""
+    project: tuple[Callable[..., LayerPool], ...]
+    """Of each layer; empty: inputs are not kept."""
     make_pool: Callable[[], LayerPool]
     group: int
     kernels: Kernels
@@ -121,26 +127,29 @@ def compile_layers(
     ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     kv_piece = jax.ShapeDtypeStruct(pool.cache.data.shape[1:], pool.cache.data.dtype)
     x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), model.dtype)
-    shapes = _abstract_apart(model, kernels)
+    _, layers = _abstract_apart(model, kernels)
     graph = graphs_apart(model)[1]
 
     def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
         return pool.project(bind_layer(graph, params), *args)
 
-    widths = {
-        width: WidthPrograms(*(one.compile(kernels) for one in width_programs(model, config, kernels, width, pool)))
-        for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
-    }
+    def compile_width(width: int) -> WidthPrograms:
+        begin, layer, end = width_programs(model, config, kernels, width, pool)
+        of_layers = _for_each(layers, lambda shapes: layer.of(shapes).compile(kernels))
+        return WidthPrograms(begin.compile(kernels), of_layers, end.compile(kernels))
+
+    budget = config.scheduler.token_budget
+    widths = {width: compile_width(width) for width in {budget, config.narrow_width or budget}}
     gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
     scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
-    projecting: Any = None
-    if keep_inputs:
-        lowered = jax.jit(project, donate_argnums=1).lower(
-            shapes[1], pool, ids, ids, scalar, scalar, *[x_piece] * group
-        )
-        projecting = lowered.compile(dict(kernels.compiler_options))
-    programs = [gather, scatter, *([projecting] if keep_inputs else [])]
-    programs += [program for of_width in widths.values() for program in vars(of_width).values()]
+    about = (pool, ids, ids, scalar, scalar, *[x_piece] * group)
+    projecting = _for_each(
+        layers if keep_inputs else (),
+        lambda shapes: Uncompiled(project, (shapes, *about), donated=1).compile(kernels),
+    )
+    programs: list[Any] = [gather, scatter, *projecting]
+    for of_width in widths.values():
+        programs += [of_width.begin, *of_width.layers, of_width.end]
     found = [program.memory_analysis() for program in programs]
     temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in found)
     return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
@@ -154,21 +163,37 @@ def layer_kernels(model: ModelConfig, kernels: Kernels) -> Kernels:
     return found
 
 
-Shapes = tuple[PackedParams, PackedParams]
-"""Shapes of the parameters outside the layers, and of one layer's parameters."""
+Shapes = tuple[PackedParams, tuple[PackedParams, ...]]
+"""Shapes of the parameters outside the layers, and of each layer's parameters."""
 
 
 def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
-    ends, layers = jax.eval_shape(take_apart, abstract_packed_params(model, kernels))
-    return ends, layers[0]
+    shapes: Shapes = jax.eval_shape(take_apart, abstract_packed_params(model, kernels))
+    return shapes
+
+
+def _for_each(layers: tuple[PackedParams, ...], compiled: Callable[[PackedParams], Any]) -> tuple[Any, ...]:
+    """Return a program for each layer of these shapes, one and the same for layers of the same shapes."""
+    made: dict[Any, Any] = {}
+    found = []
+    for shapes in layers:
+        leaves, structure = jax.tree.flatten(shapes)
+        kind = (structure, *leaves)
+        if kind not in made:
+            made[kind] = compiled(shapes)
+        found.append(made[kind])
+    return tuple(found)
 
 
 def width_programs(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
 ) -> tuple[Uncompiled, Uncompiled, Uncompiled]:
-    """Return the functions of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``."""
+    """Return the functions of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``.
+
+    That of layers is for the first layer, see ``Uncompiled.of``.
+    """
     ends_graph, layer_graph = graphs_apart(model)
-    ends_shapes, layer_shapes = _abstract_apart(model, kernels)
+    ends_shapes, (layer_shapes, *_) = _abstract_apart(model, kernels)
     params_layout, vocab_size = row_layout(config), model.vocab_size
 
     def begin(

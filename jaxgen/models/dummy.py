@@ -12,6 +12,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import FLOATS, WeightFormat
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, abstract_params, dotted, initial_state
+from jaxgen.models.mixed_weight import map_parts
 from jaxgen.models.placement import placed_formats, placing
 from jaxgen.models.quantized_weight import Codes
 
@@ -32,7 +33,7 @@ def dummy_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     made: PackedParams = {}
     for path in sorted(shapes, key=lambda path: (-prod(shapes[path]), path)):
         form = formats.get(path)
-        value = _numbers(config, path) if form is None else _codes(path, shapes[path], form)
+        value = _numbers(config, path) if form is None else map_parts(partial(_codes, path), shapes[path], form)
         made[path] = jax.block_until_ready(place(path, value))
     return {path: made[path] for path in shapes}
 

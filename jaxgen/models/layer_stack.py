@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 from jaxgen.models.attention import Attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.norms import Norm
 from jaxgen.models.positions import Positional, Window, window_of_layer
-from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 

@@ -11,7 +11,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.models.quantized_weight import KernelWeight
+from jaxgen.models.mixed_weight import KernelWeight
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.quantized_weight import QuantizedWeight
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
@@ -76,7 +78,7 @@ class Embedding(nnx.Module):
 
     def __call__(self, ids: Int[Array, "T"]) -> Float[Array, "T W"]:
         weight = self.weight.get_value()
-        return weight.rows(ids) if isinstance(weight, KernelWeight) else weight[ids]
+        return weight.rows(ids) if isinstance(weight, PackedWeight | QuantizedWeight) else weight[ids]
 
     def products(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
         """Return x @ weight.T in float32, without the bias; rows from ``num_tokens`` on are padding."""

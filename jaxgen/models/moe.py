@@ -19,7 +19,7 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels.choice import Kernels, row_sum
 from jaxgen.models.linear import Linear, Shape
-from jaxgen.models.quantized_weight import KernelWeight
+from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.stacked_weight import StackedWeight
 
 

@@ -12,10 +12,12 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, place_of
+from jaxgen.core.quantization import GroupedWeight
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
+from jaxgen.models.mixed_weight import MixedCodes, MixedQuantizedWeight, joined, map_parts
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.models.separate_weights import SeparateWeights
@@ -30,17 +32,17 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
     """Return a function (path, value) that puts a parameter on the device in the layout of these kernels.
 
     The value may be on the host or the device; one that needs no other layout stays on the device as it is. A
-    GroupedWeight becomes a QuantizedWeight if the kernels multiply codes.
+    GroupedWeight becomes a QuantizedWeight if the kernels multiply codes, and a MixedWeight a MixedQuantizedWeight.
     """
     formats = placed_formats(config, kernels)
     matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
 
     def place(path: str, value: Any) -> Any:
-        if isinstance(value, GroupedWeight):
+        if isinstance(value, AnyWeight):
             if path not in formats:
                 return place(path, _numbers(value, config.dtype))
-            value = Codes.of(value.as_placed(formats[path]))
-        if isinstance(value, Codes):
+            value = _codes_of(value, formats[path])
+        if isinstance(value, Codes | MixedCodes):
             return _placed_codes(value, formats[path], kernels, config.dtype)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
             return place_matrix(value, kernels)
@@ -49,14 +51,23 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
     return place
 
 
-def placed_formats(config: ModelConfig, kernels: Kernels) -> dict[str, WeightFormat]:
+def placed_formats(config: ModelConfig, kernels: Kernels) -> dict[str, AnyFormat]:
     """Return the formats of the weights that stay codes where these kernels read them, by path."""
     placed = ((path, kernels.placed(form)) for path, form in config.weight_formats)
     return {path: form for path, form in placed if form is not None}
 
 
-def _placed_codes(weight: Codes, about: WeightFormat, kernels: Kernels, dtype: str) -> Any:
+def _codes_of(weight: AnyWeight, about: Any) -> Codes | MixedCodes:
+    """Return the arrays of a weight in the format in which it is placed."""
+    if isinstance(weight, GroupedWeight):
+        return Codes.of(weight.as_placed(about))
+    return MixedCodes(tuple(tuple(map(Codes.of, kind)) for kind in weight.as_placed(about).kinds))
+
+
+def _placed_codes(weight: Any, about: AnyFormat, kernels: Kernels, dtype: str) -> Any:
     """Return a weight of few bits packed for its kernel, the layers of a stack apart if the program has them so."""
+    if isinstance(about, MixedFormat):
+        return _placed_kinds(weight, about, kernels, dtype)
     kernel = kernels.floats if about.floats else kernels.quantized
     assert kernel is not None
     pack = partial(QuantizedWeight.pack, about, kernel=kernel, dtype=dtype)
@@ -64,6 +75,17 @@ def _placed_codes(weight: Codes, about: WeightFormat, kernels: Kernels, dtype: s
         return pack(weight)
     layers = range(len(weight.codes))
     return SeparateWeights(tuple(pack(weight.only(slice(layer, layer + 1))) for layer in layers))
+
+
+def _placed_kinds(weight: MixedCodes, about: MixedFormat, kernels: Kernels, dtype: str) -> Any:
+    kinds = tuple(
+        tuple(_placed_codes(codes, part.form, kernels, dtype) for codes, part in zip(parts, kind, strict=True))
+        for parts, kind in zip(weight.kinds, about.kinds, strict=True)
+    )
+    if not kernels.separate_layers:
+        return MixedQuantizedWeight(kinds, jnp.zeros((), jnp.int32), about.layers)
+    places = (place_of(about.layers, layer) for layer in range(len(about.layers)))
+    return SeparateWeights(tuple(joined(tuple(part.at(place) for part in kinds[kind])) for kind, place in places))
 
 
 def place_matrix(value: Any, kernels: Kernels) -> Any:
@@ -76,7 +98,7 @@ def place_matrix(value: Any, kernels: Kernels) -> Any:
     return StackedWeight(value, jnp.zeros((), jnp.int32)) if value.ndim == _EXPERTS else value
 
 
-def _numbers(weight: GroupedWeight, dtype: str) -> np.ndarray:
+def _numbers(weight: AnyWeight, dtype: str) -> np.ndarray:
     """Return the weight as numbers of ``dtype``. Takes memory for them and for one weight of the stack in float32."""
     found = np.empty(weight.shape, jnp.dtype(dtype))
     for index in np.ndindex(*weight.shape[:-2]):
@@ -94,6 +116,6 @@ def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParam
     """Return the shapes and dtypes of the result of ``pack_params``."""
     loaded: PackedParams = dict(abstract_params(config))
     for path, about in placed_formats(config, kernels).items():
-        loaded[path] = Codes.abstract(loaded[path].shape, about)
+        loaded[path] = map_parts(Codes.abstract, loaded[path].shape, about)
     packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), loaded)
     return packed

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int, Shaped, UInt8
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.quantization import PLANES, Bits, GroupedWeight, WeightFormat
 from jaxgen.kernels.choice import GroupedCodes, QuantizedProduct
-from jaxgen.models.packed_weight import PackedWeight
 
 Shape = tuple[int, ...]
 
@@ -136,10 +135,6 @@ class QuantizedWeight:
         found = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
         found = found[:, : self.in_features].astype(self.dtype)
         return found if self.order is None else found[:, jnp.argsort(self.order[0])]
-
-
-KernelWeight = PackedWeight | QuantizedWeight
-"""Weights in the layout of a kernel, which multiply by it."""
 
 
 @partial(jax.jit, static_argnames=("bits", "pack"))

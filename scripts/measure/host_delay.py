@@ -20,8 +20,8 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.step import StepOutput
 from scripts.gpu.shapes import LLAMA3_8B
+from scripts.measure.sleeping_device import sleeping_engine
 from scripts.measure.step_time import Load, fill
-from scripts.scaling.sleeping_server import sleeping_engine
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 MEASURED = {64: "step_llama3_8b_64", 256: "step_llama3_8b_256", 1024: "step_llama3_8b_1024"}

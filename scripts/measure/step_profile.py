@@ -23,6 +23,7 @@ import jax
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -82,6 +83,7 @@ def params_of(model: DecoderConfig) -> PackedParams:
     """Random weights, in the formats of the model."""
     params: PackedParams = dict(init_params(replace(model, weight_formats=()), seed=0))
     for path, form in model.weight_formats:
+        assert isinstance(form, WeightFormat), "a quantization makes one format of a parameter"
         params[path] = quantized(jax.device_get(params[path]), form, path)
     return params
 

@@ -24,7 +24,7 @@ from jaxgen.runner.step import StepOutput
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import make_engine, params_of, request, run
 from tests.support.native import native as library
-from tests.support.quantized import INT8, quantized
+from tests.support.quantized import mixed
 from tests.support.streamed import BLOCK, CONFIG, NUM_OPEN, OPT_350M, SMALL, WINDOWED, compiled_layers
 
 MODELS = {"llama": SMALL, "opt-350m": OPT_350M, "opt": OPT, "llama-bfloat16": replace(SMALL, dtype="bfloat16")}
@@ -64,7 +64,7 @@ class ByLayer:
         programs = self.programs.widths[CONFIG.scheduler.token_budget]
         self.rows, batch, x = programs.begin(self.ends, self.pool, self.rows, self.packer.pack(plan), places)
         for index, layer in enumerate(self.layers):
-            self.pool, x = programs.layer(layer, self.pool, x, batch, np.int32(index))
+            self.pool, x = programs.layers[index](layer, self.pool, x, batch, np.int32(index))
         self.rows, output = programs.end(self.ends, self.rows, x, batch)
         return output
 
@@ -151,7 +151,7 @@ def check_projection(by_layer: ByLayer) -> None:
     for index, layer in enumerate(by_layer.layers):
         pieces = [of_block[index] for of_block in inputs]
         about = ids, starts, np.int32(len(blocks)), np.int32(index)
-        pool = programs.project(layer, programs.make_pool(), *about, *pieces)
+        pool = programs.project[index](layer, programs.make_pool(), *about, *pieces)
         got = np.asarray(pool.cache.data[:N, 0]).astype(np.float32)
         np.testing.assert_array_equal(got[blocks], written[blocks, index])
         assert not got[untouched].any(), "what is past the count writes nothing"
@@ -178,9 +178,14 @@ def test_packed_weights_are_taken_apart(model: ModelConfig) -> None:
     check_projection(by_layer)
 
 
-@pytest.mark.full  # as the packed weights above, in another layout
+@pytest.mark.full  # as the packed weights above, in other layouts
 def test_weights_of_few_bits_are_taken_apart() -> None:
-    by_layer, _ = compare(quantized(SMALL, INT8), native(library()))
+    """Of layers in different formats, each of which has a program."""
+    model = mixed(replace(SMALL, num_layers=4))
+    by_layer, _ = compare(model, native(library()))
+    first, second, *others = by_layer.programs.widths[CONFIG.scheduler.token_budget].layers
+    assert first is not second
+    assert others == [first, second]
     assert any(isinstance(value, QuantizedWeight) for value in by_layer.layers[0].values())
     check_projection(by_layer)
 

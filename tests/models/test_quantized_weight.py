@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxgen.arrays import num_bytes
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import FLOATS as NUMBERS
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
 from jaxgen.core.request import TokenEvent
@@ -40,11 +41,13 @@ from tests.support.quantized import (
     Q5_K,
     Q6_K,
     TWINS,
+    mixed,
     numbers,
     quantized,
     random_weight,
 )
 
+FOUR_LAYERS = replace(LLAMA, num_layers=4)
 TIED = replace(LLAMA, head=replace(LLAMA.head, tied=True), num_heads=2, head_dim=32)
 FORMATS = {"int8": INT8, "int4": INT4, "ordered": ORDERED}
 GGUF = {"Q4_0": Q4_0, "Q4_1": Q4_1, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K}
@@ -197,9 +200,9 @@ def test_kernels_without_products_of_codes_get_numbers() -> None:
         np.testing.assert_array_equal(placed[path], value)
 
 
-@pytest.mark.parametrize("name", FORMATS | FLOATS | {"Q4_K": Q4_K})
+@pytest.mark.parametrize("name", FORMATS | FLOATS | {"Q4_K": Q4_K, "mixed": None})
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
-    model = quantized(LLAMA, PLAIN[name])
+    model = mixed(FOUR_LAYERS) if name == "mixed" else quantized(LLAMA, PLAIN[name])
     for kernels in (TWINS, REFERENCE_GPU):
         check_shapes(pack_params(model, dict(params_of(model)), kernels), abstract_packed_params(model, kernels))
 
@@ -222,19 +225,26 @@ def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "dtype"), [(INT8, "bfloat16"), (INT4, "float32"), (Q4_K, "bfloat16"), (Q6_K, "float32")]
+    "model",
+    [
+        quantized(replace(LLAMA, dtype="bfloat16"), INT8),
+        quantized(LLAMA, INT4),
+        mixed(replace(FOUR_LAYERS, dtype="bfloat16")),
+        mixed(FOUR_LAYERS),
+    ],
+    ids=["int8", "int4", "mixed-bfloat16", "mixed"],
 )
-def test_a_request_has_the_same_bits_alone_and_among_others(about: WeightFormat, dtype: Any) -> None:
-    model, kernels = quantized(replace(LLAMA, dtype=dtype), about), native(library())
+def test_a_request_has_the_same_bits_alone_and_among_others(model: DecoderConfig) -> None:
+    kernels = native(library())
     config = engine_config(num_blocks=32, token_budget=9)
     together = run(make_engine(model, config, kernels), REQUESTS)
     for one in REQUESTS:
         assert together[one.request_id] == run(make_engine(model, config, kernels), [one])[one.request_id]
 
 
-@pytest.mark.parametrize("name", ["int8", "ordered", "fp4"])
+@pytest.mark.parametrize("name", ["int8", "ordered", "fp4", "mixed"])
 def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
-    model = quantized(LLAMA, (FORMATS | FLOATS)[name])
+    model = mixed(LLAMA) if name == "mixed" else quantized(LLAMA, (FORMATS | FLOATS)[name])
     config, plain = engine_config(), replace(model, weight_formats=())
     exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
     found = run(make_engine(model, kernels=REFERENCE_GPU), REQUESTS)

@@ -64,7 +64,8 @@ def test_arguments_and_results_may_have_kernels_in_their_type(tmp_path: Path, ca
 
     kept_or_compiled(tmp_path / "kept", kernels, compile_)
     loaded: Any = kept_or_compiled(tmp_path / "kept", kernels, pytest.fail).run
-    assert jax.tree.structure(loaded(params)) == jax.tree.structure(params)
+    structure: Any = jax.tree.structure(params)
+    assert structure == jax.tree.structure(loaded(params))
     for one, other in zip(*map(jax.tree.leaves, (loaded(params), doubled(params))), strict=True):
         assert (one == other).all()
 

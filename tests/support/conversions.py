@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import DType, ModelConfig
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.weights import convert
 from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
@@ -24,7 +24,7 @@ def bits_of(directory: Path, dtype: DType | None = None) -> dict[str, Bits]:
 def host_arrays(directory: Path, config: ModelConfig) -> dict[str, Array]:
     """The parameters of a Hugging Face directory that is not quantised, as they are read."""
     found = dict(read_parameters(directory, config, progress=False))
-    return {path: value for path, value in found.items() if not isinstance(value, GroupedWeight)}
+    return {path: value for path, value in found.items() if not isinstance(value, AnyWeight)}
 
 
 def run(source: Path, destination: Path, **options: Any) -> Path:

@@ -19,7 +19,7 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
-from tests.support.quantized import random_weight
+from tests.support.quantized import random_parts
 
 EOS = 2
 LLAMA = llama_config(
@@ -51,7 +51,7 @@ def params_of(model: ModelConfig) -> PackedParams:
         return np.ones(shape) if "norm" in path else rng.normal(scale=0.12, size=shape)
 
     return {
-        path: random_weight(formats[path], leaf.shape, rng)
+        path: random_parts(formats[path], leaf.shape, rng)
         if path in formats
         else jax.device_put(drawn(path, leaf.shape).astype(leaf.dtype))
         for path, leaf in abstract_params(model).items()

@@ -87,7 +87,7 @@ def write(
     """Write the model of a Hugging Face directory. ``without``: tensors of the file that are left out.
 
     Further options: ``vocabulary`` as for ``add_vocabulary``, ``metadata``: more fields; None: fewer; ``split``: the
-    number of tensors in each of several parts.
+    number of tensors in each of several parts; ``kinds``: of single tensors, in place of ``kind``.
     """
     config = json.loads((source / "config.json").read_text())
     writer = gguf.GGUFWriter(path, family, split_max_tensors=options.get("split", 0))
@@ -109,7 +109,7 @@ def write(
             values = np.ascontiguousarray(values[neighbours(heads[module], len(values))])
         if family.startswith("gemma") and module.endswith("norm"):
             values = values + np.float32(1)
-        as_kind = F32 if values.ndim == 1 else kind
+        as_kind = F32 if values.ndim == 1 else options.get("kinds", {}).get(name, kind)
         writer.add_tensor(name, gguf.quants.quantize(values, as_kind), raw_dtype=as_kind)
     for name, values in options.get("more", {}).items():
         writer.add_tensor(name, values)

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.quantised_checkpoints import FLOAT8, POWERS, Floats, Ints, Tensors, draw, int8
 
@@ -63,10 +62,10 @@ def both(pair: tuple[Path, Path]) -> tuple[ModelConfig, dict[str, Any]]:
     (config, found), (_, plain) = (loaded(directory) for directory in pair)
     assert found.keys() == plain.keys()
     for path, value in found.items():
-        numbers = dequantized(value) if isinstance(value, GroupedWeight) else value
+        numbers = value.dequantized() if isinstance(value, AnyWeight) else value
         assert numbers.dtype == np.float32
         assert np.array_equal(numbers, plain[path]), path
-        assert config.weight_format(path) == (value.format if isinstance(value, GroupedWeight) else None)
+        assert config.weight_format(path) == (value.format if isinstance(value, AnyWeight) else None)
     assert parameter_bytes(config) == sum(value.nbytes for value in found.values())
     return config, found
 

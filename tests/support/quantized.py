@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, Part
 from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE, QuantizedProduct
 from jaxgen.models import abstract_params
@@ -43,6 +44,29 @@ def quantized[Config: ModelConfig](model: Config, about: WeightFormat) -> Config
     return replace(model, weight_formats=tuple((path, about) for path in paths))
 
 
+def mixed[Config: ModelConfig](model: Config) -> Config:
+    """Return the model as a file of Q4_K_M: values, and down projections of the first layer of two, have 6 bits."""
+    shapes = {path: leaf.shape for path, leaf in abstract_params(model).items()}
+    found: dict[str, AnyFormat] = {}
+    for path, form in quantized(model, Q4_K).weight_formats:
+        outputs, kv = shapes[path][-2], model.num_kv_heads * model.head_dim
+        whole, fine = Part(Q4_K, outputs), Part(Q6_K, outputs)
+        several: dict[str, list[tuple[Part, ...]]] = {
+            "layers.attn.qkv.weight": [(Part(Q4_K, outputs - kv), Part(Q6_K, kv)), (whole,)],
+            "layers.mlp.down.weight": [(fine,), (whole,)],
+        }
+        found[path] = MixedFormat.of_layers(several[path] * (model.num_layers // 2)) if path in several else form
+    return replace(model, weight_formats=tuple(found.items()))
+
+
+def random_parts(about: AnyFormat, shape: tuple[int, ...], rng: np.random.Generator) -> AnyWeight:
+    """Return a ``random_weight``, or one of a mixed format."""
+    if not isinstance(about, MixedFormat):
+        return random_weight(about, shape, rng)
+    kinds = about.shapes(shape)
+    return MixedWeight(about, tuple(tuple(random_weight(*part, rng) for part in kind) for kind in kinds))
+
+
 def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:
     """Return a weight [*stack, out, in] whose numbers spread as ``params_of`` draws them."""
     *stack, size_out, size_in = shape
@@ -75,6 +99,6 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
 def numbers(params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters with float32 numbers in place of codes."""
     return {
-        path: jnp.asarray(value.dequantized()) if isinstance(value, GroupedWeight) else value
+        path: jnp.asarray(value.dequantized()) if isinstance(value, AnyWeight) else value
         for path, value in params.items()
     }

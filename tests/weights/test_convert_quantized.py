@@ -63,7 +63,28 @@ def damage(directory: Path, **entry: object) -> None:
     file.write_text(json.dumps(data))
 
 
-@pytest.mark.parametrize("entry", [{"bits": 3}, {"group": 0}, {"group": "all"}, {"scale_dtype": "fp8"}, {"other": 1}])
+def several(directory: Path, outputs: int, layers: list[int]) -> None:
+    """Say that a parameter has two formats."""
+    file = directory / "jaxgen.json"
+    data = json.loads(file.read_text())
+    form = data["weight_formats"]["layers.mlp.down.weight"]
+    kinds = [[{"format": form | {"bits": bits}, "outputs": outputs}] for bits in (4, 8)]
+    data["weight_formats"]["layers.attn.out.weight"] = {"kinds": kinds, "layers": layers}
+    file.write_text(json.dumps(data))
+
+
+def test_several_formats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    directory = run(GOLDENS / "llama", tmp_path / "int8", quantization="int8")
+    several(directory, 64, [0, 2])
+    with pytest.raises(ConfigError, match=r"jaxgen.json is damaged .*; convert the checkpoint again"):
+        load_model_config(directory)
+    for outputs, layers, said in ((64, [0, 1, 1], "in 3 layers with 64"), (32, [0, 1], "in 2 layers with 32")):
+        several(directory, outputs, layers)
+        with pytest.raises(ConfigError, match=rf"out\.weight {said} outputs, but config.json means 2 with 64; convert"):
+            load_params(directory, load_model_config(directory), progress=False)
+
+
+@pytest.mark.parametrize("entry", [{"bits": 3}, {"group": 0}, {"group": "all"}, {"scale_dtype": "fp8"}, {"kinds": []}])
 def test_damaged_formats_are_refused(entry: dict[str, object], tmp_path: Path) -> None:
     directory = run(GOLDENS / "llama", tmp_path / "int8", quantization="int8")
     damage(directory, **entry)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import MixedFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.survey import check_weights, num_parameters, survey
@@ -87,6 +88,21 @@ def test_what_is_not_converted_is_read_as_it_is(left: str, tmp_path: Path) -> No
     )
     config, _ = both(pair)
     assert dict(config.weight_formats).keys() == {DOWN, GATE_UP, OUT, QKV} - {DOWN if "down" in left else QKV}
+
+
+def test_layers_and_outputs_in_bits_of_their_own_are_kept(tmp_path: Path) -> None:
+    four, eight = (encoding(pack_quantized, symmetric=True, bits=bits) for bits in (4, 8))
+    fine = ("layers.0.self_attn.v_proj", "layers.1.mlp.down_proj")
+    packed, plain = quantised_pair(
+        tmp_path, "llama", compressed(), lambda name, shape: (eight if name.endswith(fine) else four)(name, shape)
+    )
+    config, _ = both((packed, plain))
+    several = {path: form for path, form in config.weight_formats if isinstance(form, MixedFormat)}
+    assert {path: [[part.form.bits for part in kind] for kind in form.kinds] for path, form in several.items()} == {
+        DOWN: [[4], [8]],
+        QKV: [[4, 8], [4]],
+    }
+    assert both((run(packed, tmp_path / "converted"), plain))[0] == config
 
 
 def test_groups_that_products_do_not_compute_are_dequantised(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from tests.support.conversions import run
 from tests.support.format_cases import FLOATS as CASES
 from tests.support.goldens import GOLDENS, bits
 from tests.support.quantised_cases import FP8, Made, both, fp4, fp8
-from tests.support.quantised_checkpoints import Tensors, quantised_pair
+from tests.support.quantised_checkpoints import FLOAT8, Tensors, plain_tensors, quantised_pair, write_checkpoint
 
+EXPERTS_GATE_UP, EXPERTS_DOWN = "layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight"
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
 
 
@@ -192,3 +193,50 @@ def test_what_is_left_in_the_models_dtype_stays(tmp_path: Path) -> None:
     config, found = loaded(packed, "fp8")
     assert config.weight_format(DOWN) is None
     assert bits(found[DOWN]) == bits(loaded(GOLDENS / "llama", "none")[1][DOWN])
+
+
+@pytest.mark.parametrize("turned", [True, False], ids=["in, out", "out, in"])
+def test_experts_in_fp8_may_be_one_tensor(turned: bool, tmp_path: Path) -> None:
+    """Of Qwen3-VL: [experts, in, out], with scales of blocks; newer files have [experts, out, in]."""
+    packed, plain = stacked_fp8(tmp_path, turned=turned)
+    config, found = loaded(packed, "fp8")
+    (_, dequantised), (_, numbers) = (loaded(directory, "none") for directory in (packed, plain))
+    assert {path for path, _ in config.weight_formats} == {EXPERTS_GATE_UP, EXPERTS_DOWN}
+    for path, value in found.items():
+        same = dequantized(value) if isinstance(value, GroupedWeight) else value
+        assert np.array_equal(same, numbers[path]), path
+        assert np.array_equal(dequantised[path], numbers[path]), path
+
+
+def test_blocks_that_gates_share_with_others_are_refused(tmp_path: Path) -> None:
+    packed, _ = stacked_fp8(tmp_path, block=64)
+    with pytest.raises(
+        ConfigError, match=r"experts.gate_up_proj in FP8 has scales of blocks of which a part are gates"
+    ):
+        loaded(packed, "none")
+
+
+def stacked_fp8(directory: Path, *, turned: bool = True, block: int = 8) -> tuple[Path, Path]:
+    """A golden whose experts are one tensor in FP8, as Qwen3-VL's files have it, and one with the same numbers."""
+    rng, plain = np.random.default_rng(0), plain_tensors("qwen3_moe")
+    config = json.loads((GOLDENS / "qwen3_moe" / "config.json").read_text()) | {"dtype": "float32"}
+    packed: dict[str, Any] = {name: value for name, value in plain.items() if ".experts." not in name}
+    for layer in range(config["num_hidden_layers"]):
+        base = f"model.layers.{layer}.mlp.experts"
+        for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+            outputs, inputs = plain[f"{base}.0.{parts[0]}.weight"].shape
+            shape = (config["num_experts"], outputs * len(parts), inputs)
+            codes = rng.normal(scale=30, size=shape).astype(FLOAT8)
+            blocks = (shape[0], *(-(-size // block) for size in shape[1:]))
+            scales = rng.uniform(0.5, 1.5, blocks).astype(np.float32) / 512
+            each = scales.repeat(block, 1).repeat(block, 2)[:, : shape[1], : shape[2]]
+            numbers = codes.astype(np.float32) * each
+            for expert in range(shape[0]):
+                for part, values in zip(parts, np.split(numbers[expert], len(parts)), strict=True):
+                    plain[f"{base}.{expert}.{part}.weight"] = values
+            stored = (codes.swapaxes(1, 2), scales.swapaxes(1, 2)) if turned else (codes, scales)
+            packed |= {f"{base}.{name}": stored[0], f"{base}.{name}_scale_inv": stored[1]}
+    about = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block]}
+    write_checkpoint(directory / "packed", packed, config | {"quantization_config": about})
+    write_checkpoint(directory / "plain", plain, config)
+    return directory / "packed", directory / "plain"

@@ -14,13 +14,14 @@ from safetensors.numpy import save_file
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import MixedFormat
 from jaxgen.models.positions import inverse_frequencies
 from jaxgen.weights.gguf.codes import LAYOUTS
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.quantize import dequantized
-from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS, parameter_bytes
 from tests.support.conversions import bits_of, run
 from tests.support.gguf_files import CONTROL, F32, NORMAL, USER_DEFINED, byte_level, letters, load, save_rounded, write
 from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, relative_logit_error
@@ -161,6 +162,36 @@ def test_codes_stay_codes(kind: Kind, tmp_path: Path) -> None:
     assert {str(params[path].dtype) for path in params.keys() - dict(config.weight_formats).keys()} == {"bfloat16"}
     stored = sum(one.data.nbytes for one in GgufFile(file).tensors.values() if len(one.shape) > 1)
     assert sum(params[path].nbytes for path, _ in config.weight_formats) == stored
+
+
+def test_layers_and_outputs_of_one_parameter_keep_their_own_types(tmp_path: Path) -> None:
+    """As values and down projections of Q4_K_M: the numbers and the bytes are the file's."""
+    source, kinds = GOLDENS / "llama", {"blk.0.attn_v.weight": Kind.Q8_0, "blk.1.ffn_down.weight": Kind.Q8_0}
+    file = write(tmp_path / "model.gguf", source, "llama", kind=Kind.Q4_1, kinds=kinds)
+    several = {
+        kind: load(save_rounded(source, tmp_path / kind.name, kind, "float32")) for kind in (Kind.Q4_1, Kind.Q8_0)
+    }
+    fine = ("layers.0.self_attn.v_proj", "layers.1.mlp.down_proj")
+    mixed = {
+        name: several[Kind.Q8_0 if any(one in name for one in fine) else Kind.Q4_1][name] for name in several[Kind.Q4_1]
+    }
+    save_file(mixed, tmp_path / "Q4_1" / "model.safetensors", metadata={"format": "pt"})
+    expected = bits_of(tmp_path / "Q4_1", "float32")
+    converted = run(file, tmp_path / "converted")
+    config = load_model_config(converted)
+    params = load_params(converted, config, progress=False)
+    assert json.loads((converted / "jaxgen.json").read_text())["format_version"] == 4
+    qkv, down = (config.weight_format(PRODUCTS[place]) for place in (0, 4))
+    assert isinstance(qkv, MixedFormat)
+    assert isinstance(down, MixedFormat)
+    assert [[part.form.bits for part in kind] for kind in (*qkv.kinds, *down.kinds)] == [[4, 8], [4], [4], [8]]
+    for path, _ in config.weight_formats:
+        assert bits(params[path].dequantized()) == expected[path]
+    stored = sum(one.data.nbytes for one in GgufFile(file).tensors.values() if len(one.shape) > 1)
+    assert sum(params[path].nbytes for path, _ in config.weight_formats) == stored
+    assert parameter_bytes(config) == stored + sum(
+        params[path].nbytes for path in params.keys() - dict(config.weight_formats).keys()
+    )
 
 
 def test_a_quantization_rounds_the_numbers_of_codes(tmp_path: Path) -> None:

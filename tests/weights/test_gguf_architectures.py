@@ -12,14 +12,16 @@ from gguf import GGUFReader, GGUFWriter
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.quantization import Quantization
 from jaxgen.weights import gguf
+from jaxgen.weights.encodings.mxfp4 import FORMAT
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.hf_checkpoint import Tensors, read_parameters
+from jaxgen.weights.gguf.tensors import GgufTensors
+from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.names import Array
-from jaxgen.weights.quantize import dequantized
 from tests.support.conversions import run
 from tests.support.gguf_files import finish
 from tests.support.golden_runs import SMALL, greedy_tokens
@@ -54,12 +56,12 @@ CASES: dict[str, dict[str, Any]] = {
 """Goldens, with the changes to their configurations that files of GGUF cannot say."""
 
 
-def of(directory: Path, tensors: Tensors | None = None) -> tuple[DecoderConfig, dict[str, Array]]:
+def of(directory: Path, tensors: GgufTensors | None = None) -> tuple[DecoderConfig, dict[str, Array]]:
     """The configuration and all parameters of a directory in float32, those of few bits dequantised."""
-    config = load_model_config(directory, "float32")
+    config = load_model_config(directory, "float32", tensors=tensors)
     assert isinstance(config, DecoderConfig)
     found = read_parameters(directory, config, tensors=tensors, progress=False)
-    numbers = {path: dequantized(one) if isinstance(one, GroupedWeight) else one for path, one in found}
+    numbers = {path: one.dequantized() if isinstance(one, AnyWeight) else one for path, one in found}
     return replace(config, weight_formats=()), numbers
 
 
@@ -81,6 +83,15 @@ def test_weights_and_configuration_are_the_source_s(name: str, tmp_path: Path) -
     assert numbers.keys() == wanted.keys()
     for path, values in wanted.items():
         np.testing.assert_array_equal(numbers[path], values, err_msg=path)
+
+
+@pytest.mark.parametrize("quantization", ["none", "fp4"])
+def test_experts_of_gpt_oss_stay_codes(quantization: Quantization) -> None:
+    """Their numbers are compared above."""
+    with gguf.opened(FILES / "gpt_oss_mxfp4.gguf") as (directory, tensors):
+        config = load_model_config(directory, quantization=quantization, tensors=tensors)
+    experts = ("layers.mlp.experts.down.weight", "layers.mlp.experts.gate_up.weight")
+    assert dict(config.weight_formats) == dict.fromkeys(experts, FORMAT)
 
 
 def test_every_architecture_has_a_file() -> None:

@@ -1,7 +1,8 @@
 """FP8 (e4m3) with scales by block, by output or of the whole matrix. Host only, no jax.
 
 ``weight`` [out, in], and ``weight_scale_inv`` (DeepSeek-V3, arXiv 2412.19437) or ``weight_scale``, by which it is
-multiplied in spite of the first name: [blocks of outputs, blocks of inputs], [out, 1], [1] or a number.
+multiplied in spite of the first name: [blocks of outputs, blocks of inputs], [out, 1], [1] or a number. A tensor for
+all experts has a name and blocks of its own: ``gate_up_proj``, ``gate_up_proj_scale_inv``.
 """
 
 import re
@@ -13,7 +14,7 @@ import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, ScaleDType, WeightFormat
 from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix, stem
+from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix
 from jaxgen.weights.encodings.groups import grouped
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 
@@ -37,8 +38,8 @@ class Fp8:
         """As in Encoding."""
         if name not in files or files.header(name).dtype != "F8_E4M3":
             return None
-        inverse = f"{stem(name)}.weight_scale_inv"
-        return {"codes": name, "scales": inverse if inverse in files else f"{stem(name)}.weight_scale"}
+        inverse = f"{name}_scale_inv"
+        return {"codes": name, "scales": inverse if inverse in files else f"{name}_scale"}
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """As in Encoding."""

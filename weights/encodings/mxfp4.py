@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.config_fields import Fields
@@ -20,7 +21,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 """Suffixes of the names of the two tensors of a weight."""
 _GROUP = 32
 """Inputs that share a power of two."""
-_FORMAT = WeightFormat(4, _GROUP, floats=True)
+FORMAT = WeightFormat(4, _GROUP, floats=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,21 @@ class Mxfp4:
             raise ValueError(f"has {inputs} inputs, which blocks of {_GROUP} do not make up")
         expect("blocks", headers["codes"], ("U8",), (*outer, inputs // _GROUP, _GROUP // 2))
         expect("scales", headers["scales"], ("U8",), (*outer, inputs // _GROUP))
-        return _FORMAT
+        return FORMAT
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """As in Encoding."""
         codes = raw.tensors["codes"].view(np.uint8)
-        scales = raw.tensors["scales"].view(ml_dtypes.float8_e8m0fnu).astype(ml_dtypes.bfloat16)
+        scales = powers_of_two(raw.tensors["scales"].view(np.uint8))
         if np.isnan(scales).any():
             raise ValueError("has scales that are not finite")
-        return GroupedWeight(_FORMAT, codes.reshape(*codes.shape[:-2], -1), scales)
+        return GroupedWeight(FORMAT, codes.reshape(*codes.shape[:-2], -1), scales)
+
+
+def powers_of_two(exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+    """Return scales in bfloat16 of bytes that are exponents, of which 255 is not finite."""
+    scales: npt.NDArray[np.generic] = exponents.view(ml_dtypes.float8_e8m0fnu).astype(ml_dtypes.bfloat16)
+    return scales
 
 
 def read_mxfp4(fields: Fields) -> tuple[Mxfp4, ...]:

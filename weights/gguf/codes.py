@@ -3,7 +3,7 @@
 The blocks are those of llama.cpp's ``ggml-common.h``. The types whose inputs share two levels of scales (K) keep both.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.quantization import BLOCK, GroupedWeight, WeightFormat, packed
-from jaxgen.weights.common_format import common_format, in_format
+from jaxgen.weights.encodings import mxfp4
 from jaxgen.weights.gguf.file import StoredTensor
 
 Bytes = npt.NDArray[np.uint8]
@@ -41,26 +41,18 @@ def stored_form(stored: StoredTensor) -> WeightFormat | None:
     return None if layout is None else layout.form
 
 
-def kept_form(tensors: Iterable[StoredTensor]) -> WeightFormat | None:
-    """Return the format that holds all of these tensors exactly and is computed; None: there is none."""
-    form: WeightFormat | None = None
-    for place, one in enumerate(tensors):
-        own = stored_form(one)
-        if own is None:
-            return None
-        form = own if place == 0 else None if form is None else common_format(form, own)
-        if form is None:
-            return None
-    return form if form is not None and form.is_computed else None
+def kept_form(tensors: Sequence[StoredTensor]) -> WeightFormat | None:
+    """Return the format of all of these tensors, if they have one that is computed."""
+    form, *others = {stored_form(one) for one in tensors}
+    return form if form is not None and form.is_computed and not others else None
 
 
 def codes_of(tensors: Sequence[StoredTensor], form: WeightFormat) -> GroupedWeight | None:
-    """Return the weight whose rows are those of the tensors, in a format; None: it does not hold them exactly.
+    """Return the weight whose rows are those of the tensors; None: they are not stored in this format.
 
     Raises ValueError for scales that are not finite.
     """
-    forms = [stored_form(one) for one in tensors]
-    if any(own is None or common_format(form, own) != form for own in forms):
+    if kept_form(tensors) != form:
         return None
     *stack, _, inputs = tensors[0].shape
     outputs = [one.shape[-2] for one in tensors]
@@ -81,7 +73,7 @@ def _read(rows: Any, layout: Layout, into: GroupedWeight, place: tuple[Any, ...]
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         begin = of_matrix.start + first
-        into[*index, slice(begin, begin + len(some))] = in_format(_weight(some, layout, inputs), into.format)
+        into[*index, slice(begin, begin + len(some))] = _weight(some, layout, inputs)
 
 
 def _weight(rows: Any, layout: Layout, inputs: int) -> GroupedWeight:
@@ -133,6 +125,11 @@ def _q5_0(blocks: Bytes) -> Parts:
 def _q5_1(blocks: Bytes) -> Parts:
     scale, minimum, high, low = _cut(blocks, 2, 2, 4)
     return Parts(_fifth(low, high), {"scales": _float(scale), "minimums": _float(minimum)})
+
+
+def _mxfp4(blocks: Bytes) -> Parts:
+    exponent, codes = _cut(blocks, 1)
+    return Parts(_spread(codes, 4, 16), {"scales": mxfp4.powers_of_two(exponent)})
 
 
 def _fifth(low: Bytes, high: Bytes) -> Bytes:
@@ -197,6 +194,7 @@ LAYOUTS = {
     "Q4_1": Layout(WeightFormat(4, 32, "float16", minimums=True), _q4_1),
     "Q5_0": Layout(WeightFormat(5, 32, "float16"), _q5_0),
     "Q5_1": Layout(WeightFormat(5, 32, "float16", minimums=True), _q5_1),
+    "MXFP4": Layout(mxfp4.FORMAT, _mxfp4),
     "Q2_K": Layout(_levels(2, 16, minimums=True), _q2_k),
     "Q3_K": Layout(_levels(4, 16), _q3_k),
     "Q4_K": Layout(_levels(4, 32, minimums=True), _q4_k),

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
@@ -17,7 +18,7 @@ from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
 from jaxgen.weights.packaged_models import DEQUANTISED_FILES
 from jaxgen.weights.quantize import quantized
-from jaxgen.weights.tensors import Parameter, Source, Value
+from jaxgen.weights.tensors import Parameter, Piece, Source
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 
 logger = logging.getLogger(__name__)
@@ -57,13 +58,13 @@ class GgufTensors:
         if not stored.can_be_dequantised():
             raise ConfigError(f"{stored.part}: {name} is of type {stored.kind.name}, which cannot be dequantised")
 
-    def kept_formats(self, table: tuple[Parameter, ...]) -> dict[str, WeightFormat]:
+    def kept_formats(self, table: tuple[Parameter, ...]) -> dict[str, AnyFormat]:
         """Return the formats of the parameters that are kept as codes, with the numbers that they have in the file.
 
         The log names those that are dequantised although their types are those of codes. Raises ConfigError for a
         tensor that is missing.
         """
-        found: dict[str, WeightFormat] = {}
+        found: dict[str, AnyFormat] = {}
         if self._file.path.name in DEQUANTISED_FILES:
             return found
         for parameter in table:
@@ -73,7 +74,7 @@ class GgufTensors:
             for name, shape in {name: part.shape for part in parts for name in part.names}.items():
                 self._check(name, shape)
             tensors = [one for source, _ in parameter.pieces() for one in self._stored(source)]
-            form = kept_form(tensors)
+            form = self._kept_format(parameter)
             kinds = sorted({one.kind.name for one in tensors})
             if form is not None:
                 found[parameter.path] = form
@@ -81,7 +82,17 @@ class GgufTensors:
                 logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
         return found
 
-    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
+    def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
+        """Return the format that a parameter has in the file; None: a tensor has none that is computed."""
+        found = []
+        for source, place in parameter.pieces():
+            form = kept_form(self._stored(source))
+            if form is None:
+                return None
+            found.append((place, form))
+        return MixedFormat.of_pieces(found)
+
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
 
         A format that ``kept_formats`` has found has the file's codes; to others numbers are rounded. What ``parameter``

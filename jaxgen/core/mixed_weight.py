@@ -1,0 +1,191 @@
+"""Weights of which layers, or outputs of one layer, are kept in different formats. Host only, no jax."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxgen.core.quantization import GroupedWeight, Index, WeightFormat
+
+Shape = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """``outputs`` consecutive outputs of a matrix in one format."""
+
+    form: WeightFormat
+    outputs: int
+
+
+Kind = tuple[Part, ...]
+"""How a layer's matrices are kept: the parts of their outputs, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedFormat:
+    """A weight [L, *experts, O, I] of a few kinds of layers. ``layers``: the number of each layer's kind in ``kinds``.
+
+    Layers of one kind are a stack of their own, or one for each part.
+    """
+
+    kinds: tuple[Kind, ...]
+    layers: tuple[int, ...]
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[tuple[Index, WeightFormat]]) -> "AnyFormat | None":
+        """Return the format of a weight of outputs in these formats, each with its place: ([layer, expert,] outputs).
+
+        None: of a layer's experts not all have the same.
+        """
+        layers: dict[Index, dict[int, Part]] = {}
+        for place, form in pieces:
+            outputs = place[-1]
+            assert isinstance(outputs, slice)
+            part = Part(form, outputs.stop - outputs.start)
+            if layers.setdefault(place[:-1][:1], {}).setdefault(outputs.start, part) != part:
+                return None
+        return cls.of_layers([tuple(parts.values()) for parts in layers.values()])
+
+    @classmethod
+    def of_layers(cls, layers: Sequence[Sequence[Part]]) -> "AnyFormat":
+        """Return the format of layers with these parts; a WeightFormat where all parts have the same."""
+        joined = [
+            tuple(Part(form, sum(one.outputs for one in parts)) for form, parts in groupby(layer, lambda one: one.form))
+            for layer in layers
+        ]
+        kinds = tuple(dict.fromkeys(joined))
+        if len(kinds) == len(kinds[0]) == 1:
+            return kinds[0][0].form
+        return cls(kinds, tuple(map(kinds.index, joined)))
+
+    @property
+    def forms(self) -> tuple[WeightFormat, ...]:
+        """The formats of all parts."""
+        return tuple(dict.fromkeys(part.form for kind in self.kinds for part in kind))
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a layer's matrix."""
+        return sum(part.outputs for part in self.kinds[0])
+
+    def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
+        """As ``WeightFormat.placed``; None if a part becomes numbers."""
+        found = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
+        kinds: list[Kind] = []
+        for kind in self.kinds:
+            parts = [Part(form, part.outputs) for part in kind if (form := found[part.form]) is not None]
+            if len(parts) < len(kind):
+                return None
+            kinds.append(tuple(parts))
+        return MixedFormat(tuple(kinds), self.layers)
+
+    def at(self, place: Index) -> WeightFormat:
+        """Return the format of outputs of a layer, as ``place`` has them: (layer, ..., slice of outputs)."""
+        layer, *_, outputs = place
+        assert isinstance(layer, int)
+        part, _ = _part_of(self.kinds[self.layers[layer]], outputs)
+        return self.kinds[self.layers[layer]][part].form
+
+    def shapes(self, shape: Shape) -> tuple[tuple[tuple[WeightFormat, Shape], ...], ...]:
+        """Return format and shape of each part of each kind, of a weight [L, *experts, O, I]."""
+        _, *experts, _, inputs = shape
+        return tuple(
+            tuple((part.form, (self.layers.count(number), *experts, part.outputs, inputs)) for part in kind)
+            for number, kind in enumerate(self.kinds)
+        )
+
+    def num_bytes(self, shape: Shape) -> int:
+        """As ``WeightFormat.num_bytes``."""
+        return sum(form.num_bytes(size) for kind in self.shapes(shape) for form, size in kind)
+
+    def arrays(self, shape: Shape) -> dict[str, tuple[Shape, np.dtype[np.generic]]]:
+        """As ``WeightFormat.arrays``; behind the numbers of kind and part: 0.1.codes."""
+        return {
+            f"{number}.{part}.{name}": about
+            for number, kind in enumerate(self.shapes(shape))
+            for part, (form, size) in enumerate(kind)
+            for name, about in form.arrays(size).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MixedWeight:
+    """A parameter in a MixedFormat, in host memory. ``kinds``: by kind, the weight [layers, *experts, outputs, I] of
+    each part."""
+
+    format: MixedFormat
+    kinds: tuple[tuple[GroupedWeight, ...], ...]
+
+    @classmethod
+    def empty(cls, form: MixedFormat, shape: Shape) -> Self:
+        """Return a weight [L, *experts, O, I] whose arrays have no values yet."""
+        return cls(form, tuple(tuple(GroupedWeight.empty(*part) for part in kind) for kind in form.shapes(shape)))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the weight that this is, [L, *experts, O, I]."""
+        _, *experts, _, inputs = self.kinds[0][0].shape
+        return (len(self.format.layers), *experts, self.format.outputs, inputs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for kind in self.kinds for part in kind)
+
+    def arrays(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """Yield all arrays by the names of ``MixedFormat.arrays``."""
+        for number, kind in enumerate(self.kinds):
+            for place, part in enumerate(kind):
+                yield from ((f"{number}.{place}.{name}", array) for name, array in part.arrays())
+
+    def as_placed(self, form: MixedFormat) -> "MixedWeight":
+        """Return the same weight in the format that ``MixedFormat.placed`` has given."""
+        kinds = zip(self.kinds, form.kinds, strict=True)
+        return MixedWeight(
+            form,
+            tuple(tuple(one.as_placed(to.form) for one, to in zip(kind, parts, strict=True)) for kind, parts in kinds),
+        )
+
+    def __setitem__(self, place: Index, part: GroupedWeight) -> None:
+        """Put outputs of a layer at their place: (layer, ..., slice of outputs)."""
+        layer, *experts, outputs = place
+        assert isinstance(layer, int)
+        kind, index = place_of(self.format.layers, layer)
+        number, inside = _part_of(self.format.kinds[kind], outputs)
+        self.kinds[kind][number][index, *experts, inside] = part
+
+    def dequantized(self, index: Index = ()) -> npt.NDArray[np.float32]:
+        """Return the numbers [L, *experts, O, I], or those of one matrix of the stack."""
+        if not index:
+            return np.stack([self.dequantized((layer,)) for layer in range(len(self.format.layers))])
+        layer, *experts = index
+        assert isinstance(layer, int)
+        kind, place = place_of(self.format.layers, layer)
+        return np.concatenate([part.dequantized((place, *experts)) for part in self.kinds[kind]], axis=-2)
+
+
+AnyFormat = WeightFormat | MixedFormat
+AnyWeight = GroupedWeight | MixedWeight
+
+
+def empty_weight(form: AnyFormat, shape: Shape) -> AnyWeight:
+    """Return a weight [*stack, O, I] whose arrays have no values yet."""
+    return MixedWeight.empty(form, shape) if isinstance(form, MixedFormat) else GroupedWeight.empty(form, shape)
+
+
+def place_of(layers: tuple[int, ...], layer: int) -> tuple[int, int]:
+    """Return the kind of a layer, and its place among those of that kind. ``layers``: the kind of each."""
+    return layers[layer], layers[:layer].count(layers[layer])
+
+
+def _part_of(kind: Kind, outputs: Any) -> tuple[int, slice]:
+    """Return the number of the part that has these outputs of a matrix, and where it has them."""
+    start = 0
+    for number, part in enumerate(kind):
+        if outputs.start < start + part.outputs:
+            assert outputs.stop <= start + part.outputs, "a source has one format"
+            return number, slice(outputs.start - start, outputs.stop - start)
+        start += part.outputs
+    raise IndexError(outputs)

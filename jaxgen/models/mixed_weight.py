@@ -1,0 +1,103 @@
+"""Weights of a stack of which layers, or outputs of one layer, are codes of different formats."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, place_of
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.quantized_weight import Codes, QuantizedWeight, Shape
+
+Parts = tuple[QuantizedWeight, ...]
+"""Stacks of the layers of one kind, whose outputs are those of the layers' matrices, one part after another."""
+
+
+class MixedCodes(NamedTuple):
+    """The arrays of a MixedWeight, by kind and part, on the host or the device."""
+
+    kinds: tuple[tuple[Codes, ...], ...]
+
+
+def map_parts(make: Callable[[Shape, WeightFormat], Codes], shape: Shape, about: AnyFormat) -> Codes | MixedCodes:
+    """Return what ``make`` gives for a weight [*stack, out, in], or for the parts of one in several formats."""
+    if not isinstance(about, MixedFormat):
+        return make(shape, about)
+    return MixedCodes(tuple(tuple(make(size, form) for form, size in kind) for kind in about.shapes(shape)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MixedQuantizedWeight:
+    """A stack of L weights [out, in], or of L layers of E experts' weights, and the index of the layer to use.
+
+    ``layers``: the number of each layer's kind in ``kinds``. A program has the products of each kind once, however many
+    layers there are, and computes those of the layer's.
+    """
+
+    kinds: tuple[Parts, ...]
+    layer: Int[ArrayLike, ""]
+    layers: tuple[int, ...] = field(metadata={"static": True})
+
+    def at(self, layer: Int[Array, ""]) -> "MixedQuantizedWeight":
+        return replace(self, layer=layer)
+
+    def alone(self, layer: int) -> "MixedQuantizedWeight | QuantizedWeight":
+        """Return a copy of one layer's weight as a stack of its own."""
+        kind, place = place_of(self.layers, layer)
+        return joined(tuple(part.alone(place) for part in self.kinds[kind]))
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    def product(
+        self,
+        x: Float[Array, "T I"],
+        num_tokens: Int[ArrayLike, ""],
+        residual: Float[Array, "T O"] | None = None,
+        *,
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "T O"]:
+        """As QuantizedWeight does."""
+
+        def of_part(part: QuantizedWeight, outputs: slice) -> Array:
+            added = None if residual is None else residual[:, outputs]
+            return part.product(x, num_tokens, added, dtype=dtype)
+
+        return self._of_layer(of_part)
+
+    def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
+        """As QuantizedWeight does."""
+        return self._of_layer(lambda part, _: part.expert_product(x, starts))
+
+    def _of_layer(self, product: Callable[[QuantizedWeight, slice], Array]) -> Array:
+        """Return the products of the parts of the layer, side by side."""
+        places = [place_of(self.layers, layer) for layer in range(self.num_layers)]
+        kind, place = jnp.asarray(places, jnp.int32)[self.layer]
+        found: Array = lax.switch(kind, [partial(_side_by_side, product, parts) for parts in self.kinds], place)
+        return found
+
+
+def joined(parts: Parts) -> MixedQuantizedWeight | QuantizedWeight:
+    """Return the weight of a stack of one layer, whose outputs are those of the parts."""
+    return parts[0] if len(parts) == 1 else MixedQuantizedWeight((parts,), jnp.zeros((), jnp.int32), (0,))
+
+
+def _side_by_side(product: Callable[[QuantizedWeight, slice], Array], parts: Parts, place: Int[Array, ""]) -> Array:
+    found, start = [], 0
+    for part in parts:
+        found.append(product(part.at(place), slice(start, start := start + part.out_features)))
+    return found[0] if len(found) == 1 else jnp.concatenate(found, axis=-1)
+
+
+KernelWeight = PackedWeight | QuantizedWeight | MixedQuantizedWeight
+"""Weights in the layout of a kernel, which multiply by it."""
