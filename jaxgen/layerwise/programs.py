@@ -32,7 +32,7 @@ from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens
+from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens, last_products
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,9 @@ def width_programs(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
     ) -> tuple[RowState, StepOutput]:
         ends = bind(ends_graph, params)
-        return choose_tokens(ends, ends.final(x, batch), rows, params_layout, batch, vocab_size)
+        hidden = ends.final(x, batch)
+        products = last_products(ends, hidden, batch)
+        return choose_tokens(ends, hidden, products, rows, params_layout, batch, vocab_size)
 
     rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
     words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)

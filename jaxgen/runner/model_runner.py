@@ -17,7 +17,7 @@ from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
-from jaxgen.runner.programs import CompiledStep
+from jaxgen.runner.programs import CompiledStep, init_room
 from jaxgen.runner.row_state import RowLoader, init_rows
 from jaxgen.runner.step import StepOutput
 
@@ -78,11 +78,13 @@ class ModelRunner:
 
     def reset(self) -> None:
         """Forget everything but the parameters."""
-        for name in ("cache", "rows"):  # first, since two of each may not fit
+        for name in ("cache", "rows", "_rooms"):  # first, since two of each may not fit
             self.__dict__.pop(name, None)
-        kernels = self._compiled.kernels
-        self.cache = init_cache(self._model, self._config.cache, kernels)
-        self.rows = init_rows(self._config, self._model.vocab_size, kernels.zeros)
+        kernels, config = self._compiled.kernels, self._config
+        self.cache = init_cache(self._model, config.cache, kernels)
+        self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
+        packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
+        self._rooms = {one.width: init_room(self._model, config, kernels, one.width) for one in packers}
 
     def disable_narrow(self) -> None:
         """Run all plans with the wide program."""
@@ -112,8 +114,8 @@ class ModelRunner:
             step, packer = self._narrow, self._narrow_packer
         else:
             step, packer = self._compiled.run, self._packer
-        words = packer.pack(plan)
-        self.cache, self.rows, output = step(self.params, self.cache, self.rows, words)
+        words, room = packer.pack(plan), self._rooms[packer.width]
+        self.cache, self.rows, self._rooms[packer.width], output = step(self.params, self.cache, self.rows, words, room)
         if self._config.run_ahead:  # else they are waited for at once
             output.tokens.copy_to_host_async()
         return output

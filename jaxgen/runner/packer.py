@@ -43,10 +43,10 @@ class Packer:
 
     def __init__(self, config: EngineConfig, width: int | None = None):
         """``width``: tokens of the shape; the token budget if None."""
-        self._width = width or config.scheduler.token_budget
-        self._num_rows = min(self._width, config.scheduler.max_num_seqs)
+        self.width = width or config.scheduler.token_budget
+        self._num_rows = min(self.width, config.scheduler.max_num_seqs)
         self._block_size = config.cache.block_size
-        self._layout = batch_layout(self._width, self._num_rows)
+        self._layout = batch_layout(self.width, self._num_rows)
         self._first = self._layout.first_words
         self._empty = np.zeros(self._layout.size, np.int32)
         views = self._layout.views(self._empty)
@@ -57,9 +57,9 @@ class Packer:
     def pack(self, plan: StepPlan) -> np.ndarray:
         """Return the plan's words. Raises ValueError if the plan exceeds the shape."""
         chunks, num_tokens = plan.chunks, plan.num_tokens
-        if num_tokens > self._width or len(chunks) > self._num_rows:
+        if num_tokens > self.width or len(chunks) > self._num_rows:
             raise ValueError(
-                f"a plan of {num_tokens} tokens in {len(chunks)} chunks exceeds {self._width} in {self._num_rows}"
+                f"a plan of {num_tokens} tokens in {len(chunks)} chunks exceeds {self.width} in {self._num_rows}"
             )
         words = self._empty.copy()  # a new array each time: the device may still read the last one
         if not chunks:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
@@ -29,12 +30,14 @@ from jaxgen.runner.row_state import (
 from jaxgen.runner.separate_step import SeparateStep
 from jaxgen.runner.step import Step, StepOutput, make_step
 
-CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
+CompiledProgram = Callable[..., tuple[KVCache, RowState, Array | None, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
 CopyBlock = Callable[[KVCache, Any, Any], KVCache]
 """A compiled ``KVCache.copy``, which takes ids of blocks as int32 and updates the cache in place."""
 STEP_DONATES = (1, 2)
 """Arguments of a Step that it updates in place: cache and rows."""
+_ROOM = 4
+"""The argument of which it uses the memory alone."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class RowPrograms:
 class CompiledStep:
     """The compiled step, the programs that load rows before it, and the step's memory by XLA's analysis, in bytes.
 
-    ``temporary_bytes``: memory beside parameters, cache and rows, while the output of the step before is not read yet.
+    ``temporary_bytes``: memory beside parameters, cache and rows, while the output of the step before is not read yet,
+    with the room for products of both programs.
     """
 
     run: CompiledProgram
@@ -89,13 +93,16 @@ def compile_step(
     width, options = config.scheduler.token_budget, dict(kernels.compiler_options) | dict(compiler_options or {})
     wide: Any = _compile_width(model, config, kernels, width, options)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width, options) if config.narrow_width else None
+    widths = (width, config.narrow_width) if config.narrow_width else (width,)
+    rooms = jax.tree.leaves(jax.eval_shape(lambda: [init_room(model, config, kernels, width) for width in widths]))
     return CompiledStep(
         wide,
         narrow,
         compile_rows(model, config),
         _compile_copy(model, config, kernels),
         kernels,
-        max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None),
+        max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None)
+        + sum(room.size * room.dtype.itemsize for room in rooms),
         _analyses(wide)[0].alias_size_in_bytes,
     )
 
@@ -140,8 +147,22 @@ def step_program(
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
     words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)
+    room = jax.ShapeDtypeStruct(_room_shape(model, config, width), jnp.float32)
     step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
-    return step, (abstract_packed_params(model, kernels), cache, rows, words)
+    return step, (abstract_packed_params(model, kernels), cache, rows, words, room)
+
+
+def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:
+    """Return memory for the head's products of a step of ``width`` tokens; None: the step needs none from outside.
+
+    It is kept between steps. glibc gives temporaries of more than 32 MiB back to Linux after each step, and the next
+    one would wait for every page that it touches. With native kernels a row takes memory only once it is written.
+    """
+    return None if kernels.separate_sampling else kernels.zeros(_room_shape(model, config, width), jnp.float32)
+
+
+def _room_shape(model: ModelConfig, config: EngineConfig, width: int) -> tuple[int, int]:
+    return min(width, config.scheduler.max_num_seqs), model.vocab_size
 
 
 def _compile_width(
@@ -151,4 +172,5 @@ def _compile_width(
         return SeparateStep(model, config, kernels, width, compiler_options)
     step, args = step_program(model, config, kernels, width)
     options = dict(kernels.compiler_options) | compiler_options
-    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(options)
+    # The room stays an argument although nothing reads it: the products take its memory.
+    return jax.jit(step, donate_argnums=(*STEP_DONATES, _ROOM), keep_unused=True).lower(*args).compile(options)

@@ -107,9 +107,9 @@ class SeparateStep:
         self._none = Logprobs.zeros(num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(
-        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray
-    ) -> tuple[KVCache, RowState, StepOutput]:
-        """Start the programs that the plan needs."""
+        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, room: None
+    ) -> tuple[KVCache, RowState, None, StepOutput]:
+        """Start the programs that the plan needs. Their logits are temporaries, without room of their own."""
         on_device = jax.device_put(words)
         cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, on_device)
         rows, tokens = self._choices[words[self._sampling]](rows, on_device, logits)
@@ -118,7 +118,7 @@ class SeparateStep:
             logprobs = self._programs[LOGPROBS](logits, tokens)
         if (words[self._targets] >= 0).any():
             prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
-        return cache, rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+        return cache, rows, room, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
     def as_text(self) -> str:
         """Return the text of all programs after XLA's passes."""

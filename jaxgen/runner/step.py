@@ -61,28 +61,42 @@ class StepOutput:
 
 PIECE_LOGITS = 2**18
 """Logits that are sampled at once by a program for CPUs: 1 MiB."""
+PROMPT_LOGITS, LEAST_TILE = 2**21, 8
+"""Logits of prompts that such a program makes at once, and the fewest rows of them, if there are so many. It has three
+arrays of them, 24 MiB: temporaries of more than 32 MiB would go back to the system after each step."""
 Piece = Callable[[Array], Array]
 """Takes a few rows of an array."""
-Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
+Step = Callable[
+    [PackedParams, KVCache, RowState, Int[Array, "W"], Float[Array, "R V"]],
+    tuple[KVCache, RowState, Float[Array, "R V"], StepOutput],
+]
 
 
 def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords) -> Step:
-    """Return the step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
+    """Return the step of one model: (params, kv_cache, rows, words of a plan, room) -> (kv_cache, rows, room, output).
 
-    Pure; meant to be jitted with the cache and the rows donated. Optional work (penalties, filters, draws,
+    Pure; meant to be jitted with the cache, the rows and the room donated. What ``room`` holds is not read: the head's
+    products take its memory, and are the room of the next step. Optional work (penalties, filters, draws,
     log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
     and can be the next step's input before the host has read it. ``width``: the number of tokens (T). ``row_layout``:
     the layout of the words of ``rows.params``.
     """
 
     def step(
-        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
-    ) -> tuple[KVCache, RowState, StepOutput]:
+        params: PackedParams,
+        cache: KVCache,
+        rows: RowState,
+        words: Int[Array, "W"],
+        room: Float[Array, "R V"],
+    ) -> tuple[KVCache, RowState, Float[Array, "R V"], StepOutput]:
+        del room
         model = bind(graph, params)
         batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
         rows = count_tokens(rows, row_layout, batch)
         hidden, cache = model(batch, cache)
-        return cache, *choose_tokens(model, hidden, rows, row_layout, batch, vocab_size)
+        products = last_products(model, hidden, batch)
+        rows, output = choose_tokens(model, hidden, products, rows, row_layout, batch, vocab_size)
+        return cache, rows, products, output
 
     return step
 
@@ -90,14 +104,15 @@ def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords
 def choose_tokens(
     model: Model,
     hidden: Float[Array, "T D"],
+    products: Float[Array, "R V"],
     rows: RowState,
     row_layout: PackedWords,
     batch: StepBatch,
     vocab_size: int,
 ) -> tuple[RowState, StepOutput]:
-    """Sample each row's token from its last token's final hidden state; return the updated rows and the output."""
-    products = last_products(model, hidden, batch)
+    """Sample each row's token from its ``last_products``; return the updated rows and the output."""
     R, T = len(batch.rows), len(batch.tokens)
+    tile = min(R, T, max(PROMPT_LOGITS // vocab_size, LEAST_TILE))
 
     def choose_some(piece: Piece) -> Int[Array, "n"]:
         logits = model.logits(piece(products))
@@ -114,7 +129,7 @@ def choose_tokens(
     )
     prompt_logprobs = lax.cond(
         jnp.any(batch.prompt_targets >= 0),
-        lambda: prompt_logprobs_of(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
+        lambda: prompt_logprobs_of(model, hidden, batch.prompt_targets, vocab_size, tile=tile),
         lambda: Logprobs.zeros(T, vocab_size),
     )
     return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)

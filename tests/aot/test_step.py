@@ -63,7 +63,7 @@ def compile_step(
     if kernels.separate_sampling:
         layers = separate_programs(model, CONFIG, kernels, CONFIG.scheduler.token_budget)[LAYERS_PROGRAM]
         step, args = layers.function, layers.shapes
-    _, cache, rows, _ = args
+    _, cache, rows, *_ = args
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
     options = dict(kernels.compiler_options)
     return compile_for(target, step, args, donate, read=False, options=options), cache.data, sum(sizes)

@@ -102,10 +102,10 @@ def test_a_program_of_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch, wr
     honest: Any = compiled.narrow
 
     def off_by_a_bit(*args: Any) -> Any:
-        cache, rows, output = honest(*args)
+        *state, output = honest(*args)
         if wrong == "hidden":
-            return cache, rows, replace(output, hidden=_next(output.hidden))
-        return cache, rows, replace(output, logprobs=replace(output.logprobs, chosen=_next(output.logprobs.chosen)))
+            return *state, replace(output, hidden=_next(output.hidden))
+        return *state, replace(output, logprobs=replace(output.logprobs, chosen=_next(output.logprobs.chosen)))
 
     engine = engine_of(replace(compiled, narrow=off_by_a_bit))
     runs.update(run=0, narrow=0)

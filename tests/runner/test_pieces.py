@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.runner import step
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import step_program
 from jaxgen.runner.step import in_pieces
-from tests.support.engines import LLAMA, engine_config
+from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
 
 
 @pytest.mark.parametrize(("rows", "at_once"), [(1, 1), (5, 1), (5, 2), (5, 3), (5, 8), (8, 4)])
@@ -53,15 +55,47 @@ def test_nothing_but_the_heads_product_is_of_all_rows() -> None:
     ]
 
 
+def test_logits_of_prompts_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporaries do not grow with the rows of the program: Linux would take large ones back after each step."""
+    monkeypatch.setattr(step, "PIECE_LOGITS", 2 * LLAMA.vocab_size)
+    monkeypatch.setattr(step, "PROMPT_LOGITS", 8 * LLAMA.vocab_size)
+    config = engine_config(token_budget=32, max_num_seqs=32)
+    program, shapes = step_program(LLAMA, config, REFERENCE, width=32)
+    made = operations(jax.make_jaxpr(program)(*shapes))
+    of_vocabulary = {(name, shape[0]) for name, shape in made if shape[1:] == (LLAMA.vocab_size,)}
+    assert {rows for name, rows in of_vocabulary if name == "dot_general"} == {32, 8}
+    assert {rows for name, rows in of_vocabulary if name != "dot_general"} == {2, 8}
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_products_of_each_step_take_the_memory_of_those_before(narrow: bool) -> None:
+    config = replace(engine_config(), narrow_width=4)
+    runner = ModelRunner(LLAMA, config, params_of(LLAMA), compiled_step(LLAMA, config))
+    runner.run(StepPlan(()), narrow=narrow)
+    before = places_of(runner)
+    for _ in range(3):
+        runner.run(StepPlan(()), narrow=narrow)
+    runner.wait()
+    assert places_of(runner) == before
+
+
+def places_of(runner: ModelRunner) -> list[int]:
+    return [room.unsafe_buffer_pointer() for room in jax.tree.leaves(runner._rooms)]
+
+
 def outside_loops(program: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The operations that run in every step, with the shapes of the floats that they make."""
-    for equation in program.eqns:
-        inner = [part for part in equation.params.values() if isinstance(part, (Jaxpr, ClosedJaxpr))]
-        if equation.primitive.name in ("while", "cond", "scan"):
+    return operations(program, without=("while", "cond", "scan"))
+
+
+def operations(program: Any, without: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The operations of a program, but those ``without``, with the shapes of the floats that they make."""
+    for equation in getattr(program, "jaxpr", program).eqns:
+        if equation.primitive.name in without:
             continue
-        if inner:
-            yield from (found for part in inner for found in outside_loops(getattr(part, "jaxpr", part)))
-        else:
+        inner = [part for part in jax.tree.leaves(equation.params) if isinstance(part, (Jaxpr, ClosedJaxpr))]
+        yield from (found for part in inner for found in operations(part, without))
+        if not inner:
             yield from (
                 (equation.primitive.name, one.aval.shape) for one in equation.outvars if one.aval.dtype == jnp.float32
             )
