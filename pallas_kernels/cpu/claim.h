@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -44,18 +45,49 @@ class FlushSubnormals {
 
 constexpr int64_t kNone = -1;
 
-// One thread's hold on the items [0, count), which are given out in order.
+// The items [0, count) that threads share, in parts of neighbours. Each part is given out in order.
+class Parts {
+ public:
+  Parts(int64_t count, int64_t parts) : count_(count), next_(parts) {
+    for (int64_t part = 0; part < parts; ++part) next_[part] = Begin(part);
+  }
+
+  int64_t parts() const { return static_cast<int64_t>(next_.size()); }
+
+  // The next item of a part, or kNone where all are taken.
+  int64_t Take(int64_t part) {
+    const int64_t item = next_[part].fetch_add(1);
+    return item < Begin(part + 1) ? item : kNone;
+  }
+
+  int64_t Left(int64_t part) const { return Begin(part + 1) - next_[part].load(std::memory_order_relaxed); }
+
+ private:
+  int64_t Begin(int64_t part) const { return count_ * part / parts(); }
+
+  const int64_t count_;
+  std::vector<std::atomic<int64_t>> next_;
+};
+
+// One thread's hold on items: it takes those of its part, then what other threads have not taken of theirs.
 class Claim {
  public:
-  Claim(std::atomic<int64_t>& next, int64_t count, int64_t threads) : next_(next), count_(count), threads_(threads) {}
+  Claim(Parts& items, int64_t part, int64_t threads) : items_(items), part_(part), threads_(threads) {}
 
   // The next item for this thread to do, or kNone when all are taken.
-  int64_t operator()() { return ahead_ == kNone ? Take() : std::exchange(ahead_, kNone); }
+  int64_t operator()() {
+    if (ahead_ != kNone) return std::exchange(ahead_, kNone);
+    for (int64_t tried = 0; tried < items_.parts(); ++tried) {
+      if (const int64_t item = Take(); item != kNone) return item;
+      part_ = (part_ + 1) % items_.parts();
+    }
+    return kNone;
+  }
 
   // The same while the item before it is not done, so that the memory can be asked for it in time. kNone when so few
-  // are left that another thread may be done sooner, which could not take what this one holds.
+  // are left, as this part tells, that another thread may be done sooner, which could not take what this one holds.
   int64_t Ahead() {
-    if (ahead_ == kNone && next_.load(std::memory_order_relaxed) + threads_ < count_) ahead_ = Take();
+    if (ahead_ == kNone && items_.Left(part_) * items_.parts() > threads_) ahead_ = Take();
     return ahead_;
   }
 
@@ -63,14 +95,14 @@ class Claim {
 
  private:
   int64_t Take() {
-    const int64_t item = next_.fetch_add(1);
-    if (item >= count_) return kNone;
-    ++taken_;
+    const int64_t item = items_.Take(part_);
+    if (item != kNone) ++taken_;
     return item;
   }
 
-  std::atomic<int64_t>& next_;
-  const int64_t count_, threads_;
+  Parts& items_;
+  int64_t part_;
+  const int64_t threads_;
   int64_t ahead_ = kNone, taken_ = 0;
 };
 

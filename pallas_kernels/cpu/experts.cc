@@ -36,7 +36,8 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
       static_cast<const Unit*>(packed.untyped_data()) + layer * experts * panels * depth * kPanel, depth,
       {static_cast<Out*>(y.untyped_data()), nullptr, y.dimensions()[0], y.dimensions()[1]}};
   const ExpertProduct product(all, starts.typed_data(), experts, pool.num_threads());
-  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+  ShareOut(pool, product.items(), Order::kNeighbours,
+           [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
 ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,

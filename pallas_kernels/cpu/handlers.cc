@@ -52,7 +52,7 @@ bool Fits(ffi::DataType type, const ffi::AnyBuffer& cache) {
 template <typename Element>
 void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
             const std::vector<AttentionItem>& items) {
-  ShareOut(pool, static_cast<int64_t>(items.size()),
+  ShareOut(pool, static_cast<int64_t>(items.size()), Order::kOne,
            [&](int64_t item, Claim& claim) { AttendShare<Element>(cache, batch, items, item, claim); });
 }
 
@@ -124,7 +124,8 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
       {static_cast<Out*>(y.untyped_data()),
        residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()), tokens, y.dimensions()[1]}};
   product.result.Cut(Ceil(4 * pool.num_threads(), product.result.panels()));  // so that each thread has items
-  ShareOut(pool, product.result.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+  ShareOut(pool, product.result.items(), Order::kNeighbours,
+           [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
 ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed,

@@ -149,7 +149,7 @@ RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const std:
 
 template <typename Product>
 void Share(ffi::ThreadPool& pool, const Product& product, int64_t items) {
-  ShareOut(pool, items, [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+  ShareOut(pool, items, Order::kNeighbours, [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
 template <typename Out>

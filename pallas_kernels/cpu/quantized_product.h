@@ -8,9 +8,9 @@
 #define PALLAS_KERNELS_CPU_QUANTIZED_PRODUCT_H_
 
 #include <algorithm>
-#include <type_traits>
 
-#include "integers.h"
+#include "codes.h"
+#include "factors.h"
 #include "panels.h"
 #include "rounded_inputs.h"
 #include "scratch.h"
@@ -20,48 +20,6 @@ namespace kernels {
 
 constexpr int kBlockQuads = 128;  // 32 KiB of codes of 8 bits, which stay in the first-level cache for all rows
 
-// Bits of the parts of a code: the low ones, and the high ones, if there are any.
-constexpr int LowBits(int bits) { return bits == 8 ? 8 : bits == 2 ? 2 : 4; }
-constexpr int HighBits(int bits) { return bits - LowBits(bits); }
-// Quads of the unit: the fewest whose parts fill words of 32 bits.
-constexpr int UnitQuads(int bits) { return 8 / (HighBits(bits) == 0 ? LowBits(bits) : HighBits(bits)); }
-
-constexpr int64_t kBlock = 256;  // inputs whose groups share a float, where scales are integers
-
-// Scales or minimums by group and output, [panels][groups][kPanel]: floats, or int8 that floats of blocks multiply.
-struct Factors {
-  enum class Kind { kFloat32, kBfloat16, kFloat16, kInt8 };
-
-  const char* values;          // null: there are none
-  const Float16* of_blocks;    // [panels][blocks][kPanel], of integers
-  int64_t groups, blocks, block_groups;
-  Kind kind;
-
-  int64_t Bytes() const { return kind == Kind::kInt8 ? 1 : kind == Kind::kFloat32 ? 4 : 2; }
-  // Whether a value times kMagic is exact in float32.
-  bool HasFewBits() const { return kind != Kind::kFloat32; }
-
-  Factors From(int64_t panel) const {
-    Factors moved = *this;
-    if (values != nullptr) moved.values += panel * groups * kPanel * Bytes();
-    if (of_blocks != nullptr) moved.of_blocks += panel * blocks * kPanel;
-    return moved;
-  }
-
-  // Of kLanes outputs of this first panel and one group.
-  Floats At(int64_t group, int output) const {
-    const char* const at = values + (group * kPanel + output) * Bytes();
-    switch (kind) {
-      case Kind::kFloat32: return LoadFloats(reinterpret_cast<const float*>(at));
-      case Kind::kBfloat16: return LoadFloats(reinterpret_cast<const Bfloat16*>(at));
-      case Kind::kFloat16: return LoadFloats(reinterpret_cast<const Float16*>(at));
-      default: break;
-    }
-    return ToFloats(LoadSignedBytes(reinterpret_cast<const int8_t*>(at))) *
-           LoadFloats(of_blocks + group / block_groups * kPanel + output);
-  }
-};
-
 struct QuantizedWeight {
   const uint32_t* codes;  // [panels][words][kPanel]: units, each of its words of low parts and then those of high ones
   Factors scales, minimums;
@@ -69,7 +27,6 @@ struct QuantizedWeight {
   int bits;
   int64_t words, group_quads;
 
-  int64_t quads() const { return words * 8 / bits; }
   const uint32_t* Codes(int64_t panel) const { return codes + panel * words * kPanel; }
 
   QuantizedWeight From(int64_t panel) const {
@@ -87,42 +44,6 @@ struct InputTile {
   const int32_t* offsets;
   const float* totals;
 };
-
-// Codes of `quad`, of those of a unit at `unit`, as bytes.
-template <int kBits>
-[[gnu::always_inline]] inline Words QuadOf(const uint32_t* unit, int quad) {
-  constexpr int kLow = LowBits(kBits), kHigh = HighBits(kBits), kEach = 8 / kLow;
-  constexpr uint32_t kMask = ((1u << kLow) - 1) * 0x01010101u;
-  if constexpr (kBits == 8) return Load<Words>(unit + quad * kPanel);
-  const Words low = Load<Words>(unit + quad / kEach * kPanel) >> (kLow * (quad % kEach)) & kMask;
-  if constexpr (kHigh == 0) {
-    return low;
-  } else {
-    constexpr uint32_t kHighMask = ((1u << kHigh) - 1) * 0x01010101u;
-    const Words high = Load<Words>(unit + UnitQuads(kBits) / kEach * kPanel);
-    return low | (high >> (kHigh * quad) & kHighMask) << kLow;
-  }
-}
-
-// Add to each sum the products of `quads` quads.
-template <int kBits, int kRows, typename Fetch>
-[[gnu::always_inline]] inline void AddCodes(const uint32_t* inputs, const uint32_t* codes, int64_t quads, Fetch fetch,
-                                            Ints (&sums)[kRows][kIntegerVectors]) {
-  constexpr int kUnit = UnitQuads(kBits), kUnitWords = kUnit * kBits / 8, kWords = kQuadWords * kTileRows;
-  for (int64_t i = 0; i < quads; i += kUnit, codes += kUnitWords * kPanel) {
-    fetch(i / kUnit);
-#pragma GCC unroll 8
-    for (int part = 0; part < kUnit; ++part, inputs += kWords) {
-      Words quad[kIntegerVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kIntegerVectors; ++v) quad[v] = QuadOf<kBits>(codes + v * kLanes, part);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 16
-        for (int v = 0; v < kIntegerVectors; ++v) sums[r][v] = AddProducts(quad[v], inputs + r, sums[r][v]);
-    }
-  }
-}
 
 // Exact sums begin at kMagic's bits, so that as bits of a float they are kMagic + the sum: 1.5 * 2^23, beside which any
 // integer of less than 2^22 fits. Sums are less: 128 inputs of at most 127 times codes that are at most 255 from zero.
@@ -143,10 +64,9 @@ struct GroupScale {
 };
 
 // Add the products of one group, of the weight's group `group`, to the sums [rows][kPanel] from the first `output` on.
-template <int kBits, int kRows, typename Fetch>
+template <int kBits, int kRows>
 [[gnu::always_inline]] inline void AddGroup(const QuantizedWeight& weight, int64_t group, const InputTile& x,
-                                            const uint32_t* codes, int64_t quads, int output, float* sums,
-                                            Fetch fetch) {
+                                            const uint32_t* codes, int64_t quads, int output, float* sums, bool asks) {
   Ints exact[kRows][kIntegerVectors];
 #pragma GCC unroll 16
   for (int v = 0; v < kIntegerVectors; ++v) {
@@ -159,15 +79,18 @@ template <int kBits, int kRows, typename Fetch>
       for (int r = 0; r < kRows; ++r) exact[r][v] = Broadcast(x.offsets[r] + BitCast<int32_t>(kMagic));
     }
   }
-  AddCodes<kBits, kRows>(x.words, codes + output, quads, fetch, exact);
+  AddCodes<kBits, kRows>(x.words, codes + output, quads, asks, exact);
+  const bool has_minimums = weight.minimums.exist();
+  const Float16* const scale_block = weight.scales.OfBlock(group);
+  const Float16* const minimum_block = has_minimums ? weight.minimums.OfBlock(group) : nullptr;
 #pragma GCC unroll 16
   for (int v = 0; v < kIntegerVectors; ++v) {
-    const GroupScale scaled(weight.scales.At(group, output + v * kLanes), weight.scales.HasFewBits());
-    const bool has_minimums = weight.minimums.values != nullptr;
-    const Floats minimums = has_minimums ? weight.minimums.At(group, output + v * kLanes) : Floats{};
+    const int first = output + v * kLanes;
+    const GroupScale scaled(weight.scales.At(group, scale_block, first), weight.scales.HasFewBits());
+    const Floats minimums = has_minimums ? weight.minimums.At(group, minimum_block, first) : Floats{};
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* const at = sums + r * kPanel + output + v * kLanes;
+      float* const at = sums + r * kPanel + first;
       const Floats sum = MultiplyAdd(scaled(exact[r][v]), Broadcast(x.scales[r]), Load<Floats>(at));
       Store(at, has_minimums ? MultiplyAdd(minimums, Broadcast(x.totals[r]), sum) : sum);
     }
@@ -183,48 +106,40 @@ struct GroupRange {
   int64_t all_quads() const { return std::min(end * quads, row_quads) - begin * quads; }
 };
 
+// What a tile asks the memory for. Where codes are read once, these are the ones at a fixed distance: codes of few bits
+// leave the processor too little time to see that a page follows. Else it is at each group a part of what all tiles read
+// next.
+struct GroupFetch {
+  bool reads_once;
+  uintptr_t next;
+  int64_t bytes;  // of a group's part
+
+  KERNELS_FETCH void Next() {
+    if (reads_once) return;
+    FetchBytes(next, bytes);
+    next += bytes;
+  }
+};
+
 // Add the products of a range of groups. Codes of kBits, and `x`, are those from its first group on.
-template <int kBits, int kRows, typename Fetch>
+template <int kBits, int kRows>
 void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x, int rows, GroupRange range,
-               float* sums, Fetch fetch) {
+               float* sums, GroupFetch fetch) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return AddGroups<kBits, kRows - 1>(weight, codes, x, rows, range, sums, fetch);
   }
-  const int64_t words = range.quads * kBits / 8, units = range.quads / UnitQuads(kBits);
+  const int64_t words = range.quads * kBits / 8;
   int64_t of_weight = range.begin * range.quads / weight.group_quads;
   for (int64_t group = range.begin; group < range.end; ++group) {
     const int64_t quads = range.QuadsOf(group);
     if (group * range.quads == (of_weight + 1) * weight.group_quads) ++of_weight;
-    AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch);
+    fetch.Next();
+    AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch.reads_once);
     for (int output = kIntegerVectors * kLanes; output < kPanel; output += kIntegerVectors * kLanes)
-      AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, FetchNothing());
+      AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, false);
     x = {x.words + range.quads * kQuadWords * kTileRows, x.scales + kTileRows, x.offsets + kTileRows,
          x.totals + kTileRows};
     codes += words * kPanel;
-    fetch = fetch.From(units);
-  }
-}
-
-// Codes to units of 8 bits.
-template <int kBits>
-void WidenCodes(const uint32_t* codes, int64_t quads, uint32_t* target) {
-  constexpr int kUnit = UnitQuads(kBits);
-  for (int64_t i = 0; i < quads; i += kUnit, codes += kUnit * kBits / 8 * kPanel, target += kUnit * kPanel)
-    for (int output = 0; output < kPanel; output += kLanes)
-#pragma GCC unroll 8
-      for (int quad = 0; quad < kUnit; ++quad)
-        Store(target + quad * kPanel + output, QuadOf<kBits>(codes + output, quad));
-}
-
-// Call visit with the number of bits as a constant.
-template <typename Visit>
-void WithBits(int bits, const Visit& visit) {
-  switch (bits) {
-    case 2: return visit(std::integral_constant<int, 2>());
-    case 4: return visit(std::integral_constant<int, 4>());
-    case 5: return visit(std::integral_constant<int, 5>());
-    case 6: return visit(std::integral_constant<int, 6>());
-    default: return visit(std::integral_constant<int, 8>());
   }
 }
 
@@ -243,8 +158,7 @@ struct QuantizedProduct {
   // The panel that an item multiplies with.
   const uint32_t* PanelOf(int64_t item) const { return weight.Codes(result.Panel(item)); }
 
-  // As PackedProduct's. What comes next is asked for also where a panel is read once: codes of few bits leave too little
-  // time between one page and the next.
+  // As PackedProduct's.
   template <typename Next>
   void Run(int64_t item, Scratch& scratch, const Next& next_panel) const {
     const int rows = result.Rows(item);
@@ -276,17 +190,16 @@ struct QuantizedProduct {
   template <int kBits>
   void AddTiles(const QuantizedWeight& panel, int64_t item, const uint32_t* codes, GroupRange range,
                 Matrix<float> sums, const uint32_t* next) const {
-    const ptrdiff_t stride = next == nullptr ? 0 : kPanel * kQuad * UnitQuads(kBits) * weight.bits / 8;
-    const FetchAhead fetch(next, stride);
-    const int steps = static_cast<int>(range.all_quads() / UnitQuads(kBits));
     const int rows = result.Rows(item), tiles = Ceil(rows, kTileRows);
-    const int64_t first = first_tile + result.FirstRow(item) / kTileRows;
+    const int64_t first = first_tile + result.FirstRow(item) / kTileRows, groups = range.end - range.begin;
+    const int64_t fetched = next == nullptr ? 0 : range.quads * kPanel * weight.bits / 2 / tiles;
     for (int tile = 0; tile < tiles; ++tile) {
       const int row = tile * kTileRows, some = std::min(kTileRows, rows - row);
       const int64_t value = x.Value(first + tile, range.begin);
       const InputTile inputs = {x.Words(first + tile, range.begin * range.quads), x.scales + value, x.offsets + value,
                                 x.totals + value};
-      AddGroups<kBits, kTileRows>(panel, codes, inputs, some, range, sums.Row(row), fetch.Share(tile, tiles, steps));
+      const uintptr_t share = reinterpret_cast<uintptr_t>(next) + tile * groups * fetched;
+      AddGroups<kBits, kTileRows>(panel, codes, inputs, some, range, sums.Row(row), {tiles == 1, share, fetched});
       if (range.end == x.groups()) result.Finish(item, sums, row, some);
     }
   }

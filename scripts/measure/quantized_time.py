@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.hardware.large_pages import use_large_pages
 from jaxgen.weights.gguf.codes import LAYOUTS
 from pallas_kernels.cpu.library import Library
 from pallas_kernels.cpu.loading import load
@@ -63,6 +64,8 @@ class Stack:
             arrays = form.arrays(shape)
             ones = {part: pack_groups(jnp.ones(*arrays[part])) for part in arrays.keys() - {"codes"}}
             self._weight = GroupedCodes(pack_codes(codes, bits=form.bits), **ones)
+        for part in jax.tree.leaves(self._weight):  # as the engine's
+            use_large_pages(part.unsafe_buffer_pointer(), part.nbytes)
         self.nbytes = sum(part.nbytes for part in jax.tree.leaves(self._weight)) // self.layers
 
         def multiply(x: jax.Array, layer: jax.Array, weight: Any) -> jax.Array:

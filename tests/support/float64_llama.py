@@ -4,7 +4,7 @@ Nothing is shared with the code that it checks, but for the gguf package's reade
 the rows of queries and keys stay in the file's order, in which rotary pairs are neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ _AT_ONCE = 128
 
 
 class Float64Llama:
-    """The model of a file in types F32, Q8_0 and Q4_1, with a tied head."""
+    """The model of a file in types F32, Q8_0 and Q4_1, with a tied head.
 
-    def __init__(self, path: Path) -> None:
+    ``rounded``: what becomes of the inputs [tokens, in] of each product with a matrix; None: they stay.
+    """
+
+    def __init__(self, path: Path, rounded: Callable[[Floats], Floats] | None = None) -> None:
         reader = GGUFReader(path)
+        self._rounded = rounded
         self._weights = {tensor.name: _dequantised(tensor) for tensor in reader.tensors}
         fields = {name.removeprefix("llama."): field for name, field in reader.fields.items()}
         self._layers = int(fields["block_count"].contents())
@@ -61,7 +65,7 @@ class Float64Llama:
         return hidden
 
     def _head(self, hidden: Floats) -> Floats:
-        logits = self._norm(hidden, "output_norm") @ self._weights["token_embd.weight"].T
+        logits = self._product(self._norm(hidden, "output_norm"), "token_embd")
         logits -= logits.max(axis=1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return logits
@@ -80,16 +84,18 @@ class Float64Llama:
                 scores[later] = -np.inf
                 scores = np.exp(scores - scores.max(axis=1, keepdims=True))
                 mixed[head, start:end] = scores @ values[shared, :end] / scores.sum(axis=1, keepdims=True)
-        return mixed.swapaxes(0, 1).reshape(len(x), -1) @ self._weights[f"{own}attn_output.weight"].T
+        return self._product(mixed.swapaxes(0, 1).reshape(len(x), -1), f"{own}attn_output")
 
     def _heads_of(self, own: str, name: str, x: Floats, heads: int) -> Floats:
         """Return a projection as [heads, tokens, size of a head]."""
-        return (x @ self._weights[f"{own}{name}.weight"].T).reshape(len(x), heads, -1).swapaxes(0, 1)
+        return self._product(x, f"{own}{name}").reshape(len(x), heads, -1).swapaxes(0, 1)
 
     def _mlp(self, own: str, x: Floats) -> Floats:
-        gate = x @ self._weights[f"{own}ffn_gate.weight"].T
-        up = x @ self._weights[f"{own}ffn_up.weight"].T
-        return (gate / (1 + np.exp(-gate)) * up) @ self._weights[f"{own}ffn_down.weight"].T
+        gate, up = self._product(x, f"{own}ffn_gate"), self._product(x, f"{own}ffn_up")
+        return self._product(gate / (1 + np.exp(-gate)) * up, f"{own}ffn_down")
+
+    def _product(self, x: Floats, name: str) -> Floats:
+        return (x if self._rounded is None else self._rounded(x)) @ self._weights[f"{name}.weight"].T
 
     def _norm(self, x: Floats, name: str) -> Floats:
         return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + self._eps) * self._weights[f"{name}.weight"]
