@@ -19,7 +19,7 @@ FOLDERS = {
     "checksums": "v2",
     "converted": "v1",
     "packaged": "v1",
-    "starts": "v1",
+    "starts": "v2",
     "prepared": "v1",
 }
 """The folders of CacheDirs, and the version of each. All but the compiled have a seal, see jaxgen.core.kept_files."""

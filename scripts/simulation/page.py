@@ -124,13 +124,19 @@ def _peak(point: Point, sla: str) -> str:
     return f"{effective['requests_per_s']:.2f} ({point['clients']}, {percent(effective['ok_ratio'])})"
 
 
+def _attention(cost: dict[str, float]) -> str:
+    """Return what attention adds; older results have one part for prompts and decodes."""
+    parts = {"per_position": "a position", "per_context": "of a decode's context"}
+    return " + ".join(f"{1e9 * cost[name]:.1f} ns {text}" for name, text in parts.items() if name in cost)
+
+
 def _check(found: dict[str, Any]) -> str:
     loads = found["loads"]
     worst = max(abs(error) for load in loads for error in load["error"].values())
     rows = [[load["load"], *(_compared(load, name) for name in FIGURES)] for load in loads]
     programs = "; ".join(
         f"{name}: {1e3 * program['cost']['base']:.2f} ms + {1e6 * program['cost']['per_token']:.1f} us a token + "
-        f"{1e9 * program['cost']['per_position']:.1f} ns a position, measured over fitted from "
+        f"{_attention(program['cost'])}, measured over fitted from "
         f"{program['spread']['p5']:.2f} to {program['spread']['p95']:.2f} (P5, P95), {program['steps']} steps"
         for name, program in found["programs"].items()
     )

@@ -86,8 +86,9 @@ those of throughput and latency at 32 clients. SplitFuse is ahead at every SLA.
 CHECK = """## Against live runs
 
 `--check` runs an engine in process (no HTTP) on this machine and keeps what each step computed and took. To one load,
-waves of 1 to 16 requests of 400 + 50 tokens on average, it fits seconds = base + tokens + positions, for the wide and
-the narrow program apart, to means of up to eight steps in a row; a position is a token that another attends to.
+waves of 1 to 16 requests of 400 + 50 tokens on average, it fits seconds = base + tokens + positions + contexts, for
+the wide and the narrow program apart, to means of up to eight steps in a row; positions are tokens that others of a
+prompt attend to, contexts those that decodes attend to.
 Simulated steps take the fitted time, multiplied by measured over fitted of some step of that load, drawn at random: so
 the machine's own unrest is in the prediction. Then other loads are predicted and run, of which no step is in the fit.
 The fitted load runs before and after each of them, since a shared machine's speed changes. Cells: predicted, measured
