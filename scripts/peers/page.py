@@ -1,6 +1,7 @@
 """The page of a comparison, docs/peers.md, from its records."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -10,7 +11,7 @@ from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
 from scripts.peers.limits import fractions
 from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
-from scripts.peers.records import Line, Records
+from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import DEFAULT, Shape
 
 OURS = "jaxgen"
@@ -92,13 +93,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
 
 def cells(servers: Iterable[Line], peer: str, load: Cell) -> dict[int, Line]:
     """A peer's figures of a load, by round; the newest where a round has several."""
-    return {
-        server["round"]: cell
-        for server in servers
-        if server["peer"] == peer
-        for cell in server["cells"]
-        if Cell.of(cell) == load
-    }
+    return by_round(servers, peer, asdict(load))
 
 
 def ratios(ours: dict[int, Line], theirs: dict[int, Line], load: Cell) -> list[float]:

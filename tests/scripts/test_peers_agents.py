@@ -11,6 +11,7 @@ from jaxgen.server.benchmark.client import LoadError
 from jaxgen.server.benchmark.metrics import RequestRecord
 from scripts.measure.agents import told
 from scripts.peers import cli
+from scripts.peers.loads import LOADS
 from scripts.peers.loads.agents import Agents, Turn, figures, run
 from scripts.peers.loads.agents_page import sections
 from scripts.peers.peer import token_ids
@@ -105,7 +106,7 @@ def test_the_page_pairs_rounds(tmp_path: Path) -> None:
     for index, first in enumerate((0.1, 0.2, 0.4)):
         records.add("server", **server("jaxgen", index, [cell(load, first, 19)]))
     records.add("server", **server("Other", 1, [cell(load, 0.3, None)]))
-    text = "\n".join(sections(records, cli.LOADS["agents"].shapes["88m"]))
+    text = "\n".join(sections(records, LOADS["agents"].shapes["88m"]))
     assert "### 8 agents of 2 turns" in text
     assert "| jaxgen | 200 | 200 | 800 | 500 | 500 | 2 | 1, 1 |  |  |" in text
     assert (

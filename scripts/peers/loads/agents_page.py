@@ -1,12 +1,13 @@
 """The page of a comparison under agents' loads, from its records."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from statistics import median
 from textwrap import fill
 
 from scripts.peers.loads.agents import Agents, in_ms
 from scripts.peers.page import OURS, WIDTH, agreement, failures, servers_table, table, values, with_spread
-from scripts.peers.records import Line, Records
+from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
 
 HEAD = (
@@ -50,22 +51,11 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield f"## {name}"
         yield agreement(mine)
         for load in loads:
-            found = {peer: _rounds(mine, peer, load) for peer in values(mine, "peer")}
+            found = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
             found = {peer: rounds for peer, rounds in found.items() if rounds}
             yield f"### {load.name}"
             yield _figures(found)
             yield _by_turn(found, load.turns)
-
-
-def _rounds(servers: list[Line], peer: str, load: Agents) -> dict[int, Line]:
-    """Return a peer's figures of a load, by round; the newest where a round has several."""
-    return {
-        server["round"]: cell
-        for server in servers
-        if server["peer"] == peer
-        for cell in server["cells"]
-        if Agents.of(cell) == load
-    }
 
 
 def _figures(found: dict[str, dict[int, Line]]) -> str:
