@@ -65,8 +65,13 @@ class StepPlan:
 
     @cached_property
     def num_positions(self) -> int:
-        """Sum, over the step's tokens, of the number of tokens before each in its sequence."""
-        return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
+        """Sum, over the tokens of chunks of several, of the number of tokens before each in its sequence."""
+        return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks if chunk.length > 1])
+
+    @cached_property
+    def num_contexts(self) -> int:
+        """Sum, over the chunks of one token, of the number of tokens before each in its sequence."""
+        return sum([chunk.start for chunk in self.chunks if chunk.length == 1])
 
     @property
     def constrained(self) -> list[Sequence]:

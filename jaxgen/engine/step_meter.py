@@ -46,8 +46,8 @@ class StepMeter:
         counters.step_tokens += width
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
-        sample = StepSample(plan.num_tokens, plan.num_positions, seconds)
-        predicted = self._step_time.model.seconds(sample.tokens, sample.positions, narrow=narrow)
+        sample = StepSample(plan.num_tokens, plan.num_positions, seconds, plan.num_contexts)
+        predicted = self._step_time.model.seconds(sample.tokens, sample.positions, sample.contexts, narrow=narrow)
         if self._offload is None or not projected:
             self._step_time.observe(sample, narrow=narrow)
         elif not narrow:  # seconds of a projection are not the step's: they would have requests refused

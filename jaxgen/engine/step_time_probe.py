@@ -94,4 +94,4 @@ def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:
     seconds = [time_step(device, plan, narrow=narrow).seconds]
     while len(seconds) < REPEATS and sum(seconds) < LONG_SECONDS:
         seconds.append(time_step(device, plan, narrow=narrow).seconds)
-    return StepSample(plan.num_tokens, plan.num_positions, min(seconds))
+    return StepSample(plan.num_tokens, plan.num_positions, min(seconds), plan.num_contexts)

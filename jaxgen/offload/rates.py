@@ -39,7 +39,7 @@ class RateMeter:
 
     def observe_projection(self, step: StepSample, projected: int) -> None:
         """Learn from a step that follows a projection of ``projected`` tokens: its excess over the model is theirs."""
-        own = self.steps.model.wide.seconds(step.tokens, step.positions)
+        own = self.steps.model.wide.seconds(step.tokens, step.positions, step.contexts)
         self.projection.observe(max(step.seconds - own, LEAST_SHARE * step.seconds) / projected)
 
     def rates(self, projection_flops: float = 0.0) -> Rates | None:

@@ -1,7 +1,9 @@
 """How long a step takes, by what it computes: fitted to measured steps, to promise and plan with. Host only, no jax.
 
 That a step's time follows its number of tokens, hardly its number of sequences, is what Dynamic SplitFuse rests on
-(arXiv 2401.08671, 3.1 to 3.3); attention adds a part for every token that a token attends to.
+(arXiv 2401.08671, 3.1 to 3.3). Attention adds two parts, for what the tokens attend to. A chunk of a prompt reads K and
+V once for all its tokens, so it costs products; a decode reads its whole context for one token, so it costs bytes. On
+CPUs a token of the context costs a decode five times what it costs each token of a chunk.
 """
 
 from collections.abc import Iterable
@@ -15,6 +17,8 @@ MEMORY = 500
 """Steps that a meter remembers, roughly: each step weighs ``1 - 1 / MEMORY`` of the one after it."""
 KNOWN_WEIGHT = 16.0
 """What a meter was told at first weighs as so many steps, always, so that it never forgets what no step shows now."""
+PARTS = 4
+"""Of a LinearCost that is fitted: all but its floor."""
 FIT_TURNS = 8
 REFIT_STEPS = 32
 """Steps between two fits of a meter."""
@@ -22,11 +26,13 @@ REFIT_STEPS = 32
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """A step that was measured: its tokens, the sum over them of how many tokens are before each, and its seconds."""
+    """A step that was measured: its tokens, and its seconds. ``positions``: how many tokens are before each token of a
+    longer chunk, summed; ``contexts``: how many are before each chunk of one token, summed."""
 
     tokens: int
     positions: int
     seconds: float
+    contexts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,18 @@ class LinearCost:
     base: float
     per_token: float = 0.0
     per_position: float = 0.0
+    per_context: float = 0.0
     floor: float = 0.0
 
-    def seconds(self, tokens: int, positions: int = 0) -> float:
-        """``positions`` as in StepSample."""
-        return max(self.floor, self.base + self.per_token * tokens) + self.per_position * positions
+    def seconds(self, tokens: int, positions: int = 0, contexts: int = 0) -> float:
+        """``positions`` and ``contexts`` as in StepSample."""
+        attention = self.per_position * positions + self.per_context * contexts
+        return max(self.floor, self.base + self.per_token * tokens) + attention
 
-    def tokens_within(self, seconds: float, positions: int = 0) -> float:
-        """The most tokens of a step that takes no longer; infinite if tokens cost nothing, below 0 where none may."""
-        left = seconds - self.per_position * positions
+    def tokens_within(self, seconds: float, contexts: int = 0) -> float:
+        """The most tokens of a step that takes no longer, beside decodes of these ``contexts``; infinite if tokens cost
+        nothing, below 0 where none may."""
+        left = seconds - self.per_context * contexts
         if left < self.floor:
             return -1.0
         if self.per_token == 0.0:
@@ -73,7 +82,7 @@ class CostEstimator:
     def observe(self, sample: StepSample) -> bool:
         """Whether the cost is another one now."""
         self._seen.scale(1.0 - 1.0 / MEMORY)
-        self._seen.add(sample, self.cost.seconds(sample.tokens, sample.positions))
+        self._seen.add(sample, self.cost)
         self._unfitted += 1
         if self._unfitted < REFIT_STEPS:
             return False
@@ -100,7 +109,7 @@ def fit(samples: Iterable[StepSample]) -> LinearCost:
 def _normal(samples: Iterable[StepSample], cost: LinearCost) -> "_Normal":
     made = _Normal()
     for sample in samples:
-        made.add(sample, cost.seconds(sample.tokens, sample.positions))
+        made.add(sample, cost)
     return made
 
 
@@ -110,16 +119,17 @@ class _Normal:
     __slots__ = ("matrix", "vector")
 
     def __init__(self) -> None:
-        self.matrix = [0.0] * 6
+        self.matrix = [0.0] * (PARTS * (PARTS + 1) // 2)
         """The upper half of a symmetric one, by rows."""
-        self.vector = [0.0] * 3
+        self.vector = [0.0] * PARTS
 
-    def add(self, sample: StepSample, predicted: float) -> None:
-        one = 1.0 / max(predicted, 1e-9)
-        tokens, positions, seconds = sample.tokens * one, sample.positions * one, sample.seconds * one
-        products = one * one, one * tokens, one * positions, tokens * tokens, tokens * positions, positions * positions
+    def add(self, sample: StepSample, cost: LinearCost) -> None:
+        """Add a step, with its error relative to what it costs by ``cost``."""
+        one = 1.0 / max(cost.seconds(sample.tokens, sample.positions, sample.contexts), 1e-9)
+        a, b, c, seconds = one * sample.tokens, one * sample.positions, one * sample.contexts, one * sample.seconds
+        products = one * one, one * a, one * b, one * c, a * a, a * b, a * c, b * b, b * c, c * c
         self.matrix = [before + product for before, product in zip(self.matrix, products, strict=True)]
-        wanted = one * seconds, tokens * seconds, positions * seconds
+        wanted = one * seconds, a * seconds, b * seconds, c * seconds
         self.vector = [before + product for before, product in zip(self.vector, wanted, strict=True)]
 
     def scale(self, factor: float) -> None:
@@ -133,25 +143,24 @@ class _Normal:
         return both
 
     def arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The whole matrix, [3, 3], and the vector, [3]."""
-        matrix = np.zeros((3, 3))
-        matrix[np.triu_indices(3)] = self.matrix
+        """The whole matrix, [PARTS, PARTS], and the vector, [PARTS]."""
+        matrix = np.zeros((PARTS, PARTS))
+        matrix[np.triu_indices(PARTS)] = self.matrix
         return matrix + np.triu(matrix, 1).T, np.array(self.vector)
 
 
 def _solve(normal: _Normal) -> LinearCost:
-    """Least squares with no negative part: of all choices of parts, seven, the best whose own solution has none."""
-    best, best_error = (0.0, 0.0, 0.0), 0.0
+    """Least squares with no negative part: of all choices of parts, fifteen, the best whose own solution has none."""
+    best, best_error = np.zeros(PARTS), 0.0
     matrix, vector = normal.arrays()
     scale = 1.0 / np.sqrt(np.maximum(np.diagonal(matrix), 1e-30))
     matrix, vector = matrix * scale[:, None] * scale, vector * scale
-    for size in (1, 2, 3):
-        for parts in map(list, combinations(range(3), size)):
+    for size in range(1, PARTS + 1):
+        for parts in map(list, combinations(range(PARTS), size)):
             # Where steps were all alike the parts cannot be told apart: then the smallest solution.
             found = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
             error = -float(found @ vector[parts])  # less what is the same for all
             if (found >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
-                solution = np.zeros(3)
-                solution[parts] = found * scale[parts]
-                best, best_error = (float(solution[0]), float(solution[1]), float(solution[2])), error
-    return LinearCost(*best)
+                best, best_error = np.zeros(PARTS), error
+                best[parts] = found * scale[parts]
+    return LinearCost(*map(float, best))

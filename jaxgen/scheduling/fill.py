@@ -57,11 +57,11 @@ class FillRule:
     least: float = 0.5
     chunk: int = 256
 
-    def longest(self, step_time: StepTimeModel, rows: int, positions: int = 0) -> float:
+    def longest(self, step_time: StepTimeModel, rows: int, contexts: int = 0) -> float:
         """Return the most seconds that a step is made to take in which ``rows`` sequences decode, whose context lengths
-        sum to ``positions``, beside prompts of PROMISED_PROMPT tokens: half of these are before each, on average."""
-        budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, positions))
-        return min(step_time.wide.seconds(budget, positions + budget * PROMISED_PROMPT // 2), bound)
+        sum to ``contexts``, beside prompts of PROMISED_PROMPT tokens: half of these are before each, on average."""
+        budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, contexts=contexts))
+        return min(step_time.wide.seconds(budget, budget * PROMISED_PROMPT // 2, contexts), bound)
 
     def beside(self, step_time: StepTimeModel, rows: int) -> Decodes:
         """Return ``rows`` sequences that decode, with the time between tokens that they get beside prompts of which
@@ -70,16 +70,16 @@ class FillRule:
         return Decodes(rows, targets=(gap / MARGIN,) if rows else ())
 
     def seconds_for_prompts(
-        self, step_time: StepTimeModel, rows: int, positions: int, prompts: Iterable[DuePrompt]
+        self, step_time: StepTimeModel, rows: int, contexts: int, prompts: Iterable[DuePrompt]
     ) -> float:
-        """Return the seconds for prompts of a step; ``rows`` and ``positions`` as of ``longest``.
+        """Return the seconds for prompts of a step; ``rows`` and ``contexts`` as of ``longest``.
 
         ``prompts``: those to compute, in the order of service.
         """
         cost = step_time.wide
         if rows == 0:
             return max(MARGIN * self.gap, self.chunk * cost.per_token)
-        alone, each = cost.seconds(rows, positions), cost.per_token
+        alone, each = cost.seconds(rows, contexts=contexts), cost.per_token
         wanted, most, ahead = (self.stretch - 1.0) * alone, self._bound(alone) - alone, 0.0
         for prompt in prompts:
             if wanted >= most:
@@ -90,12 +90,12 @@ class FillRule:
             wanted = max(wanted, alone * share / (1.0 - share) if share < 1.0 else inf)
         return max(min(wanted, most), LEAST_CHUNK * each)
 
-    def spare(self, step_time: StepTimeModel, rows: int, positions: int, seconds: float) -> float:
+    def spare(self, step_time: StepTimeModel, rows: int, contexts: int, seconds: float) -> float:
         """Return by how much prompts may exceed their ``seconds`` to end one.
 
-        ``rows`` and ``positions`` as of ``longest``.
+        ``rows`` and ``contexts`` as of ``longest``.
         """
-        alone = step_time.wide.seconds(rows, positions)
+        alone = step_time.wide.seconds(rows, contexts=contexts)
         if rows == 0:
             return alone
         return max(0.0, min(alone, self._bound(alone) - alone - seconds))

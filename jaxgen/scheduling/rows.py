@@ -16,7 +16,7 @@ class Rows:
         self._answered = answered
         self.count = len(sequences)
         self.decoding = len(decoding)
-        self.positions = sum([s.num_computed for s in decoding])
+        self.decoded = sum([s.num_computed for s in decoding])
         speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]  # with more than one token to come
         self.speaking = len(speaking)
         self.contexts = sum([len(s.tokens) for s in speaking])

@@ -27,11 +27,11 @@ NO_COST = LinearCost(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """``count`` sequences that decode beside prompts. ``positions``: their context lengths, summed. ``targets``: their
+    """``count`` sequences that decode beside prompts. ``contexts``: their context lengths, summed. ``targets``: their
     inter-token targets in seconds, the shortest first."""
 
     count: int = 0
-    positions: int = 0
+    contexts: int = 0
     targets: Several[float] = ()
 
 
@@ -53,25 +53,25 @@ class StepTimeModel:
         """Seconds of a full step of sequences without context."""
         return self.wide.seconds(self.token_budget)
 
-    def decode_seconds(self, rows: int, positions: int = 0) -> float:
-        """Seconds of a step of ``rows`` decodes and nothing else; ``positions`` as in StepSample."""
-        return self.seconds(rows, positions, narrow=rows <= self.narrow_width)
+    def decode_seconds(self, rows: int, contexts: int = 0) -> float:
+        """Seconds of a step of ``rows`` decodes and nothing else; ``contexts`` as in StepSample."""
+        return self.seconds(rows, 0, contexts, narrow=rows <= self.narrow_width)
 
     def step_seconds(self, plan: StepPlan) -> float:
         """Seconds of the step of a plan."""
         narrow = plan.decodes_only and plan.num_tokens <= self.narrow_width
-        return self.seconds(plan.num_tokens, plan.num_positions, narrow=narrow)
+        return self.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts, narrow=narrow)
 
-    def seconds(self, tokens: int, positions: int, *, narrow: bool) -> float:
-        """Seconds of a step of so many tokens; ``positions`` as in StepSample. ``narrow``: of the narrow one."""
+    def seconds(self, tokens: int, positions: int, contexts: int, *, narrow: bool) -> float:
+        """Seconds of a step of so many tokens, as in StepSample. ``narrow``: of the narrow one."""
         cost = self.narrow if self.narrow is not None and narrow else self.wide
-        return cost.seconds(tokens, positions)
+        return cost.seconds(tokens, positions, contexts)
 
     def prompt_tokens(self, decodes: Decodes) -> int:
         """Most prompt tokens of a step beside ``decodes`` that meets the shortest target with room for LEAST_CHUNK."""
         most = max(1, self.token_budget - decodes.count)
         for target in decodes.targets:
-            within = self.wide.tokens_within(MARGIN * target, decodes.positions) - decodes.count
+            within = self.wide.tokens_within(MARGIN * target, decodes.contexts) - decodes.count
             if within >= LEAST_CHUNK:
                 return int(min(most, within))
         return most
@@ -80,8 +80,8 @@ class StepTimeModel:
         """Seconds of the steps that compute ``tokens`` of prompts, each step beside ``decodes``."""
         each = self.prompt_tokens(decodes)
         whole, rest = divmod(tokens, each)
-        last = self.wide.seconds(rest + decodes.count, decodes.positions) if rest else 0.0
-        steps = whole * self.wide.seconds(each + decodes.count, decodes.positions) + last
+        last = self.wide.seconds(rest + decodes.count, contexts=decodes.contexts) if rest else 0.0
+        steps = whole * self.wide.seconds(each + decodes.count, contexts=decodes.contexts) + last
         return steps + self.wide.per_position * positions
 
 
@@ -107,7 +107,7 @@ class StepBudget:
         most = min(self.tokens, self.longest)
         if self.seconds == inf:
             return most
-        each = max(self._seconds_each(sequence.num_computed), 1e-12)
+        each = max(self.cost.per_token + self.cost.per_position * sequence.num_computed, 1e-12)
         within = max(1, int(self.seconds / each))
         if (sequence.num_uncomputed - within) * each <= self.spare:
             within = sequence.num_uncomputed
@@ -116,10 +116,8 @@ class StepBudget:
     def spend(self, chunk: Chunk) -> None:
         self.tokens -= chunk.length
         if self.seconds < inf:
-            self.seconds -= chunk.length * self._seconds_each(chunk.start)
-
-    def _seconds_each(self, start: int) -> float:
-        return self.cost.per_token + self.cost.per_position * start
+            each = self.cost.per_context if chunk.length == 1 else self.cost.per_position
+            self.seconds -= chunk.length * (self.cost.per_token + each * chunk.start)
 
 
 class StepTimes(Protocol):
@@ -162,7 +160,7 @@ class StepTimeEstimator:
     def observe(self, sample: StepSample, *, narrow: bool) -> None:
         meter = self._narrow if narrow and self._narrow is not None else self._wide
         if not narrow:
-            ratio = sample.seconds / max(meter.cost.seconds(sample.tokens, sample.positions), 1e-9)
+            ratio = sample.seconds / max(meter.cost.seconds(sample.tokens, sample.positions, sample.contexts), 1e-9)
             # Robbins and Monro's way to a quantile (1951): as many steps up as down once 1 % are above it.
             self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
         if meter.observe(sample):

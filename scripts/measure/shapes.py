@@ -14,6 +14,7 @@ def llama(vocab: int, width: int, inner: int, layers: int, heads: int, kv_heads:
     """Return the fields of a Llama shape with plain rotations."""
     return {
         "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
         "bos_token_id": 1,
         "eos_token_id": 2,
         "hidden_act": "silu",

@@ -12,12 +12,14 @@ from jaxgen.hardware.device_info import this_cpu
 from scripts.peers.comparison import Comparison
 from scripts.peers.jaxgen import Jaxgen
 from scripts.peers.llama_cpp import LlamaCpp
-from scripts.peers.load import Cell, Times
+from scripts.peers.load import Times
+from scripts.peers.loads import LOADS
+from scripts.peers.loads.agents import Agents
 from scripts.peers.openvino import OpenVino
 from scripts.peers.page import write_page
 from scripts.peers.peer import Peer, PeerError, Site
 from scripts.peers.records import SERVER, Records
-from scripts.peers.shapes import DEFAULT, FORMATS, SHAPES, Format
+from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, SHAPES, Format, Shape
 from scripts.peers.transformers import Transformers
 from scripts.peers.vllm import Vllm
 
@@ -39,15 +41,21 @@ PEERS: dict[str, Peer] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when every peer was measured in every round, else 1; 2 for results of another machine or shape."""
     args = _options(argv)
-    turns = _turns(args)
+    kind = LOADS[args.load]
+    if args.shape not in kind.shapes:
+        print(f"scripts.peers: --load {args.load} has the shapes {', '.join(kind.shapes)}", file=sys.stderr)
+        return 2
+    shape = kind.shapes[args.shape]
+    turns = _turns(args, shape)
     if not turns:
         print("scripts.peers: none of --peers computes one of --formats", file=sys.stderr)
         return 2
-    shape, results = SHAPES[args.shape], args.results or SHAPES[args.shape].results
+    results = args.results or shape.results
     records = Records.read(results)
     if not args.page_only:
         times = Times(args.seconds or shape.seconds, args.warmup or shape.warmup, shape.patience)
-        comparison = Comparison(records, Site(args.work_dir.resolve(), args.threads, shape.name), _cells(args), times)
+        site = Site(args.work_dir.resolve(), args.threads, shape.name)
+        comparison = Comparison(records, site, kind.loads(args), times)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the server that runs
         try:
             comparison.run(turns, args.rounds)
@@ -55,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"scripts.peers: {error}", file=sys.stderr)
             return 2
     page = args.page or (shape.page if results == shape.results else results.with_suffix(".md"))
-    write_page(records, shape, page)
+    write_page(kind.sections(records, shape), page)
     failures = records.failures()
     for failure in failures:
         where = ", ".join(str(failure[name]) for name in SERVER)
@@ -64,18 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _cells(args: argparse.Namespace) -> list[Cell]:
-    """The loads in the order in which they are run."""
-    shape = SHAPES[args.shape]
-    cells = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
-    if long_clients := shape.long_clients if args.long_clients is None else args.long_clients:
-        cells.append(Cell(clients=long_clients, long_every=args.long_every))
-    return cells + [Cell(rate=rate) for rate in args.rates]
-
-
-def _turns(args: argparse.Namespace) -> list[tuple[Peer, Format]]:
+def _turns(args: argparse.Namespace, shape: Shape) -> list[tuple[Peer, Format]]:
     """Each peer in each format that it computes, in the order of a round."""
-    shape = SHAPES[args.shape]
     turns = []
     for wanted in args.formats or shape.formats:
         for text in args.peers or shape.peers:
@@ -93,6 +91,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     work_dir = Path(tempfile.gettempdir()) / "peers-work"
+    parser.add_argument("--load", choices=LOADS, default=CLIENTS, help="clients in loops, or agents' conversations")
     parser.add_argument("--shape", choices=SHAPES, default=DEFAULT, help="the defaults of what follows depend on it")
     parser.add_argument("--work-dir", type=Path, default=work_dir, help="environments, weights and logs; used again")
     parser.add_argument(
@@ -107,6 +106,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clients", type=_each(_whole), help="closed loops, comma-separated; '': none")
     parser.add_argument("--long-clients", type=_whole, help="clients beside long prompts; 0: no such load")
     parser.add_argument("--long-every", type=_positive, default=1.0, help="seconds after which a long prompt comes")
+    parser.add_argument("--agents", type=_each(_conversations), help="agents x turns, such as 1x12,8x12")
     parser.add_argument("--rates", type=_each(_positive), default=[], help="open loops, requests/s, comma-separated")
     parser.add_argument("--rounds", type=_whole, default=3, help="in which all peers take turns")
     parser.add_argument("--seconds", type=_positive, help="of each load that are measured")
@@ -140,6 +140,13 @@ def _whole(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
     return int(text)
+
+
+def _conversations(text: str) -> Agents:
+    agents, cross, turns = text.partition("x")
+    if not (cross and agents.isdecimal() and turns.isdecimal() and int(agents) and int(turns) > 1):
+        raise argparse.ArgumentTypeError(f"must be agents x turns, 2 or more, such as 8x12, not {text!r}")
+    return Agents(int(agents), int(turns))
 
 
 def _positive(text: str) -> float:

@@ -11,7 +11,8 @@ from typing import Any
 from jaxgen.hardware.device_info import this_cpu
 from scripts.peers.agreement import answers
 from scripts.peers.limits import measure_limits
-from scripts.peers.load import Cell, Times, measure
+from scripts.peers.load import Times
+from scripts.peers.loads.load import Load
 from scripts.peers.peer import Peer, PeerError, Site
 from scripts.peers.process import free_port, running
 from scripts.peers.records import Records
@@ -21,10 +22,10 @@ from scripts.peers.shapes import Format
 class Comparison:
     """Servers that take turns at the same loads, and the records of what they did."""
 
-    def __init__(self, records: Records, site: Site, cells: Sequence[Cell], times: Times) -> None:
+    def __init__(self, records: Records, site: Site, loads: Sequence[Load], times: Times) -> None:
         self._records = records
         self._site = site
-        self._cells = cells
+        self._loads = loads
         self._times = times
 
     def run(self, turns: Sequence[tuple[Peer, Format]], rounds: int) -> None:
@@ -58,10 +59,10 @@ class Comparison:
             )
 
     def _is_measured(self, about: dict[str, Any]) -> bool:
-        """In all cells, and for as long."""
+        """Under all loads, and for as long."""
         times = {"warmup": self._times.warmup, "seconds": self._times.measured}
         return any(
-            set(self._cells) <= {Cell.of(cell) for cell in line["cells"]}
+            all(any(asdict(load).items() <= cell.items() for cell in line["cells"]) for load in self._loads)
             for line in self._records.of_kind("server", **about, **times)
         )
 
@@ -82,16 +83,16 @@ class Comparison:
             print(f"  ready after {server.start_seconds:.0f} s, load average {os.getloadavg()[0]:.1f}", flush=True)
             agreed = answers(peer, server)
             cells = []
-            for number, cell in enumerate(self._cells):
+            for number, load in enumerate(self._loads):
                 seed = 1000 * (index + 1) + 10 * number  # the same for all peers; no prompt comes twice to one
-                found = measure(server.base_url, peer.usage, cell, self._times, seed)
+                found = load.measure(server.base_url, peer, self._times, seed)
                 server.check()
                 if found["failed"]:
-                    raise PeerError(f"{cell.name}: {found['failed']} requests failed: {'; '.join(found['reasons'])}")
+                    raise PeerError(f"{load.name}: {found['failed']} requests failed: {'; '.join(found['reasons'])}")
                 if not found["completed"]:
-                    raise PeerError(f"{cell.name}: no answer was complete after {self._times.patience:g} s")
-                cells.append({**asdict(cell), **found})
-                print(f"  {cell.name}: {summary(found)}", flush=True)
+                    raise PeerError(f"{load.name}: no answer was complete after {self._times.patience:g} s")
+                cells.append({**asdict(load), **found})
+                print(f"  {load.name}: {load.summary(found)}", flush=True)
         return {
             "started": started.isoformat(timespec="seconds"),
             "warmup": self._times.warmup,
@@ -103,17 +104,3 @@ class Comparison:
             "answers": agreed,
             "cells": cells,
         }
-
-
-def summary(found: dict[str, Any]) -> str:
-    """Figures of a cell in a line."""
-    ttft, token = (
-        " / ".join("-" if found[name][q] is None else f"{1e3 * found[name][q]:.1f}" for q in ("p50", "p95"))
-        for name in ("ttft_s", "inter_token_s")
-    )
-    effective = " / ".join(f"{rate:.2f}" for rate in found["effective_per_s"].values())
-    return (
-        f"{found['output_tokens_per_s']:.0f} output tokens/s, TTFT {ttft} ms, inter-token {token} ms (P50 / P95); "
-        f"effective {effective} requests/s; "
-        f"{found['completed']} answers, {found['wrong_lengths']} of the wrong length"
-    )

@@ -20,7 +20,7 @@ VERSION = "0.3.36"
 ENVIRONMENT = Environment(
     "llama.cpp", (("gguf==0.19.0", "safetensors==0.8.0", "ml_dtypes==0.6.0", "cmake==4.4.4", "ninja==1.13.0"),)
 )
-CONTEXT = 32768
+CONTEXT = 65536
 """Tokens of all sequences together."""
 KV_TYPES = {"float32": "f32", "bfloat16": "f16"}
 ROUNDED = {"int8": "Q8_0", "int4": "Q4_0"}

@@ -1,5 +1,6 @@
 """The loads, and what is read off one: everything in a window of time after a warm-up of the same load."""
 
+import argparse
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from jaxgen.server.benchmark.requests import (
     request_fields,
     stagger,
 )
-from scripts.peers.peer import SERVED_NAME
+from scripts.peers.peer import SERVED_NAME, Peer
+from scripts.peers.shapes import SHAPES
 
 VOCAB_SIZE = 2000
 """Ids of prompts are below it: the smallest vocabulary here has a few more."""
@@ -52,6 +54,22 @@ class Cell:
         """Return the load whose figures these are."""
         return cls(figures["long_every"], figures["rate"], figures["clients"])
 
+    def measure(self, base_url: str, peer: Peer, times: "Times", seed: int) -> dict[str, Any]:
+        return measure(base_url, peer.usage, self, times, seed)
+
+    def summary(self, found: dict[str, Any]) -> str:
+        """Return the figures in a line."""
+        ttft, token = (
+            " / ".join("-" if found[name][q] is None else f"{1e3 * found[name][q]:.1f}" for q in ("p50", "p95"))
+            for name in ("ttft_s", "inter_token_s")
+        )
+        effective = " / ".join(f"{rate:.2f}" for rate in found["effective_per_s"].values())
+        return (
+            f"{found['output_tokens_per_s']:.0f} output tokens/s, TTFT {ttft} ms, inter-token {token} ms (P50 / P95); "
+            f"effective {effective} requests/s; "
+            f"{found['completed']} answers, {found['wrong_lengths']} of the wrong length"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -61,6 +79,15 @@ class Times:
     measured: float
     warmup: float
     patience: float
+
+
+def cells(args: argparse.Namespace) -> list[Cell]:
+    """Return the loads that flags ask for, or those of the shape, in the order in which they are run."""
+    shape = SHAPES[args.shape]
+    found = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
+    if long_clients := shape.long_clients if args.long_clients is None else args.long_clients:
+        found.append(Cell(clients=long_clients, long_every=args.long_every))
+    return found + [Cell(rate=rate) for rate in args.rates]
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ class Pipeline:
         scheduler.cache_size = settings["cache_gib"]
         scheduler.max_num_seqs = settings["max_num_seqs"]
         scheduler.dynamic_split_fuse = settings["dynamic_split_fuse"]
+        scheduler.enable_prefix_caching = True  # as of the others
         if "max_num_batched_tokens" in settings:
             scheduler.max_num_batched_tokens = settings["max_num_batched_tokens"]
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(

@@ -1,6 +1,7 @@
 """The page of a comparison, docs/peers.md, from its records."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -10,7 +11,7 @@ from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
 from scripts.peers.limits import fractions
 from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
-from scripts.peers.records import Line, Records
+from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import DEFAULT, Shape
 
 OURS = "jaxgen"
@@ -60,8 +61,8 @@ come hardly earlier.
 NOTHING = "\n**Nothing has been measured yet.**\n"
 
 
-def write_page(records: Records, shape: Shape, path: Path) -> None:
-    path.write_text("\n\n".join(sections(records, shape)).rstrip("\n") + "\n")
+def write_page(parts: Iterable[str], path: Path) -> None:
+    path.write_text("\n\n".join(parts).rstrip("\n") + "\n")
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
@@ -75,16 +76,14 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     machine = records.of_kind("machine")[-1]
     yield _machine(machine, servers)
     yield "## The servers"
-    yield _servers(servers)
-    if failures := records.failures():
-        yield "Not measured:"
-        yield "\n".join(f"- {_failure(failure)}" for failure in failures)
+    yield servers_table(servers)
+    yield from failures(records)
     if shape.name == DEFAULT:
         yield CURVE.strip("\n")
-    for name in _values(servers, "format"):
+    for name in values(servers, "format"):
         mine = [server for server in servers if server["format"] == name]
         yield f"## {name}"
-        yield _agreement(mine)
+        yield agreement(mine)
         yield _overview(mine)
         yield _effective(mine)
         for load in _loads(mine):
@@ -94,13 +93,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
 
 def cells(servers: Iterable[Line], peer: str, load: Cell) -> dict[int, Line]:
     """A peer's figures of a load, by round; the newest where a round has several."""
-    return {
-        server["round"]: cell
-        for server in servers
-        if server["peer"] == peer
-        for cell in server["cells"]
-        if Cell.of(cell) == load
-    }
+    return by_round(servers, peer, asdict(load))
 
 
 def ratios(ours: dict[int, Line], theirs: dict[int, Line], load: Cell) -> list[float]:
@@ -126,7 +119,7 @@ def with_spread(values: list[float]) -> str:
 def _machine(machine: Line, servers: list[Line]) -> str:
     limits = machine["limits"]
     dates = sorted(server["started"][:10] for server in servers)
-    seconds, warmup = (" or ".join(f"{value:g}" for value in _values(servers, name)) for name in ("seconds", "warmup"))
+    seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
     return (
         f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {dates[0]} to {dates[-1]}; windows of "
         f"{seconds} s after {warmup} s or more. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s; "
@@ -135,19 +128,26 @@ def _machine(machine: Line, servers: list[Line]) -> str:
     )
 
 
-def _servers(servers: list[Line]) -> str:
-    formats = _values(servers, "format")
+def servers_table(servers: list[Line]) -> str:
+    formats = values(servers, "format")
     rows = []
-    for peer in _values(servers, "peer"):
+    for peer in values(servers, "peer"):
         mine = [server for server in servers if server["peer"] == peer]
         versions = ", ".join(f"{name} {version}" for name, version in mine[-1]["versions"].items())
         memory = [[server["peak_rss"] / 2**30 for server in mine if server["format"] == name] for name in formats]
         ready = median(server["start_seconds"] for server in mine)
-        rounds = str(len(_values(mine, "round")))
+        rounds = str(len(values(mine, "round")))
         peaks = [f"{max(one):.2f}" if one else "-" for one in memory]
         rows.append([peer, versions, mine[-1]["note"], rounds, f"{ready:.0f}", *peaks])
     peaks = [f"peak memory {name}, GiB" for name in formats]
-    return _table(["", "versions", "how", "rounds", "ready after, s", *peaks], rows)
+    return table(["", "versions", "how", "rounds", "ready after, s", *peaks], rows)
+
+
+def failures(records: Records) -> Iterator[str]:
+    """Say what could not be measured, if anything."""
+    if found := records.failures():
+        yield "Not measured:"
+        yield "\n".join(f"- {_failure(failure)}" for failure in found)
 
 
 def _failure(failure: Line) -> str:
@@ -156,7 +156,7 @@ def _failure(failure: Line) -> str:
     return f"{what}: `{lines[0][:200]}`" + (f" ... `{lines[-1][:200]}`" if len(lines) > 1 else "")
 
 
-def _agreement(servers: list[Line]) -> str:
+def agreement(servers: list[Line]) -> str:
     """Whether they compute the same model."""
     answers = {server["peer"]: server["answers"] for server in servers}
     found = []
@@ -176,23 +176,23 @@ def _agreement(servers: list[Line]) -> str:
 def _overview(servers: list[Line]) -> str:
     loads = [load for load in _loads(servers) if load.clients and not load.long_every]
     rows = []
-    for peer in _values(servers, "peer"):
+    for peer in values(servers, "peer"):
         found = [list(cells(servers, peer, load).values()) for load in loads]
         rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in found)])
-    return _table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
+    return table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
 
 
 def _effective(servers: list[Line]) -> str:
     """The medians at each load and the greatest of them, by SLA."""
     loads = [load for load in _loads(servers) if not load.long_every]
     rows = []
-    for peer in _values(servers, "peer"):
+    for peer in values(servers, "peer"):
         found = [list(cells(servers, peer, load).values()) for load in loads]
         rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in found]
         most = [max(column) for column in zip(*filter(None, rates), strict=True)]
         rows.append([peer, *map(_listed, rates), _listed(most)])
     slas = ", ".join(SLAS_SHOWN)
-    return _table([f"effective requests/s at SLA {slas}", *(load.name for load in loads), "the most"], rows)
+    return table([f"effective requests/s at SLA {slas}", *(load.name for load in loads), "the most"], rows)
 
 
 def _listed(rates: Iterable[float]) -> str:
@@ -203,7 +203,7 @@ def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
     ours = cells(servers, OURS, load)
     shown = {name: text for name, text in PARTS.items() if load.clients or name != "memory"}
     rows = []
-    for peer in _values(servers, "peer"):
+    for peer in values(servers, "peer"):
         theirs = cells(servers, peer, load)
         if mine := list(theirs.values()):
             parts = [fractions(limits, servers[0]["format"], cell) for cell in mine]
@@ -220,7 +220,7 @@ def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
                 ]
             )
     head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99", *shown.values()]
-    return _table(
+    return table(
         [*head, *(["long prompts' tokens/s", "P95 over jaxgen's"] if load.long_every else ["jaxgen over it"])], rows
     )
 
@@ -244,12 +244,12 @@ def _loads(servers: list[Line]) -> list[Cell]:
     return sorted({Cell.of(cell) for server in servers for cell in server["cells"]})
 
 
-def _values(lines: Iterable[Line], name: str) -> list[Any]:
+def values(lines: Iterable[Line], name: str) -> list[Any]:
     """Those that occur, in the order in which they first do."""
     return list(dict.fromkeys(line[name] for line in lines))
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
     """In Markdown."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from scripts.peers.shapes import ROOT, Format
 
-MAX_MODEL_LEN = 4096
+MAX_MODEL_LEN = 8192
+"""Tokens: agents' conversations have 5,240."""
 MAX_NUM_SEQS = 64
 """Of every peer that takes such a limit: as many as jaxgen has by default, and as any load here has at once, but for
 one that falls behind."""
@@ -37,7 +38,7 @@ class Site:
 
     def checkpoint(self, dtype: str) -> Path:
         """The Hugging Face directory that all peers compute, in ``dtype``; made on the first call."""
-        directory = self.work_dir / "models" / self.shape / dtype
+        directory = self.work_dir / "models" / self._shape / dtype
         if not directory.exists():
             unfinished = directory.with_name(f"{dtype}-unfinished")
             command = [sys.executable, "-m", "scripts.make.random_model", "--shape", self.shape, "--dtype", dtype]
@@ -48,7 +49,12 @@ class Site:
 
     def converted(self, peer: str, wanted: Format) -> Path:
         """Where a peer keeps the same weights in a file format of its own."""
-        return self.work_dir / "converted" / peer / self.shape / wanted.name
+        return self.work_dir / "converted" / peer / self._shape / wanted.name
+
+    @property
+    def _shape(self) -> str:
+        """Directories of another length would hold weights that are not good for this one."""
+        return f"{self.shape}-{MAX_MODEL_LEN}"
 
     def log(self, name: str) -> Path:
         path = self.work_dir / "logs" / f"{name}.log"
@@ -96,14 +102,13 @@ class Peer(Protocol):
     def launch(self, site: Site, wanted: Format, port: int) -> Launch: ...
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
-        """Ids of the tokens of an answer to a request with ``return_token_ids`` and no stream."""
+        """Ids of the tokens of an answer to a request with ``return_token_ids``, or of a piece of its stream."""
         ...
 
 
 def token_ids(answer: dict[str, Any]) -> list[int]:
-    """As jaxgen and vLLM give them."""
-    ids: list[int] = answer["choices"][0]["token_ids"]
-    return ids
+    """As jaxgen and vLLM give them; a piece of an answer may have none."""
+    return list(answer["choices"][0].get("token_ids") or ())
 
 
 def run_logged(command: list[str], log: Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """Results as lines of JSON, written as they come. Each line has ``kind``: machine, server, cell or failure."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ class Records:
         """The newest of each server in a round, where it was not measured after all."""
         newest = {tuple(line[name] for name in SERVER): line for line in self.of_kind("failure", **values)}
         return [line for line in newest.values() if not self.of_kind("server", **{name: line[name] for name in SERVER})]
+
+
+def by_round(servers: Iterable[Line], peer: str, load: dict[str, Any]) -> dict[int, Line]:
+    """A peer's figures of the load with these values, by round; the newest where a round has several."""
+    return {
+        server["round"]: cell
+        for server in servers
+        if server["peer"] == peer
+        for cell in server["cells"]
+        if load.items() <= cell.items()
+    }
 
 
 def rounded(value: Any) -> Any:

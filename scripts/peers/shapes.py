@@ -5,6 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+DEFAULT, CLIENTS = "88m", "clients"
+"""The shape, and the load, that are measured unless flags say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Shape:
 
     ``peers``: a name, or NAME:FORMAT for one in that format alone. ``seconds``, ``warmup``: of each load, measured and
     before that. ``patience``: seconds that a request may take, and that are waited at most for as many answers as there
-    are clients before anything is measured.
+    are clients before anything is measured. ``load``: of scripts.peers.loads.
     """
 
     name: str
@@ -51,17 +53,22 @@ class Shape:
     seconds: float
     warmup: float
     patience: float
+    load: str = CLIENTS
 
     @property
     def results(self) -> Path:
-        return DOCS / "results" / f"peers-{self.name}.jsonl"
+        return DOCS / "results" / f"{self._title}.jsonl"
 
     @property
     def page(self) -> Path:
-        return DOCS / ("peers.md" if self.name == DEFAULT else f"peers-{self.name}.md")
+        is_first = (self.name, self.load) == (DEFAULT, CLIENTS)
+        return DOCS / ("peers.md" if is_first else f"{self._title}.md")
+
+    @property
+    def _title(self) -> str:
+        return f"peers-{self.name}" if self.load == CLIENTS else f"peers-{self.load}-{self.name}"
 
 
-DEFAULT = "88m"
 SHAPES = {
     shape.name: shape
     for shape in (

@@ -51,7 +51,7 @@ class Vllm:
             "VLLM_CACHE_ROOT": str(site.work_dir / "vllm-cache"),
             "TORCHINDUCTOR_CACHE_DIR": str(site.work_dir / "vllm-cache" / "inductor"),
         }
-        return Launch([*command, "--disable-uvicorn-access-log"], env)
+        return Launch([*command, "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"], env)
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

@@ -81,7 +81,7 @@ class Program:
 
     def __init__(self, samples: Sequence[StepSample]) -> None:
         self.cost = fit(_means(samples))
-        self.ratios = [s.seconds / self.cost.seconds(s.tokens, s.positions) for s in samples]
+        self.ratios = [s.seconds / self.cost.seconds(s.tokens, s.positions, s.contexts) for s in samples]
         """Measured over fitted."""
 
 
@@ -89,7 +89,12 @@ def _means(samples: Sequence[StepSample]) -> list[StepSample]:
     """Of up to ``TOGETHER`` steps in a row of as many tokens: a host that was late to read one step finds the next one
     done, and a time that is much too short would count for more than all others in a fit of relative errors."""
     return [
-        StepSample(tokens, round(fmean(s.positions for s in some)), fmean(s.seconds for s in some))
+        StepSample(
+            tokens,
+            round(fmean(s.positions for s in some)),
+            fmean(s.seconds for s in some),
+            round(fmean(s.contexts for s in some)),
+        )
         for tokens, alike in groupby(samples, key=lambda sample: sample.tokens)
         for some in batched(alike, TOGETHER)
     ]
@@ -111,7 +116,9 @@ class StepTimes:
 
     def __call__(self, plan: StepPlan) -> float:
         program = self.programs["narrow" if plan.decodes_only and "narrow" in self.programs else "wide"]
-        return program.cost.seconds(plan.num_tokens, plan.num_positions) * self._random.choice(program.ratios)
+        return program.cost.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts) * self._random.choice(
+            program.ratios
+        )
 
 
 def figures(recorder: Recorder) -> Figures:

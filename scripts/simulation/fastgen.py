@@ -83,7 +83,7 @@ def _split(small: Sequence[StepSample], large: Sequence[StepSample]) -> LinearCo
 
 def residuals(cost: LinearCost, samples: Sequence[StepSample]) -> list[float]:
     """Predicted over measured, less 1."""
-    return [cost.seconds(sample.tokens, sample.positions) / sample.seconds - 1.0 for sample in samples]
+    return [cost.seconds(sample.tokens, sample.positions, sample.contexts) / sample.seconds - 1.0 for sample in samples]
 
 
 def calibrated_cost(decodes: int = 16, p50: float = 0.07, p95: float = 0.19) -> LinearCost:

@@ -46,7 +46,8 @@ class MeasuredEngine(Engine):
 
     def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
         found = super()._count(step, began, ended)
-        sample = StepSample(step.plan.num_tokens, step.plan.num_positions, ended - began)
+        plan = step.plan
+        sample = StepSample(plan.num_tokens, plan.num_positions, ended - began, plan.num_contexts)
         self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
         return found
 

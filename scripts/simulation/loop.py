@@ -24,7 +24,7 @@ def seconds_at(step_time: StepTimeModel) -> StepSeconds:
 
     def seconds(plan: StepPlan) -> float:
         cost = step_time.narrow if step_time.narrow is not None and plan.decodes_only else step_time.wide
-        return cost.seconds(plan.num_tokens, plan.num_positions)
+        return cost.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts)
 
     return seconds
 

@@ -37,8 +37,8 @@ class Device:
         return plan.decodes_only and plan.num_tokens <= NARROW
 
     def seconds(self, plan: StepPlan) -> float:
-        each = 0.9e-6 if plan.decodes_only else 0.2e-6
-        return self.scale * (0.008 + 0.0005 * plan.num_tokens + each * plan.num_positions)
+        attention = 0.2e-6 * plan.num_positions + 0.9e-6 * plan.num_contexts
+        return self.scale * (0.008 + 0.0005 * plan.num_tokens + attention)
 
     def time_step(self, runner: object, plan: StepPlan, *, narrow: bool) -> SimpleNamespace:
         seconds = self.seconds(plan) + (0.3 if next(self.numbers) == self.held_up else 0.0)
@@ -65,6 +65,7 @@ def test_prompts_and_steps_take_what_was_promised(scale: float, monkeypatch: pyt
     model = learn(device, monkeypatch)
     assert model.most_seconds == pytest.approx(scale * 0.136, rel=0.1)
     assert model.decode_seconds(4, 4 * 1000) == pytest.approx(scale * 0.0136, rel=0.1)
+    assert model.wide.seconds(8, contexts=8 * 2000) == pytest.approx(scale * 0.0264, rel=0.1)
     assert model.prompt_seconds(1000, 500_000) == pytest.approx(prompt_seconds(device, 1000), rel=0.15)
 
 

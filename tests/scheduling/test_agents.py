@@ -52,7 +52,7 @@ class Conversations:
                 del self.due[agent]
                 self.begin(agent)
             plan = self.scheduler.schedule(self.now)
-            self.now += STEP_TIME.wide.seconds(plan.num_tokens, plan.num_positions)
+            self.now += STEP_TIME.wide.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts)
             self.computed += plan.num_tokens
             for outcome in self.scheduler.complete(plan, self.tokens(plan.num_samples)):
                 if outcome.finish_reason is not None:

@@ -7,16 +7,17 @@ import pytest
 
 from jaxgen.scheduling.cost_model import MEMORY, CostEstimator, LinearCost, StepSample, fit
 
-TRUE = LinearCost(base=0.004, per_token=2e-4, per_position=3e-8)
+TRUE = LinearCost(base=0.004, per_token=2e-4, per_position=3e-8, per_context=2e-7)
 
 
 def _samples(cost: LinearCost, count: int, *, noise: float = 0.0, seed: int = 0) -> list[StepSample]:
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
-        tokens = int(rng.integers(1, 257))
-        positions = tokens * int(rng.integers(0, 4000))
-        found.append(StepSample(tokens, positions, cost.seconds(tokens, positions) * (1 + noise * rng.normal())))
+        rows, chunk = int(rng.integers(1, 17)), int(rng.integers(0, 241))
+        positions, contexts = chunk * int(rng.integers(0, 4000)), rows * int(rng.integers(0, 4000))
+        seconds = cost.seconds(rows + chunk, positions, contexts) * (1 + noise * rng.normal())
+        found.append(StepSample(rows + chunk, positions, seconds, contexts))
     return found
 
 
@@ -25,6 +26,7 @@ def test_a_fit_finds_what_made_the_samples() -> None:
     assert cost.base == pytest.approx(TRUE.base, rel=1e-6)
     assert cost.per_token == pytest.approx(TRUE.per_token, rel=1e-6)
     assert cost.per_position == pytest.approx(TRUE.per_position, rel=1e-6)
+    assert cost.per_context == pytest.approx(TRUE.per_context, rel=1e-6)
 
 
 def test_a_fit_is_near_through_noise() -> None:
@@ -71,7 +73,7 @@ def test_steps_that_seem_short_after_some_that_seem_long_do_not_count_for_more()
 
 def test_a_meter_follows_a_machine_that_becomes_slower() -> None:
     meter = CostEstimator(_samples(TRUE, 20))
-    slow = LinearCost(TRUE.base * 2, TRUE.per_token * 2, TRUE.per_position * 2)
+    slow = LinearCost(TRUE.base * 2, TRUE.per_token * 2, TRUE.per_position * 2, TRUE.per_context * 2)
     for sample in _samples(slow, 3 * MEMORY):
         meter.observe(sample)
     assert meter.cost.seconds(128, 128 * 500) == pytest.approx(slow.seconds(128, 128 * 500), rel=0.1)
@@ -81,12 +83,21 @@ def test_a_meter_keeps_what_no_step_shows_any_more() -> None:
     """Thousands of like decodes do not make it forget what prompts cost."""
     meter = CostEstimator(_samples(TRUE, 20))
     for _ in range(4 * MEMORY):
-        meter.observe(StepSample(8, 8 * 300, TRUE.seconds(8, 8 * 300)))
+        meter.observe(StepSample(8, 0, TRUE.seconds(8, 0, 8 * 300), 8 * 300))
     assert meter.cost.seconds(256) == pytest.approx(TRUE.seconds(256), rel=0.02)
 
 
+def test_decodes_of_long_contexts_are_not_taken_for_prompts() -> None:
+    """Hundreds of them leave what a chunk costs as it is."""
+    meter = CostEstimator(_samples(TRUE, 20))
+    for _ in range(2 * MEMORY):
+        meter.observe(StepSample(8, 0, TRUE.seconds(8, 0, 8 * 4000), 8 * 4000))
+    assert meter.cost.seconds(8, 0, 8 * 4000) == pytest.approx(TRUE.seconds(8, 0, 8 * 4000), rel=0.05)
+    assert meter.cost.seconds(128, 128 * 4000) == pytest.approx(TRUE.seconds(128, 128 * 4000), rel=0.05)
+
+
 def test_tokens_within_a_time() -> None:
-    cost = LinearCost(base=0.01, per_token=0.001, per_position=1e-6, floor=0.02)
+    cost = LinearCost(base=0.01, per_token=0.001, per_context=1e-6, floor=0.02)
     assert cost.seconds(1) == 0.02
     assert cost.tokens_within(0.05) == pytest.approx(40)
     assert cost.tokens_within(0.05, 10_000) == pytest.approx(30)

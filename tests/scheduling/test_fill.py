@@ -88,13 +88,13 @@ def test_where_steps_cost_the_same_no_token_is_left_out() -> None:
     st.integers(1, 64), st.integers(0, 10**6), st.lists(st.tuples(st.integers(1, 500), st.floats(-1, 9)), max_size=9)
 )
 def test_prompts_always_get_something_and_steps_keep_their_bound(
-    rows: int, positions: int, prompts: list[tuple[int, float]]
+    rows: int, contexts: int, prompts: list[tuple[int, float]]
 ) -> None:
-    step_time = StepTimeModel(256, LinearCost(base=0.01, per_token=0.0005, per_position=1e-7))
-    seconds = DEFAULT_FILL.seconds_for_prompts(step_time, rows, positions, [waiting(*one) for one in prompts])
+    step_time = StepTimeModel(256, LinearCost(base=0.01, per_token=0.0005, per_position=1e-7, per_context=5e-7))
+    seconds = DEFAULT_FILL.seconds_for_prompts(step_time, rows, contexts, [waiting(*one) for one in prompts])
     least = LEAST_CHUNK * step_time.wide.per_token
     assert least <= seconds
-    alone = step_time.wide.seconds(rows, positions)
+    alone = step_time.wide.seconds(rows, contexts=contexts)
     assert alone + seconds <= max(MARGIN * DEFAULT_FILL.gap, 2 * alone, alone + least) + 1e-9
 
 

@@ -289,7 +289,7 @@ class ServiceMachine(SchedulerMachine):
 
     plain = False
     step_time = StepTimeModel(
-        16, LinearCost(0.002, 0.0005, 3e-4)
+        16, LinearCost(0.002, 0.0005, 3e-4, 3e-4)
     )  # positions cost so much that few tokens of a prompt may be left
     classes = (
         ServiceClass(name="nothing"),

@@ -16,7 +16,7 @@ from jaxgen.scheduling.step_time import (
 )
 from tests.support.service_world import sequence_for
 
-COST = LinearCost(base=0.010, per_token=0.001, per_position=1e-5)
+COST = LinearCost(base=0.010, per_token=0.001, per_position=1e-5, per_context=1e-5)
 PACE = StepTimeModel(64, COST, narrow=LinearCost(base=0.002, per_token=0.001))
 
 

@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,14 @@ from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
 from scripts.peers.limits import fractions
 from scripts.peers.load import Cell, Times, Window, gaps, window_figures
-from scripts.peers.page import cells, ratios, with_spread, write_page
-from scripts.peers.peer import Launch, Peer, PeerError, Site, token_ids
+from scripts.peers.loads.load import Load
+from scripts.peers.page import cells, ratios, sections, with_spread, write_page
+from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.shapes import FORMATS, SHAPES, Format
 from scripts.peers.token_server import Front
-
-LIMITS = {
-    "memory_bytes_per_s": 10e9,
-    "float32_flops_per_s": 100e9,
-    "bfloat16_flops_per_s": 200e9,
-    "layer_weights": 75e6,
-    "head_weights": 5e6,
-}
-MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "shape": "88m", "limits": LIMITS}
+from tests.support.peers import LIMITS, MACHINE, FakePeer, lines_with, server
 
 
 def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> RequestRecord:
@@ -128,16 +120,6 @@ def test_a_failure_stands_until_that_server_was_measured(tmp_path: Path) -> None
     assert [one["error"] for one in Records.read(records.path).failures()] == ["other"]
 
 
-def server(peer: str, index: int, found: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    about = {"round": index, "peer": peer, "format": "float32", "started": "2026-01-02T03:04:05+00:00"}
-    how = {"warmup": 1.0, "seconds": 2.0, "versions": {peer: "1.2"}, "note": "as it comes", "start_seconds": 3.0}
-    return {**about, **how, "peak_rss": 2**30, "answers": [[1, 2], [3, 4]], "cells": found, **fields}
-
-
-def lines_with(text: str, start: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith(start)]
-
-
 def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     records = Records.read(tmp_path / "r.jsonl")
     records.add("machine", **MACHINE)
@@ -147,7 +129,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     records.add("server", **server("Other", 0, slow))
     records.add("server", **server("Other", 1, [cell(100.0, None)], answers=[[1, 2], [3, 9]]))
     records.add("failure", round=2, peer="Other", format="float32", error="it broke\nbecause of that")
-    write_page(records, SHAPES["88m"], tmp_path / "page.md")
+    write_page(sections(records, SHAPES["88m"]), tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "| jaxgen | 3.33 | 200 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 | 160 % | 182 % |  |" in text
     assert "| Other | 1.67 | 100 | 10.0 | - | 10.0 | - | 30.0 |" in text  # one of its rounds has no P95
@@ -165,34 +147,6 @@ def test_the_page_of_nothing_says_so(tmp_path: Path) -> None:
     """Beside other results than the project's own, not in place of its page."""
     assert cli.main(["--page-only", "--results", str(tmp_path / "r.jsonl")]) == 0
     assert "Nothing has been measured yet" in (tmp_path / "r.md").read_text()
-
-
-@dataclass
-class FakePeer:
-    """``extra``: tokens that its answers have too many; ``command`` in place of the server."""
-
-    name: str
-    extra: int = 0
-    command: list[str] = field(default_factory=list)
-    started: int = 0
-    usage: str = "continuous"
-    note: str = "a fake"
-
-    formats: frozenset[str] = frozenset(FORMATS)
-
-    def prepare(self, site: Site, wanted: Format) -> None:
-        pass
-
-    def versions(self, site: Site) -> dict[str, str]:
-        return {self.name: "1"}
-
-    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
-        self.started += 1
-        fake = [sys.executable, "-m", "tests.support.fake_peer", str(port), str(self.extra)]
-        return Launch(self.command or fake)
-
-    def tokens(self, answer: dict[str, Any]) -> list[int]:
-        return token_ids(answer)[:8]
 
 
 @pytest.fixture(autouse=True)
@@ -293,10 +247,10 @@ def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every peer in each format that it computes, unless one is asked for in one format alone."""
     ran: list[tuple[str, str]] = []
-    cells: list[Cell] = []
+    cells: list[Load] = []
 
     class Recorded(Comparison):
-        def __init__(self, records: Records, site: Site, loads: Sequence[Cell], times: Times) -> None:
+        def __init__(self, records: Records, site: Site, loads: Sequence[Load], times: Times) -> None:
             cells[:] = loads
 
         def run(self, turns: Sequence[tuple[Peer, Format]], rounds: int) -> None:
@@ -315,8 +269,8 @@ def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_only_rounded_weights_have_a_flag(tmp_path: Path) -> None:
-    (tmp_path / "models" / "1b" / "bfloat16").mkdir(parents=True)
     site = Site(tmp_path, 2, "1b")
+    (tmp_path / "models" / f"1b-{MAX_MODEL_LEN}" / "bfloat16").mkdir(parents=True)
     whole, rounded = (
         " ".join(cli.PEERS["jaxgen"].launch(site, FORMATS[name], 1).command) for name in ("bfloat16", "int4")
     )

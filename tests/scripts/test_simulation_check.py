@@ -31,15 +31,16 @@ def test_the_simulator_plans_the_steps_that_an_engine_runs(engine: MeasuredEngin
     """To the token, where nothing depends on time: requests that are there together, in waves; more than rows."""
     engine.measured.clear()
     recorder = LiveRun(engine, waves(3, 9, 1), 0).run()
-    planned: list[tuple[int, int]] = []
+    planned: list[tuple[int, int, int]] = []
 
     def step_seconds(plan: StepPlan) -> float:
-        planned.append((plan.num_tokens, plan.num_positions))
+        planned.append((plan.num_tokens, plan.num_positions, plan.num_contexts))
         return 1.0
 
     policy = SplitFuse(engine.config.scheduler, engine.config.cache, narrow=engine.has_narrow)
     simulated = Simulation(policy, step_seconds, waves(3, 9, 1)).run()
-    assert [(step.sample.tokens, step.sample.positions) for step in engine.measured] == planned
+    samples = [step.sample for step in engine.measured]
+    assert [(sample.tokens, sample.positions, sample.contexts) for sample in samples] == planned
     assert recorder.requests == simulated.requests
     assert [record.output_tokens for record in recorder.records] == [
         request.output_tokens for request in recorder.requests

@@ -79,7 +79,7 @@ class VirtualServer:
         """A plan that is empty although there is work fails."""
         plan = self.scheduler.schedule(self.now)
         assert plan.chunks
-        self.now += self.step_time.wide.seconds(plan.num_tokens, plan.num_positions)
+        self.now += self.step_time.wide.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts)
         for chunk in plan.chunks:
             tenant = chunk.sequence.request.tenant
             self.computed[tenant] = self.computed.get(tenant, 0) + chunk.length

@@ -154,7 +154,7 @@ class ServicePolicy(Fifo):
             start = prompts[0].num_computed if prompts else 0
             budget.seconds = time_for_prompts(self.step_time, decodes, start)
         else:
-            positions = sum([chunk.start for chunk in decodes])
+            contexts = sum([chunk.start for chunk in decodes])
             waiting = self.queues.waiting if prompts or begins else []
             order = merge(prompts, islice(waiting, MOST_REGARDED), key=attrgetter("order_key"))
             due = (
@@ -162,8 +162,8 @@ class ServicePolicy(Fifo):
                 for s in islice(order, MOST_REGARDED)
                 if s.level is Level.BEST_EFFORT
             )
-            budget.seconds = self._fill.seconds_for_prompts(self.step_time, len(decodes), positions, due)
-            budget.spare = self._fill.spare(self.step_time, len(decodes), positions, budget.seconds)
+            budget.seconds = self._fill.seconds_for_prompts(self.step_time, len(decodes), contexts, due)
+            budget.spare = self._fill.spare(self.step_time, len(decodes), contexts, budget.seconds)
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):

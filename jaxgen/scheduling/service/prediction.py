@@ -81,7 +81,7 @@ class Predictor:
             due = DuePrompt(first.tokens + own.tokens, sequence.num_prompt, granted)  # it, with all before it
             decodes = self._beside_filled(decodes, due, step_time)
         each = step_time.prompt_tokens(decodes)
-        alone = step_time.decode_seconds(decodes.count, decodes.positions)
+        alone = step_time.decode_seconds(decodes.count, decodes.contexts)
         before = step_time.prompt_seconds(first.tokens, first.positions, decodes)
         prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
         # Once these prompts are computed, steps have decodes only.
@@ -89,17 +89,18 @@ class Predictor:
         wait = max(0.0, room - first.tokens / each) * alone
         wanted = backlog.total(Level.WITH_TARGETS).tokens + backlog.total(Level.BEST_EFFORT).tokens
         if next_is_planned and (wanted or decodes.count):
-            filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
+            filled = step_time.wide.seconds(min(wanted, each) + decodes.count, contexts=decodes.contexts)
             before = max(before, filled if wanted else alone)  # that step has of these prompts what it can
         first_token = under_way + before + wait + prompt
         beside = self._decodes_with_all(sequence, staying)
-        inter_token = step_time.decode_seconds(beside.count, beside.positions)
-        longest = step_time.wide.seconds(step_time.prompt_tokens(beside) + beside.count, beside.positions)
+        inter_token = step_time.decode_seconds(beside.count, beside.contexts)
+        tokens = step_time.prompt_tokens(beside) + beside.count
+        longest = step_time.wide.seconds(tokens, contexts=beside.contexts)
         if by_fill:
-            longest = self._fill.longest(step_time, beside.count, beside.positions)
+            longest = self._fill.longest(step_time, beside.count, beside.contexts)
             # Prompts behind it fill up the step with the last of its own.
             first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
-        step = step_time.wide.seconds(each + decodes.count, decodes.positions)
+        step = step_time.wide.seconds(each + decodes.count, contexts=decodes.contexts)
         begin = now + under_way + step / each * first.tokens
         delayed = backlog.first_delayed(sequence.request.tenant, order_key, begin, step / each, prompt)
         relying = [service for service in backlog.promises if not service.serve_late]
@@ -140,13 +141,13 @@ class Predictor:
         steps = max(1.0, first.tokens / max(1, step_time.token_budget - now))
         more = min(0.5 * first.sequences, (self.answered.value or 1.0) * first.answers / steps)
         count = min(rows, now + int(more))
-        positions = online.positions * count // max(1, online.decoding)
-        return Decodes(count, positions, targets_between(self._backlog.promises))
+        contexts = online.decoded * count // max(1, online.decoding)
+        return Decodes(count, contexts, targets_between(self._backlog.promises))
 
     def _beside_filled(self, decodes: Decodes, due: DuePrompt, step_time: StepTimeModel) -> Decodes:
         """Return the decodes with the time between tokens that the rule of filling leaves them."""
-        seconds = self._fill.seconds_for_prompts(step_time, decodes.count, decodes.positions, [due])
-        seconds += step_time.wide.seconds(decodes.count, decodes.positions)
+        seconds = self._fill.seconds_for_prompts(step_time, decodes.count, decodes.contexts, [due])
+        seconds += step_time.wide.seconds(decodes.count, contexts=decodes.contexts)
         return replace(decodes, targets=(seconds / MARGIN,))
 
     def _decodes_with_all(self, newcomer: Sequence, staying: Rows) -> Decodes:

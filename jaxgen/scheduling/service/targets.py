@@ -35,7 +35,9 @@ def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     if not targets:
         return []
     tokens = sum([chunk.length for chunk in chunks])
-    taken = step_time.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    positions = sum([chunk.length * chunk.start for chunk in chunks if chunk.length > 1])
+    contexts = sum([chunk.start for chunk in chunks if chunk.length == 1])
+    taken = step_time.wide.seconds(tokens, positions, contexts)
     return [MARGIN * target - taken for target in targets]
 
 

@@ -247,7 +247,7 @@ def test_a_tenant_ahead_of_its_share_waits_for_others_without_a_promise() -> Non
 
 
 def test_contexts_of_those_that_decode_count() -> None:
-    step_time = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05, per_position=0.01))
+    step_time = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05, per_position=0.01, per_context=0.01))
     scheduler = scheduler_of(step_time=step_time)
     running(scheduler, 20, steps=2)
     found = predicted(scheduler, sequence_for(9, service=CLASS))

@@ -12,7 +12,7 @@ from jaxgen.scheduling.service import policy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, Watched, promised
 
-PACE = StepTimeModel(128, LinearCost(base=0.010, per_token=0.0005, per_position=1e-7))
+PACE = StepTimeModel(128, LinearCost(base=0.010, per_token=0.0005, per_position=1e-7, per_context=1e-7))
 """A full step takes 74 ms: 1,730 tokens a second."""
 TALK = ServiceClass(name="talk", first_token_seconds=0.5, inter_token_seconds=0.040)
 NOTHING = ServiceClass()
@@ -120,7 +120,7 @@ def test_a_target_that_cannot_be_kept_takes_nothing_from_others() -> None:
 def test_a_long_prompt_far_on_is_computed_beside_promised_decodes() -> None:
     """A token after 4,000 others costs more than the time that is left, which would do for 20 of the first ones."""
     server = VirtualServer(
-        StepTimeModel(64, LinearCost(base=0.010, per_token=0.0005, per_position=3e-6)), longest=10_000
+        StepTimeModel(64, LinearCost(base=0.010, per_token=0.0005, per_position=3e-6, per_context=3e-6)), longest=10_000
     )
     server.add(4, 9_000, service=promised("talk", None, inter_token_seconds=0.025))
     long = server.add(8_000, 1)
@@ -212,7 +212,9 @@ def test_a_backlog_that_is_late_already_does_not_stand_before_promises_that_can_
 
 def test_promises_are_made_with_all_decodes_in_mind() -> None:
     """Half of each step goes to decodes to which nothing was promised."""
-    server = VirtualServer(StepTimeModel(32, LinearCost(base=0.010, per_token=0.0005, per_position=1e-6)), rows=20)
+    server = VirtualServer(
+        StepTimeModel(32, LinearCost(base=0.010, per_token=0.0005, per_position=1e-6, per_context=1e-6)), rows=20
+    )
     for _ in range(16):
         server.add(4, 3000)
     server.run_until(3.0)

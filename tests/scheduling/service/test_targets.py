@@ -10,7 +10,7 @@ from jaxgen.scheduling.service.targets import time_for_prompts, time_left
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 from tests.support.service_world import promised, sequence_for
 
-COST = LinearCost(base=0.010, per_token=0.001, per_position=1e-5)
+COST = LinearCost(base=0.010, per_token=0.001, per_position=1e-5, per_context=1e-5)
 PACE = StepTimeModel(64, COST, narrow=LinearCost(base=0.002, per_token=0.001))
 
 

@@ -1,0 +1,98 @@
+"""The page of a comparison under agents' loads, from its records."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from statistics import median
+from textwrap import fill
+
+from scripts.peers.loads.agents import Agents, in_ms
+from scripts.peers.page import OURS, WIDTH, agreement, failures, servers_table, table, values, with_spread
+from scripts.peers.records import Line, Records, by_round
+from scripts.peers.shapes import Shape
+
+HEAD = (
+    "Made by `python -m scripts.peers --load agents --shape {name}` from docs/results/peers-agents-{name}.jsonl. All "
+    "servers compute the same random weights of {about}, one after another on the same machine with the same number of "
+    "threads, the load beside them on the same cores. In a round every server has its turn."
+)
+LOADS = """
+- **Load**: conversations that begin together, over one system prompt of {system:,} tokens; {new} new tokens a turn and
+  answers of {answer}, no time to think. A turn sends all tokens before it, with the answers as the server gave them.
+  Token ids, greedy, EOS ignored. Prompts are others in each round, so nothing is cached at first.
+- *TTFT* is of turns after the first, *of the first turns* the median of these alone. Times are in ms, figures are
+  medians over rounds. *Ratios* are the peer's TTFT over jaxgen's in the same round, with the least and the greatest:
+  over 1 jaxgen is ahead.
+- *Computed again*: tokens of a turn's prompt that the server had before and did not find cached, median over turns and
+  the most. A conversation's last token is one of them. A server that does not say what it had cached has none.
+- A prefix cache is on in every server. Libraries without a server for this are behind a *minimal server*
+  (scripts/peers/token_server.py), which neither validates nor makes text, as real ones must.
+"""
+NOTHING = "**Nothing has been measured yet.**"
+
+
+def sections(records: Records, shape: Shape) -> Iterator[str]:
+    yield f"# Agents at jaxgen and its peers: {shape.name.upper()}"
+    yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
+    servers = records.of_kind("server")
+    if not servers:
+        yield NOTHING
+        return
+    loads = sorted({Agents.of(cell) for server in servers for cell in server["cells"]})
+    system, new, answer = loads[0].system, loads[0].new, loads[0].answer
+    yield LOADS.strip("\n").format(system=system, new=new, answer=answer)
+    machine = records.of_kind("machine")[-1]
+    date = max(server["started"] for server in servers)[:10]
+    yield f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {date}."
+    yield "## The servers"
+    yield servers_table(servers)
+    yield from failures(records)
+    for name in values(servers, "format"):
+        mine = [server for server in servers if server["format"] == name]
+        yield f"## {name}"
+        yield agreement(mine)
+        for load in loads:
+            found = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
+            found = {peer: rounds for peer, rounds in found.items() if rounds}
+            yield f"### {load.name}"
+            yield _figures(found)
+            yield _by_turn(found, load.turns)
+
+
+def _figures(found: dict[str, dict[int, Line]]) -> str:
+    head = ["", "TTFT P50", "P95", "of the first turns", "inter-token P50", "P95", "output tokens/s", "computed again"]
+    rows = []
+    for peer, rounds in found.items():
+        times = [_ms(rounds, "ttft_s", q) for q in ("p50", "p95")]
+        gaps = [_ms(rounds, "inter_token_s", q) for q in ("p50", "p95")]
+        first = _ms(rounds, "ttft_by_turn_s", 0)
+        rate = f"{median(cell['output_tokens_per_s'] for cell in rounds.values()):.0f}"
+        ratios = [with_spread(_ratios(found.get(OURS, {}), rounds, q)) if peer != OURS else "" for q in ("p50", "p95")]
+        rows.append([peer, *times, first, *gaps, rate, _again(rounds), *ratios])
+    return table([*head, "TTFT P50 over jaxgen's", "P95 over jaxgen's"], rows)
+
+
+def _ratios(ours: dict[int, Line], theirs: dict[int, Line], q: str) -> list[float]:
+    return [theirs[index]["ttft_s"][q] / ours[index]["ttft_s"][q] for index in sorted(ours.keys() & theirs.keys())]
+
+
+def _ms(rounds: dict[int, Line], name: str, key: str | int) -> str:
+    """Return the median of a figure over rounds; none where some round has none."""
+    times = [cell[name][key] for cell in rounds.values()]
+    return in_ms(None if None in times else median(times))
+
+
+def _again(rounds: dict[int, Line]) -> str:
+    told = [cell["computed_again"] for cell in rounds.values() if cell["computed_again"]]
+    return f"{median(one['median'] for one in told):g}, {max(one['most'] for one in told)}" if told else "-"
+
+
+def _by_turn(found: dict[str, dict[int, Line]], turns: int) -> str:
+    """Return the medians of TTFT, and of cached tokens of servers that say, by turn."""
+    rows = []
+    for peer, rounds in found.items():
+        times = [_ms(rounds, "ttft_by_turn_s", turn) for turn in range(turns)]
+        rows.append([f"{peer}: TTFT", *times])
+        cached = [[cell["cached_by_turn"][turn] for cell in rounds.values()] for turn in range(turns)]
+        if all(None not in one for one in cached):
+            rows.append([f"{peer}: cached tokens", *(f"{median(one):g}" for one in cached)])
+    return table(["by turn", *map(str, range(1, turns + 1))], rows)
