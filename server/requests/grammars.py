@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from jaxgen.core.errors import RequestRefusedError
@@ -42,10 +43,11 @@ async def call_grammar(
     return str(await _ask("tools", caller, length, "calls", name, tools, tokens, several=several, closed=closed))
 
 
-def prepare() -> None:
-    """Begin to make what the first request with a schema would wait for, aside; it tells no errors."""
+def prepare() -> Future[object]:
+    """Begin to make what the first request with a schema would wait for, aside."""
     asked = ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"name": "first", "schema": {}}})
-    shared().prepare(lambda helper: helper.call(_WRITER, "answer", asked, None, seconds=COMPILE_SECONDS, closed=True))
+    options = {"seconds": COMPILE_SECONDS, "closed": True}
+    return shared().prepare(lambda helper: helper.call(_WRITER, "answer", asked, None, **options))
 
 
 async def _ask(source: str, caller: str, length: int, method: str, *arguments: Any, **options: Any) -> Any:

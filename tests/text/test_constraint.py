@@ -117,3 +117,12 @@ def test_words_are_spelled_with_and_without_the_space_before_them() -> None:
         assert tokens[-1] not in allowed(constraint)
     newline = tokenizer.encode("\n", special=False)
     assert newline[-1] not in allowed(start(tokenizer, bad_words=("\n",))) or len(newline) > 1
+
+
+def test_what_the_first_grammar_waits_for_can_be_made_before(tokenizer: Tokenizer) -> None:
+    made = Constraints(tokenizer, PADDED, frozenset({EOS}))
+    made.prepare().result(60)
+    compiler = made._grammars._compiler
+    assert compiler is not None
+    made.start(SamplingParams(max_tokens=9, grammar=Grammar("start: /a/"))).result(60)
+    assert made._grammars._compiler is compiler

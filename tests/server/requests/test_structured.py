@@ -13,6 +13,7 @@ from openai import BadRequestError, OpenAI
 from jaxgen.core.sampling_params import Grammar, SamplingParams
 from jaxgen.llm import LLM
 from jaxgen.server.app import create_app
+from jaxgen.server.requests import grammars
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, complete, error_of, fake_engine
@@ -204,3 +205,8 @@ def test_a_grammar_that_takes_long_to_compile_delays_nobody(llm: LLM, monkeypatc
         assert await slow
 
     asyncio.run(both())
+
+
+def test_what_the_first_schema_waits_for_can_be_made_before() -> None:
+    """Errors of it are told to nobody, so it is held here that it has none."""
+    assert grammars.prepare().result(60) is not None
