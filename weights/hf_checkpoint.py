@@ -107,7 +107,7 @@ def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[AnyFormat |
     forms = [tensors.stored_format(source, found) for source, found in where]
     stored = [form for form in forms if form is not None]
     if len(stored) < len(forms):
-        return None, "not all of it is stored in few bits"
+        return None, "not all of it is quantized in the file"
     if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
         return None, "it is always computed in full"
     for form in stored:
