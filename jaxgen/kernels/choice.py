@@ -366,8 +366,8 @@ def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, model: ModelConfig) 
 def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:
     """Return the kernels for a program that all layers share, in which a layer's window is data if windows differ.
 
-    That is the kernels themselves, but where their attention is planned for a window: then the twins, which read
-    parameters in the same layout.
+    These are the kernels themselves, unless their attention is planned for a window. Then they are the twins, with the
+    products of the kernels, since parameters have the layout that these read.
     """
     if kernels.plan_attention is None or len(set(windows)) <= 1:
         return kernels
@@ -375,7 +375,8 @@ def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kern
         f"the attention of the {kernels.name} kernels takes one window for all layers, where the cache is in host "
         "memory, and this model's layers have several"
     )
-    return replace(REFERENCE_GPU, reason=reason)
+    products = {name: getattr(kernels, name) for name in ("expert_product", "quantized", "floats")}
+    return replace(REFERENCE_GPU, **products, reason=reason)
 
 
 PROOF_TOLERANCE = proof.TOLERANCE

@@ -80,8 +80,8 @@ def _add_model(model: Any) -> None:
     )
     add_quantization_flag(
         model,
-        "int8, int4, fp8: round the weights at load; fp8, fp4: keep the codes of a checkpoint in that format; "
-        "checkpoints in integer formats keep their codes with every value",
+        "int8, int4, fp8: quantize the weights at load; fp8, fp4: keep a checkpoint in that format quantized; "
+        "checkpoints in integer formats, such as AWQ and GPTQ, always stay quantized",
     )
     model.add_argument(
         "--tokenizer",
@@ -118,8 +118,7 @@ def _add_model(model: Any) -> None:
     model.add_argument(
         "--structured-additional-properties",
         action="store_true",
-        help="let objects have keys that their JSON schema does not name, unless it forbids them (default: no "
-        "such keys)",
+        help="let objects have keys that their JSON schema does not name, unless it forbids them",
     )
     model.add_argument(
         "--pooling",

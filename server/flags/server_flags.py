@@ -53,7 +53,7 @@ LIMITS = {
 TIMES = {
     "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
     "timeout_keep_alive": "seconds an idle connection stays open; more than clients and proxies keep theirs open",
-    "write_timeout": "seconds until a connection is closed whose caller reads nothing",
+    "write_timeout": "seconds until a connection is closed if its client reads nothing",
     "sse_ping_interval": "seconds without an event until a stream sends a comment, to keep proxies from closing it; "
     "0: never, and headers wait for the first event",
     "body_timeout": "maximum seconds until a body has arrived, plus 1 s per 16 KiB; beyond, 408",
@@ -125,7 +125,7 @@ def _add_callers(server: Any) -> None:
         type=float,
         metavar="SECONDS",
         help="target for the time between tokens; short for --service-class 'default inter-token=SECONDS late=serve' "
-        "(default: from the measured step times)",
+        "(default: none; see docs/tuning.md)",
     )
     server.add_argument(
         "--forwarded-allow-ips",
@@ -216,7 +216,7 @@ def _add_browsers_and_tls(parser: CommandLine) -> None:
         action="append",
         metavar="NAME",
         help="host name that a server without keys accepts, besides localhost and addresses: NAME, *.NAME or *; may be "
-        "repeated (default: any; none on loopback addresses)",
+        "repeated (default: any name; on loopback, only localhost and addresses)",
     )
     cors.add_argument(
         "--allowed-methods", action="append", metavar="METHOD", help="HTTP method that those pages may use (default: *)"

@@ -18,7 +18,7 @@ ROWS = [_ROW.fullmatch(line) for line in PAGE.splitlines() if re.match(r"\| \d",
 
 def test_each_line_of_the_table_is_understood() -> None:
     assert [row and int(row[1]) for row in ROWS] == list(range(1, 41))
-    assert f"{sum(row is not None and row[4] == 'served' for row in ROWS)} are served" in PAGE
+    assert f"{sum(row is not None and row[4] == 'served' for row in ROWS)} are supported" in PAGE
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row and row[2]))

@@ -42,8 +42,8 @@ def test_trace_counts_chunks_until_told() -> None:
     [
         ({"error": {"message": "no"}}, "error event: no"),
         ({"error": "no"}, "error event: no"),
-        ({"object": "x"}, "no completion chunk"),
-        ({"choices": ["x"]}, "no completion chunk"),
+        ({"object": "x"}, "not a completion chunk"),
+        ({"choices": ["x"]}, "not a completion chunk"),
         ({"choices": [], "usage": {"prompt_tokens": 1}}, "usage without"),
     ],
 )

@@ -92,8 +92,8 @@ STREAM = b': ping\r\n\r\ndata:{"choices":[{"text":"a"}]}\r\n\r\ndata: {"choices"
     [
         (STREAM + b"data: [DONE]\n\n", None),
         (STREAM, "the stream ended before [DONE]"),
-        (STREAM + b"data: {]\n\n", "no JSON"),
-        (STREAM + b"data: []\n\n", "no JSON object"),
+        (STREAM + b"data: {]\n\n", "not JSON"),
+        (STREAM + b"data: []\n\n", "not a JSON object"),
         (STREAM + b"data: " + b" " * 2**21, "more than"),
     ],
 )

@@ -192,7 +192,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("structured_outputs", {"regex": "a", "choice": ["b"]}, "this has regex and choice"),
     ("structured_outputs", {"choice": []}, "no entry"),
     ("structured_outputs", {"choice": [5]}, "valid string"),
-    ("structured_outputs", {"json": "{"}, "no JSON"),
+    ("structured_outputs", {"json": "{"}, "not valid JSON"),
     ("structured_outputs", {"json": 5}, "must be a JSON schema"),
     ("structured_outputs", {"regex": "a", "whitespace_pattern": " "}, "white space is a matter of json"),
     ("structured_outputs", {"lark": "a"}, "Unknown field"),
