@@ -109,7 +109,7 @@ def test_the_others_go_on_in_every_step() -> None:
 
 def test_one_by_itself_takes_a_step_for_each_token() -> None:
     engine = make_engine()
-    (events,) = run(engine, [constrained("letters", "[a-f]{9,20}", 0)]).values()
+    (events,) = run(engine, [constrained("letters", "[a-f]+", 0)]).values()
     assert engine.stats().steps == len(tokens(events))
 
 
