@@ -83,7 +83,7 @@ def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
         raise ConfigError(f"{asked}: the repository has no GGUF file; leave :{tag} out")
     shown = ", ".join((found or models)[:_SHOWN])
     said = "several files have this tag" if found else "no file has this tag"
-    raise ConfigError(f"{asked}: {said}; say more of the name of one of {shown}")
+    raise ConfigError(f"{asked}: {said}; use a longer tag, of one of these files: {shown}")
 
 
 def _models(names: Iterable[str]) -> list[str]:

@@ -130,7 +130,7 @@ def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
     for name in numbered:
         if not member(directory, name).exists():
             raise ConfigError(
-                f"{directory / name} is missing, but the others' names count it: the download is incomplete"
+                f"{directory / name} is missing, although other files' names count it: the download is incomplete"
             )
     return numbered, {}
 

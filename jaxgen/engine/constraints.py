@@ -1,4 +1,4 @@
-"""Advance the constraints of requests by the tokens that steps sample, and by those that may follow alone."""
+"""Advance the constraints of requests by sampled tokens, and by the tokens that these force."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ class QuantizedProduct:
     rows: Kernel
     expert_product: Kernel
     bits: tuple[int, ...] = NATIVE_BITS
-    """That codes may have."""
+    """Bit widths that codes may have."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Weights of a stack of which layers, or outputs of one layer, are codes of different formats."""
+"""Stacked weights that are quantized in different formats per layer, or per slice of outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Keep which compiled programs are those of a step, so that the next start neither traces nor lowers it.
+"""Remember which entries of JAX's cache belong to a step, so that the next start neither traces nor lowers it.
 
 JAX's cache names a program by its lowered text: a start traces the step to learn the name, most of a second for two
 widths. Here the caller names a file by all that the step is made from. The file has the name of each program in JAX's

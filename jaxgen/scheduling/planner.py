@@ -1,15 +1,16 @@
 """Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
 
 1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
-   Where a grammar forced the tokens after it, these are computed with it as far as the step has room, as a prompt is,
-   and before any prompt. A step that would be narrow gets them only if they double its tokens, at least.
+   Forced tokens of a grammar follow their decode in the same chunk, before prompts, if there is room. A step that would
+   be narrow gets them only if they at least double its tokens.
 2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
    it may preempt, and none of these is admitted before it.
-   The first sequence of a tenant without a row goes before all others, and takes the room of a tenant with several.
-4. Where a decode needs a block and none is free, the last running sequence is preempted, of tenants with several: it
-   loses its blocks, waits at its place in the order and is computed again. So the first running sequence advances in
-   every step.
+   The first sequence of a tenant without a row goes before all others, and takes the room of a tenant that has several
+   rows.
+4. Where a decode needs a block and none is free, the last running sequence of a tenant that has several rows is
+   preempted: it loses its blocks, waits at its place in the order and is computed again. So the first running sequence
+   advances in every step.
 5. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
    more would turn a narrow step into a wide one. While they are held they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made

@@ -171,7 +171,8 @@ def order_key_of(sequence: Sequence) -> Any:
 def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     """Give a sequence that arrives ``now`` its level and its place.
 
-    Its due time is when it must begin for its first token to meet its target. One that must be late is due at once and
+    Its due time is when it must begin for its first token to meet its target. Without a target that is FastGen's, and
+    STARVATION_TIMEOUT_S later. One that must be late is due at once and
     not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
     """
     if not sequence.request.background:

@@ -70,7 +70,7 @@ class Bodies:
             self._arriving -= counted
 
     def _too_long(self) -> ApiError:
-        return ApiError(413, f"The body is longer than {self._max_bytes} bytes.")
+        return ApiError(413, f"The body is longer than {self._max_bytes} bytes (--max-body-bytes).")
 
 
 def _too_many() -> ApiError:

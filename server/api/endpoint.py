@@ -83,7 +83,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         """Return the response to a body that is not from an HTTP request: a batch line. Raises ApiError."""
         body = self._read(data, caller)
         if isinstance(body, CallerFields) and body.stream:
-            raise bad_request("stream: this body is answered whole.", "stream")
+            raise bad_request("stream must be false here: the answer comes whole.", "stream")
         parts: list[bytes] = []
 
         async def send(message: Message) -> None:

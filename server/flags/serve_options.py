@@ -31,7 +31,7 @@ class ServeLine(CommandLine):
         return found
 
 
-SERVES = "Serve a model at /v1/completions, /v1/chat/completions, /v1/responses and /v1/embeddings."
+SERVES = "Serve a model with the APIs of OpenAI (/v1/chat/completions and others) and Anthropic (/v1/messages)."
 
 
 def make_parser(command: str = "serve", does: str = SERVES, kind: type[ServeLine] = ServeLine) -> CommandLine:

@@ -31,7 +31,7 @@ LIMITS = {
     "max_logit_bias": "maximum logit_bias entries of a request",
     "max_queued_requests": "maximum requests that wait for their first token; beyond, 429",
     "max_queued_tokens": "maximum prompt tokens of waiting requests; beyond, 429",
-    "max_queued_characters": "maximum characters that wait for the tokenizer, counted apart for long texts and others; "
+    "max_queued_characters": "maximum characters that wait for the tokenizer, separately for short and long texts; "
     "beyond, 429",
     "max_connections": "maximum connections; beyond, 503",
     "max_connections_per_address": "maximum connections of one IPv4 address or IPv6 /64, except --forwarded-allow-ips; "

@@ -47,7 +47,7 @@ def parse_classes(texts: Sequence[str], inter_token_target: float | None = None)
     if inter_token_target is not None:
         flag = f"--inter-token-target {inter_token_target:g}"
         if any(one.name == DEFAULT_CLASS.name for one in classes):
-            raise ConfigError(f"{flag} is of the class default, which --service-class sets: say inter-token= there")
+            raise ConfigError(f"{flag} conflicts with --service-class default: write inter-token= in that flag")
         try:
             own = ServiceClass(inter_token_seconds=inter_token_target, serve_late=True)
         except ValueError as error:

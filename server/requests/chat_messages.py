@@ -85,7 +85,7 @@ def _check(message: Message, field: str) -> None:
         raise bad_request(f"{field}.content: Field required.", f"{field}.content")
     if message.audio is not None and not message.text and not message.calls:
         raise bad_request(
-            f"{field}.audio: this server has no sound of earlier answers; send what was said as content.",
+            f"{field}.audio: audio is not supported. Send the transcript as content.",
             f"{field}.audio",
         )
 

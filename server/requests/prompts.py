@@ -91,7 +91,9 @@ class PromptReader:
         def read() -> Prompt:
             text = write()
             if len(text) > longest:  # as a chat template may make it; the tokenizer would take minutes
-                raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
+                raise bad_request(
+                    f"{field}: the rendered prompt has {len(text)} characters, and the limit is {longest}.", field
+                )
             if keep is None:
                 _check_length(text, tokenizer, model, field)
             tokens: Sequence[int] = tokenizer.encode(text, special=special)

@@ -46,7 +46,7 @@ def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(closed_schema(json.dumps(schema)))
     except TooMuchWorkError as error:
         raise bad_request(
-            f"{field}: the schema combines its parts in too many ways to leave out keys that it does not name; "
+            f"{field}: the schema is too complex to allow only the keys that it names; "
             "structured_outputs with disable_additional_properties false allows them, as does the server's flag "
             "--structured-additional-properties.",
             field,
@@ -97,10 +97,10 @@ def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
     if asked.schema_ is not None or asked.json_object:
         return _json(asked, closed)
     if asked.whitespace_pattern is not None or asked.disable_any_whitespace is not None:
-        raise bad_request("structured_outputs: white space is a matter of json only.", "structured_outputs")
+        raise bad_request("structured_outputs: options for white space work only with json.", "structured_outputs")
     if asked.disable_additional_properties is not None:
         raise bad_request(
-            "structured_outputs: disable_additional_properties is a matter of json only.", "structured_outputs"
+            "structured_outputs: disable_additional_properties works only with json.", "structured_outputs"
         )
     if asked.regex is not None:
         return f"start: /{regex_to_lark(asked.regex, 'dws')}/"

@@ -82,8 +82,9 @@ class Tools:
             return None
         if self._format is None:
             raise bad_request(
-                "tools: this model's chat template has no known format of tool calls. Start the server with "
-                f"--tool-call-parser and one of {', '.join(TOOL_SIGNS)} if the model writes that.",
+                "tools: this model's chat template has no known format of tool calls. If it shows no tools, start the "
+                "server with --chat-template chatml. Otherwise name the format with --tool-call-parser: "
+                f"{', '.join(TOOL_SIGNS)}.",
                 "tools",
             )
         several = parallel and choice.name is None

@@ -258,5 +258,5 @@ def test_all_kernels_of_gpus_take_the_same_weights() -> None:
             assert own is not None
             assert twins is not None
             assert (own.pack_codes, own.product, own.rows) == (twins.pack_codes, twins.product, twins.rows)
-            assert own.pack_groups(np.zeros((2, 8, 4))).shape == (2, 8, 4)
-            assert own.pack_groups(np.zeros((2, 3, 8, 4))).size == 2 * 3 * 8 * 4
+            assert own.pack_groups(jnp.zeros((2, 8, 4))).shape == (2, 8, 4)
+            assert own.pack_groups(jnp.zeros((2, 3, 8, 4))).size == 2 * 3 * 8 * 4

@@ -53,8 +53,12 @@ def test_a_tag_names_a_file(tag: str, wanted: list[str], tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("files", "tag", "said"),
     [
-        (FILES, "Q5_K_M", "no file has this tag; say more of the name of one of M-Q8_0.gguf, M-Q4_K_M.gguf, "),
-        (("a-Q8_0.gguf", "b-Q8_0.gguf"), "Q8_0", "several files have this tag; .* one of a-Q8_0.gguf, b-Q8_0.gguf"),
+        (
+            FILES,
+            "Q5_K_M",
+            "no file has this tag; use a longer tag, of one of these files: M-Q8_0.gguf, M-Q4_K_M.gguf, ",
+        ),
+        (("a-Q8_0.gguf", "b-Q8_0.gguf"), "Q8_0", "several files have this tag; .*: a-Q8_0.gguf, b-Q8_0.gguf"),
         (("model.safetensors", "mmproj-F16.gguf"), "F16", "the repository has no GGUF file; leave :F16 out"),
     ],
 )

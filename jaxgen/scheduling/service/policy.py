@@ -36,8 +36,8 @@ class ServicePolicy(Fifo):
     - Serves tenants that are over their fair share after the others.
     - Gives a tenant that has no row one of a tenant that has several.
 
-    Without classes, priorities and several tenants every plan is that of ``Fifo``. Without ``step_times`` nothing is
-    refused and no step is cut.
+    Without classes, priorities, several tenants and prompts of different lengths, every plan is that of ``Fifo``.
+    Without ``step_times`` nothing is refused and no step is cut.
     """
 
     def __init__(
