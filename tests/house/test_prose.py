@@ -30,6 +30,7 @@ PLAIN = [
     "docs/index.md",
     "docs/kernels.md",
     "docs/messages.md",
+    "docs/performance.md",
     "docs/quickstart.md",
     "docs/models.md",
     "docs/replicas.md",
