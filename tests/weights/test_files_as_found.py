@@ -41,7 +41,7 @@ def test_numbered_files_need_no_index(tmp_path: Path) -> None:
     assert bits_of(directory) == bits_of(GOLDENS / "llama")
     assert not survey(directory).problem
     (directory / SHARDS[1]).unlink()
-    with pytest.raises(ConfigError, match=f"{SHARDS[1]} is missing, but .* the download is incomplete"):
+    with pytest.raises(ConfigError, match=f"{SHARDS[1]} is missing, although .* the download is incomplete"):
         bits_of(directory)
 
 

@@ -172,7 +172,7 @@ def test_the_target_between_tokens_is_of_the_default_class() -> None:
     [
         ((), 0.0, "--inter-token-target 0 must be above 0 and finite"),
         ((), float("inf"), "--inter-token-target inf must be above 0"),
-        (["default ttft=1"], 0.05, "of the class default, which --service-class sets"),
+        (["default ttft=1"], 0.05, "conflicts with --service-class default"),
     ],
 )
 def test_a_target_between_tokens_that_cannot_be(texts: list[str], target: float, says: str) -> None:
