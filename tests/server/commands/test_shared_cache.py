@@ -51,7 +51,8 @@ def test_two_servers_at_once_and_damage_of_every_file(tmp_path: Path) -> None:
     with served(*flags, environment=environment) as server:
         assert answer(server) == answers[0]
         said = warnings(server)
-    assert len(said) == len(folders), said
+    templates = sum("templates" in path.parts for path in before)
+    assert len(said) == len(folders - {"templates"}) + templates, said
     assert all(any(str(cache / folder) in line for line in said) for folder in folders)
     assert list(kept_files(cache)) == before, "all are there again, and nothing else"
     with served(*flags, environment=environment) as server:
