@@ -37,14 +37,17 @@ async def model_of(url: str) -> str:
 async def feed(url: str) -> dict[str, Any] | None:
     """Return what the step feed still holds: names of ``fields``, ``steps`` and ``events``; None without a feed."""
     hello: dict[str, Any] = {}
+    seconds = 0
     async with aiohttp.ClientSession() as session, session.get(f"{url.removesuffix('/v1')}/steps") as response:
         if response.status != 200:
             return None
         async for line in response.content:
             data = json.loads(line[6:]) if line.startswith(b"data: ") else {}
             hello = hello or data
-            if "steps" in data:
-                return {"fields": hello["step_fields"], "steps": data["steps"], "events": data["events"]}
+            seconds += "classes" in data  # the event of each second
+            if "steps" in data or seconds > 1:  # a server that has run no step sends none
+                found = {name: data.get(name, []) for name in ("steps", "events")}
+                return {"fields": hello["step_fields"], **found}
     return None
 
 
