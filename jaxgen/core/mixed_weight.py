@@ -1,4 +1,4 @@
-"""Weights of which layers, or outputs of one layer, are kept in different formats. Host only, no jax."""
+"""Weights in different formats per layer, or per slice of a layer's outputs, in host memory. Host only, no jax."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ class MixedWeight:
 
     @property
     def shape(self) -> Shape:
-        """The shape of the weight that this is, [L, *experts, O, I]."""
+        """The shape of the weight, [L, *experts, O, I]."""
         _, *experts, _, inputs = self.kinds[0][0].shape
         return (len(self.format.layers), *experts, self.format.outputs, inputs)
 

@@ -50,7 +50,7 @@ def follow_constraints(
 
 
 def _followed(outcomes: Iterable[Outcome]) -> Iterator[_Taken]:
-    """Yield what the constraints of sequences that go on have to follow."""
+    """Yield the new tokens of sequences that have not ended, with the constraints that must follow them."""
     for one in outcomes:
         constraint, token = one.sequence.constraint, one.token
         if isinstance(constraint, Constraint) and token is not None and one.finish_reason is None:
@@ -58,7 +58,7 @@ def _followed(outcomes: Iterable[Outcome]) -> Iterator[_Taken]:
 
 
 def _forced(taken: Iterable[_Taken], scheduler: Scheduler) -> Iterator[Outcome]:
-    """Give each sequence the token that it must have next, if there is one; yield the outcomes."""
+    """Append the forced token of each sequence that has one; yield the outcomes."""
     for one in taken:
         sequence, token = one.sequence, one.constraint.only_token
         if token is not None and one.constraint.error is None and sequence.params.logprobs is None:

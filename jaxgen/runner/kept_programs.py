@@ -77,7 +77,7 @@ class _Entry:
 
 @contextmanager
 def _entries_noted() -> Iterator[list[_Entry]]:
-    """Give a list that gets the entries of JAX's cache that are read or written in this context."""
+    """Return a list that collects the entries of JAX's cache that are read or written in this context."""
     internals: Any = jax_internals
     read, write = internals.get_executable_and_time, internals.put_executable_and_time
     found: list[_Entry] = []

@@ -37,7 +37,7 @@ CopyBlock = Callable[[KVCache, Any, Any], KVCache]
 STEP_DONATES = (1, 2)
 """Arguments of a Step that it updates in place: cache and rows."""
 _ROOM = 4
-"""The argument of which it uses the memory alone."""
+"""The index of the room among a step's arguments: only its memory is used."""
 
 
 @dataclass(frozen=True)
