@@ -47,7 +47,7 @@ class Cell:
     def name(self) -> str:
         name = f"{self.rate:g} requests/s" if self.rate else f"{self.clients} client{'s' * (self.clients != 1)}"
         every = "every second" if self.long_every == 1.0 else f"every {self.long_every:g} s"
-        return f"{name} beside a prompt of {LONG_PROMPT:,} tokens {every}" if self.long_every else name
+        return f"{name} with a prompt of {LONG_PROMPT:,} tokens {every}" if self.long_every else name
 
     @classmethod
     def of(cls, figures: dict[str, Any]) -> "Cell":
