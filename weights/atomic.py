@@ -12,7 +12,7 @@ from jaxgen.core.errors import ConfigError
 
 @contextmanager
 def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Give an empty directory beside ``destination``, which becomes ``destination`` when the block succeeds.
+    """Give an empty directory next to ``destination``, which becomes ``destination`` when the block succeeds.
 
     All its files are on the disk before that. When the block raises, the directory is removed; a killed process leaves
     it under a hidden name, and the next call clears it. An existing ``destination`` that is not empty is refused with

@@ -186,7 +186,7 @@ def _quantized(directory: Path, config: ModelConfig, quantization: Quantization)
 
 
 def on_device(_: str, value: Value) -> "jax.Array | AnyWeight":
-    """Put an array on the default device, unchanged; a weight of few bits stays as it is, in host memory."""
+    """Put an array on the default device, unchanged; a quantized weight stays as it is, in host memory."""
     import jax
 
     return value if isinstance(value, AnyWeight) else jax.device_put(value)

@@ -65,7 +65,7 @@ _OMITTED: dict[str, tuple[int, ...]] = {
     "Qwen2ForCausalLM": (151_936, 4096, 22_016, 32, 32),
     "Qwen3ForCausalLM": (151_936, 4096, 22_016, 32, 32),
 }
-"""Sizes of transformers' classes: the text's part of a file leaves out those that are equal."""
+"""Sizes of transformers' classes: the text's part of a file leaves out fields with equal values."""
 
 
 def text_of(name: str, fields: Fields, head: Collection[str]) -> tuple[str, Fields]:

@@ -57,7 +57,7 @@ class Encoding(Protocol):
         """
 
     def read(self, raw: "RawWeight") -> Array | GroupedWeight:
-        """Return the weight, of its shape and, but for the order, in the format that it is kept in."""
+        """Return the weight in its shape and in the format that it is kept in, except for the order."""
 
 
 def stem(name: str) -> str:
