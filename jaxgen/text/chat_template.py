@@ -95,8 +95,8 @@ class ChatTemplate:
     ) -> str:
         """Return the text of the messages, with special tokens.
 
-        ``add_generation_prompt`` None: unless the last message goes on. ``arguments``: chat_template_kwargs. Raises
-        RequestRefusedError that names the field, also where the template fails.
+        ``add_generation_prompt`` None: true unless the last message continues. ``arguments``: chat_template_kwargs.
+        Raises RequestRefusedError that names the field, also where the template fails.
         """
         if continue_final_message and add_generation_prompt:
             raise RequestRefusedError(

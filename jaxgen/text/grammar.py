@@ -34,7 +34,7 @@ MAX_LENGTH = 2**17
 
 PARALLEL = 64
 """Fewest states that are advanced by several threads. One takes 10 to 30 microseconds; threads that must first find
-a core beside a step of a CPU take milliseconds."""
+a core during a step on a CPU take milliseconds."""
 
 COMPILE_SECONDS = 10
 """Longest time in which a helper compiles a grammar, once it has begun."""
@@ -91,8 +91,8 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
 class Grammars:
     """Compiles grammars for one tokenizer, and keeps the last ones.
 
-    A helper process compiles each first, within limits of time and memory: llguidance's own limits do not bound these
-    for all grammars, and what runs in a thread cannot be ended.
+    A helper process compiles each first, within limits of time and memory. llguidance's own limits do not bound time
+    and memory for all grammars, and a thread cannot be ended.
     """
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
