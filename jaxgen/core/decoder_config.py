@@ -2,7 +2,7 @@
 
 A family of models is a reader of config.json that returns such a description (jaxgen/weights/families); one module,
 ``jaxgen.models.decoder``, computes all of them. What differs from layer to layer with equal shapes (window, rotary
-embedding) is listed by layer, and becomes data beside the stacked parameters.
+embedding) is listed by layer, and becomes data next to the stacked parameters.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,11 @@ Activation = Literal["relu", "relu2", "silu", "gelu", "gelu_tanh", "swiglu_clipp
 """gelu: exact; gelu_tanh: its approximation by tanh; swiglu_clipped: that of gpt-oss, for gated MLPs only."""
 
 Placement = Literal["pre", "post", "post_sum", "sandwich", "parallel", "parallel_two"]
-"""Where a layer's norms are. pre: x + f(norm(x)); post: x + norm(f(x)); post_sum: norm(x + f(x)); sandwich:
-x + norm(f(norm(x))), for attention and then the MLP. parallel: x + attention(n) + mlp(n) with n = norm(x);
-parallel_two: the same with a norm for each."""
+"""Where a layer's norms are, for attention and then the MLP.
+
+pre: x + f(norm(x)). post: x + norm(f(x)). post_sum: norm(x + f(x)). sandwich: x + norm(f(norm(x))). parallel:
+x + attention(n) + mlp(n) with n = norm(x). parallel_two: the same with a norm for each.
+"""
 
 _NORMS: dict[Placement, tuple[str, ...]] = {
     "pre": ("attn_norm", "mlp_norm"),
@@ -41,7 +43,7 @@ class RopeConfig:
 
     linear: positions divided by ``factor`` (arXiv 2306.15595). llama3: long wavelengths divided by ``factor``, with a
     smooth band between low and high frequency factors. yarn: dimensions that turn less than ``beta_slow`` times in the
-    original context are divided by ``factor``, those that turn more than ``beta_fast`` times are kept (arXiv
+    original context are divided by ``factor``, and dimensions that turn more than ``beta_fast`` times are kept (arXiv
     2309.00071). longrope: each frequency divided by its own of ``factors`` (arXiv 2402.13753).
     """
 
@@ -226,7 +228,7 @@ class DecoderConfig(ModelConfig):
         return self.moe.per_token * (3 * self.moe.inner + 2 * self.hidden_size) + 3 * (self.moe.shared_inner or 0)
 
     def within(self, max_model_len: int) -> Self:
-        """Return the description for contexts of at most so many tokens: with the longrope factors for them."""
+        """Return the description for contexts of at most the given tokens: with the longrope factors for them."""
 
         def fitted(rope: RopeConfig) -> RopeConfig:
             short = rope.kind == "longrope" and max_model_len <= rope.original_max_position

@@ -102,8 +102,10 @@ class Pace(Protocol):
 
     @property
     def longest_step(self) -> float:
-        """What 99 of 100 steps take at most beside what runs, with prompts of 1,000 tokens: its longest wait for a
-        token after the first."""
+        """99th percentile of a step's seconds at the current load, with prompts of 1,000 tokens.
+
+        It is the request's longest wait for a token after the first.
+        """
         ...
 
     @property

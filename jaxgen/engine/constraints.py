@@ -10,8 +10,8 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.text.constraint import Constraint, follow
 
 MOST_FORCED = 32
-"""Most tokens that a request gets beside a sampled one, since each takes the host tens of microseconds. The next step
-samples the one after them."""
+"""Most forced tokens that follow a sampled one, since each takes the host tens of microseconds. The next step samples
+the token after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ def follow_constraints(
 ) -> tuple[list[Outcome], list[TokenEvent]]:
     """Advance the constraints of sequences that have not ended by their new tokens, all in parallel.
 
-    Where a constraint then allows one token alone, its sequence gets that, as a step would sample it, and so on:
-    jump-forward decoding (SGLang, arXiv 2312.07104), by tokens, so that an answer is the same without it. Not without
-    ``jumps``, nor for requests that want log-probabilities, which only steps give.
+    Where a constraint then allows one token alone, its sequence gets that token, as a step would sample it. This
+    repeats. It is jump-forward decoding (SGLang, arXiv 2312.07104), by tokens, so that an answer is the same without
+    it. It needs ``jumps``, and skips requests that want log-probabilities, since only steps give these.
 
-    Returns the outcomes of the forced tokens, and the last event of each request that cannot go on.
+    Returns the outcomes of the forced tokens, and the last event of each request that cannot continue.
     """
     forced: list[Outcome] = []
     ends: list[TokenEvent] = []

@@ -1,4 +1,4 @@
-"""The engine: its loop is schedule -> dispatch -> complete; on accelerators the next step is planned beside a step."""
+"""The engine: its loop is schedule -> dispatch -> complete; accelerators run a step while the next is planned."""
 
 import logging
 import random
@@ -45,11 +45,11 @@ from jaxgen.text.constraint import Constraint
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0
-"""Seconds after the last online request in which background requests get no tokens, if they get none beside online
+"""Seconds after the last online request in which background requests get no tokens, unless they get some next to online
 requests. A request that finds the device busy with background ones waits for two steps, and after one online request
 more are likely to arrive."""
 CLOSE_SECONDS = 5.0
-"""Most seconds in which an engine that ends goes on to write blocks to its KV tier."""
+"""Most seconds that an engine writes blocks to its KV tier when it ends."""
 MOST_WAIT = 0.02
 """Most seconds that a call of ``step`` waits for copies if it has no other work: new requests come between calls."""
 
@@ -189,7 +189,7 @@ class Engine:
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on; None: as many as is best.
+        """Limit the prompt tokens of each step from now on; None: as many as is best.
 
         Raises ValueError below 1.
         """
