@@ -9,15 +9,15 @@
    The first sequence of a tenant without a row goes before all others, and takes the room of a tenant that has several
    rows.
 4. Where a decode needs a block and none is free, the last running sequence of a tenant that has several rows is
-   preempted: it loses its blocks, waits at its place in the order and is computed again. So the first running sequence
+   preempted. It loses its blocks, waits at its place in the order and is computed again. So the first running sequence
    advances in every step.
-5. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
-   more would turn a narrow step into a wide one. While they are held they get nothing.
+5. Background sequences get the rest: at most ``background_tokens`` in a step with online chunks, and one token each
+   where more would turn a narrow step into a wide one. While they are held they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
    while this step runs.
 
 The order of service, who may preempt whom, and whether prompts get less than the rest of the budget are the policy's
-(``policy.Fifo``). FastGen admits without rules 3 and 4: there all prompts can be partly computed with no block free,
+(``policy.Fifo``). FastGen admits without rules 3 and 4. There all prompts can be partly computed with no block free,
 and the queue stands still behind one prompt that does not fit. Host only, no jax, no clock.
 """
 
@@ -46,9 +46,9 @@ class StepPlanner:
         counters: SchedulerCounters,
     ) -> None:
         self.preempted: list[Sequence] = []
-        """Those that lost row and blocks by the last plan."""
+        """Sequences that lost row and blocks by the last plan."""
         self.relocated: list[Sequence] = []
-        """Those that got other blocks by the last plan and ran before."""
+        """Sequences that ran before and got other blocks by the last plan."""
         self._counters = counters
         self._most_prompt_tokens: int | None = None
         self._budget = config.token_budget
@@ -76,7 +76,7 @@ class StepPlanner:
         return chunks, admitted
 
     def idle(self, chunks: list[Chunk]) -> tuple[Sequence, ...]:
-        """Those that run and have none of these chunks."""
+        """Return the running sequences that have none of these chunks."""
         running = self._queues.running
         if len(chunks) == len(running):
             return ()

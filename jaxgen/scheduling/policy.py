@@ -66,8 +66,8 @@ class Fifo:
     def limit_prompts(
         self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
     ) -> None:
-        """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run.
-        ``any_forced``: forced tokens follow some of the decodes, and take of the same time."""
+        """Lower the time that online prompts may take in a step with these decodes. ``prompts``: the
+        running ones. ``any_forced``: forced tokens follow some of the decodes, and share the same time."""
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         """Lower the time that background work may take in a step with these online chunks."""

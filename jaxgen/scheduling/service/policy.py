@@ -213,7 +213,7 @@ class ServicePolicy(Fifo):
         service, tenant = sequence.service, sequence.request.tenant
         if service.has_targets and self.step_time is not None:
             try:
-                # If one came before those that gave up their targets, they might not be served at all.
+                # If it came before sequences that gave up their targets, these might not be served at all.
                 if not (service.serve_late and self._backlog.has_given_up(tenant, service.name)):
                     found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
                     check(sequence, found)
