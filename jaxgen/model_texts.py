@@ -111,7 +111,7 @@ def _chat_format(
 
 
 def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end an answer beside the model's own, since the template of this name ends turns so."""
+    """Return the tokens that end an answer in addition to the model's own, as the template of this name ends turns."""
     name = end_of_turn(chat_template) if isinstance(chat_template, str) else None
     token = None if name is None else tokenizer.added_token(name)
     if name is not None and token is None:

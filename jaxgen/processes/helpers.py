@@ -115,7 +115,7 @@ class Helpers:
                     self._preparing = False
                 else:
                     self._running.subtract([caller])
-                    self._running += Counter()  # without those that have none
+                    self._running += Counter()  # without callers that have none
                 self._changed.notify_all()
 
     def _next(self) -> tuple[str | None, _Job] | None:

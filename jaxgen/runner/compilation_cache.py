@@ -1,6 +1,6 @@
 """Use JAX's persistent compilation cache: a program compiled once is read from a file at the next start.
 
-JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set), so an
+JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set). So an
 entry is never used for another machine or version. Entries used least recently are removed when the size limit is
 reached.
 """
@@ -30,7 +30,7 @@ _SETTINGS: dict[str, Any] = {
     "jax_compilation_cache_max_size": MAX_BYTES,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # What XLA measured of a GPU's kernels stays in a folder beside the programs, for those that are compiled later.
+    # What XLA measured of a GPU's kernels stays in a folder next to the programs, for later compilations.
     "jax_persistent_cache_enable_xla_caches": _AUTOTUNED,
 }
 _TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")

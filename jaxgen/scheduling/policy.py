@@ -19,7 +19,7 @@ class Fifo:
     """Requests in the order of arrival; background requests after all others, and preempted for them.
 
     Other policies derive from this one. A policy changes which sequence is served when, and how much of a step prompts
-    get; what a plan must satisfy whatever the policy (budget, rows, blocks) is the planner's.
+    get. The planner keeps the rules of every plan: budget, rows, blocks.
     """
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
