@@ -1,4 +1,4 @@
-"""Read what a request has beside its body: who asks, and the parameters of its query."""
+"""Read the parts of a request outside its body: who asks, and the parameters of its query."""
 
 from starlette.requests import Request
 

@@ -22,7 +22,7 @@ class Quotas:
         self._check(owner, size, "files", self._config.max_files)
 
     def check_batch(self, owner: str, size: int) -> None:
-        """Check a further batch, of which ``size`` bytes are kept beside its files."""
+        """Check a further batch, of which ``size`` bytes are kept in addition to its files."""
         (active,) = self._db.execute(
             f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({ACTIVE_MARKS})", (owner, *ACTIVE)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""Store files and batches on disk: the files' bytes in a directory, everything else in SQLite beside it."""
+"""Store files and batches on disk: the files' bytes in a directory, everything else in SQLite next to it."""
 
 import asyncio
 import json

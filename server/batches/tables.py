@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS batches_by_end ON batches (ended);
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the database, or make it; its rows have columns by name. Raises sqlite3.Error and OSError."""
-    with open(path, "ab", opener=private):  # SQLite gives the files beside it the same mode
+    with open(path, "ab", opener=private):  # SQLite gives the files next to it the same mode
         pass
     db = sqlite3.connect(path, check_same_thread=False)
     db.row_factory = sqlite3.Row

@@ -18,7 +18,7 @@ WRITE_BYTES = 2**20
 MOST_NAME = 255
 """Most characters of a file's name that are kept."""
 ENVELOPE = 2**16
-"""Most bytes of a form beside the file in it."""
+"""Most bytes of a form without the file in it."""
 
 
 class FileForm(Body):

@@ -120,7 +120,7 @@ class Choice:
 
     @property
     def starts(self) -> Sequence[tuple[int, int]]:
-        """Where its content goes on after something else; see MessageParser."""
+        """Where its content continues after something else; see MessageParser."""
         return () if self._parser is None else self._parser.starts
 
     @property

@@ -46,7 +46,7 @@ class Room:
         self._taken = 0
 
     def check(self, entries: int) -> None:
-        """Raise ApiError 400 where so many would be too many."""
+        """Raise ApiError 400 if ``entries`` are too many."""
         if entries > self._most:
             raise bad_request(
                 f"logprobs: more than {self._most} log-probabilities would wait to be sent (--max-logprob-entries): "
@@ -93,7 +93,7 @@ class Logprobs(ABC):
         return bool(self._tokens) and self._tokens[0].offset <= length
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        """Remove and return, as JSON, the entries whose offset is certain: those that begin within the first ``length``
+        """Remove and return, as JSON, the entries whose offset is certain: they begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
         found = self.take_later(length, ended=ended)
         return {name: one.made(0, len(one.items)) if isinstance(one, Later) else one for name, one in found.items()}

@@ -38,7 +38,7 @@ async def call_grammar(
     closed: bool,
     caller: str,
 ) -> str:
-    """Return the grammar of calls of tools; see GrammarWriter. Raises ApiError 400."""
+    """Return the grammar of tool calls; see GrammarWriter. Raises ApiError 400."""
     length = sum(len(str(schema)) for _, schema in tools)
     return str(await _ask("tools", caller, length, "calls", name, tools, tokens, several=several, closed=closed))
 

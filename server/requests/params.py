@@ -69,7 +69,7 @@ class CompletionParams:
 
 @refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Honour or refuse every field but model, prompt and those that become a grammar.
+    """Honour or refuse every field, except model, prompt and the fields of grammars.
 
     Raises ApiError 400 that names the field.
     """

@@ -1,4 +1,4 @@
-"""Number the events of a stream by tokens of its choices, and leave out those that its caller has."""
+"""Number the events of a stream by tokens of its choices, and leave out the events that its caller has."""
 
 import re
 from collections import deque
@@ -117,7 +117,7 @@ class EventIds:
     def numbered(self, index: int, mark: Mark, events: Sequence[bytes]) -> list[bytes]:
         """Return the events of choice ``index``'s output up to ``mark``, which were not told, with their ids.
 
-        Raises ApiError 409 where the tokens are not those that were told.
+        Raises ApiError 409 if the tokens are not the same as before.
         """
         if len(events) == 1 and not self._due[index]:  # nearly always
             if self._head is not None:

@@ -267,7 +267,7 @@ class Page(BaseModel):
 
 
 class InputItems(Page):
-    """Of a response, and of those that it continues."""
+    """Input items of a response, and of the responses that it continues."""
 
     data: list[dict[str, Any]]
 

@@ -35,7 +35,7 @@ class ThoughtPart(PartOfHistory):
 
 
 class OtherPart(Body):
-    """A part that is no text; only there to be refused by its type."""
+    """A part other than text; only there to be refused by its type."""
 
     type: Annotated[Literal["text"], BeforeValidator(refuse_part)]
     text: str
@@ -110,7 +110,7 @@ class Message(PartOfHistory):
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Its calls of tools."""
+        """Its tool calls."""
         if not self.tool_calls and self.function_call is not None:
             return [ToolCall(function=self.function_call)]
         return self.tool_calls or []

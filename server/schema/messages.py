@@ -130,7 +130,7 @@ class CountTokensRequest(PromptFields):
 
 
 class MessagesRequest(CallerFields, PromptFields):
-    """The body of /v1/messages: Anthropic's fields, then those that others add."""
+    """The body of /v1/messages: Anthropic's fields, then fields that others add."""
 
     max_tokens: MaxChatTokens = None
     metadata: Metadata | None = None

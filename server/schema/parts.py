@@ -1,4 +1,4 @@
-"""Parts of a message's content that are no text."""
+"""Parts of a message's content other than text."""
 
 from typing import Any, NoReturn
 

@@ -67,7 +67,7 @@ class NamedFunction(FunctionChoice, PartOfHistory):
 
 
 class AllowedTool(PartOfHistory):
-    """A tool among those that may be called; ``name`` of a function."""
+    """One of the tools that may be called; ``name`` of a function."""
 
     type: str
     name: str | None = None
@@ -207,7 +207,7 @@ class InputTokensRequest(ConversationFields):
 
 
 class ResponsesRequest(CallerFields, ConversationFields):
-    """The body of /v1/responses: OpenAI's fields, then those that others add.
+    """The body of /v1/responses: OpenAI's fields, then fields that others add.
 
     ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what. Every
     prefix is cached, as long as there is room, so ``prompt_cache_options`` and ``prompt_cache_retention`` change
