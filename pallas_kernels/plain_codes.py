@@ -1,13 +1,14 @@
-"""Products with weights of 2 to 8 bits whose codes are plain arrays [outputs, inputs], as XLA on GPUs reads them inside
-its products: no matrix of numbers is written.
+"""Products with weights of 2 to 8 bits whose codes are plain arrays [outputs, inputs].
 
-The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean: int8 and int4 are codes
-less the one in the middle, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
+XLA on GPUs reads the codes inside its products, so no matrix of numbers is written.
+
+The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean. int8 and int4 are codes
+less the middle code, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
 
 Scales of whole outputs multiply the product. Scales of groups multiply the codes, which XLA does inside the product if
 it is compiled with COMPILER_OPTIONS. Zero points are a product of their own, with sums of the inputs:
-``x @ (codes * scale) - sums(x) @ (zero * scale)``; so are minimums. XLA still writes a matrix before a product of e2m1,
-in int8, and of e4m3 on GPUs that have no FP8, in the dtype of the inputs.
+``x @ (codes * scale) - sums(x) @ (zero * scale)``. So are minimums. XLA still writes a matrix before two products: of
+e2m1, in int8, and of e4m3 on GPUs without FP8, in the dtype of the inputs.
 """
 
 from functools import partial
@@ -97,8 +98,10 @@ def plain_expert_product(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "S O"]:
-    """As ``plain_product`` for each row of ``x`` and the weight of its expert, whose rows are those of
-    ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
+    """Compute ``plain_product`` for each row of ``x`` and the weight of its expert.
+
+    As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
+    """
     about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
     product = partial(plain_product, **about)
     return product_of_experts(product, x, weight, layer, starts, GPU_TILE_ROWS)

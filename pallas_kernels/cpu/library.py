@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
-from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
+from pallas_kernels.cpu.build import DTYPES as DTYPES  # next to the code that computes with them
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
@@ -68,11 +68,13 @@ class Library:
         soft_cap: float | None = None,
         sinks: Float[Array, "H"] | None = None,
     ) -> Float[Array, "T H D"]:
-        """As ``ragged_paged_attention_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and for a
-        window or a cap that is not positive (a traced window ends the program's run then).
+        """Compute ``ragged_paged_attention_ref`` in float32 or bfloat16.
+
+        Raises ValueError for other dtypes, and for a window or a cap that is not positive. A traced window that is not
+        positive ends the program's run.
 
         A query token's bits depend on its own q, its context, its head's sink, ``scale``, ``window`` and ``soft_cap``
-        alone, not on the rest of the batch, its chunk, any shape, the block size or ids, or the number of threads.
+        alone. They do not depend on the rest of the batch, its chunk, any shape, the blocks, or the threads.
         Cache slots past a context are not read. Tokens past ``query_starts[num_rows]`` cost nothing.
         Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """

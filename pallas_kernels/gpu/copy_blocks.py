@@ -34,10 +34,10 @@ def gather_blocks(
 ) -> Float[Array, "m L 2 K B D"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined. See gather_blocks_ref.
 
-    Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: by bulk copies of up to PIECE_BYTES
-    through shared memory, which need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256; if not, through
-    registers, on any GPU, where 2 * L * K * B * D must be a multiple of 128. Bytes moved: ``count`` blocks, read and
-    written.
+    Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: use bulk copies of up to
+    PIECE_BYTES through shared memory. They need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256.
+    Otherwise blocks go through registers, on any GPU; then 2 * L * K * B * D must be a multiple of 128. Bytes moved:
+    ``count`` blocks, read and written.
     """
     rows = _rows(cache)
     plan = _Plan(rows.shape[1], rows.shape[2], rows.dtype, num_ctas, bulk, interpret)

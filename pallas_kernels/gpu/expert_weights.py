@@ -1,6 +1,6 @@
-"""Products with experts' weights of few bits on Hopper, whose codes are those of ``plain_codes``.
+"""Products with experts' quantized weights on Hopper, with the codes of ``plain_codes``.
 
-Their scales are [L, E, G, O], so that those of the outputs of a tile lie together.
+Their scales are [L, E, G, O], so that the scales of a tile's outputs lie together.
 """
 
 from typing import Any
