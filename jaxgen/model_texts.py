@@ -96,7 +96,8 @@ def _load_tokenizer(
     tokenizer = load_tokenizer(directory, cache)
     if tokenizer.vocab_size > vocab_size:
         raise ConfigError(
-            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: it is another model's"
+            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: "
+            "name this model's tokenizer"
         )
     return tokenizer, directory
 

@@ -46,7 +46,9 @@ def _refuse_occupied(destination: Path, replaceable: Callable[[Path], bool] | No
     if replaceable is None:
         raise ConfigError(f"{destination} exists already; choose another destination, or --force to replace it")
     if not destination.is_dir() or not replaceable(destination):
-        raise ConfigError(f"{destination} is not a converted checkpoint, and --force replaces nothing else")
+        raise ConfigError(
+            f"{destination} is not a converted checkpoint, which --force needs: choose another destination"
+        )
 
 
 @contextmanager

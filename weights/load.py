@@ -77,7 +77,7 @@ def resolve_model(
     check_path("--model", model)
     if (file := find_gguf(model, hub, fetch_gguf)) is not None:
         if of_gguf is None:
-            raise ConfigError(f"--model {model} is a GGUF file, and no directory with weights")
+            raise ConfigError(f"--model {model} is a GGUF file: name a directory with weights")
         return of_gguf(file)
     directory = Path(model).expanduser()
     if directory.is_file():

@@ -176,7 +176,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         tensors = {name: _tensor(entry, start) for name, entry in entries.items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its header has an entry that is none: {error!r}") from error
+        raise _damaged(path, f"its header has an invalid entry: {error!r}") from error
     end = max((tensor.begin + tensor.num_bytes for tensor in tensors.values()), default=start)
     if end != size:
         raise _damaged(path, f"it has {size} bytes, and its header means {end}")

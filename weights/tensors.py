@@ -51,7 +51,7 @@ class Stacked:
         of_rows = len(whole) / self.shape[1]
         ends = self.row * of_rows, (self.row + rows) * of_rows
         if not all(end.is_integer() for end in ends):
-            raise ValueError("has scales of blocks of which a part are gates and a part are not")
+            raise ValueError("has blocks of scales in which gates and other rows are mixed")
         return whole[slice(*map(int, ends))]
 
 

@@ -98,7 +98,7 @@ def _architecture(name: str, wrapper: Wrapper, text: Fields) -> str:
         return wrapper.text
     found = next((one for one in ARCHITECTURES if _squeezed(one) == _squeezed(str(kind))), None)
     if found is None:
-        raise text.error("model_type", f"is {kind!r}, and a text model of this type in {name} is not served")
+        raise text.error("model_type", f"is {kind!r}, which is not supported as the text model of {name}")
     return found
 
 

@@ -63,7 +63,9 @@ class Helpers:
             if waiting and (
                 len(waiting) >= MOST_WAITING or sum(one.length for one in waiting) + length > MOST_CHARACTERS
             ):
-                raise TooMuchWaitsError("too many grammars and conversations of this caller wait")
+                raise TooMuchWaitsError(
+                    "too many grammars and conversations of yours wait: send fewer requests at a time"
+                )
             waiting.append(job)
             self._wake()
         return job.result

@@ -284,7 +284,8 @@ class Scheduler:
         if blocks > self.pool.num_blocks:
             raise RequestRefusedError(
                 f"prompt ({prompt} tokens) + max_tokens ({max_tokens}) takes {blocks} cache blocks of "
-                f"{self._block_size} tokens, the cache (--num-blocks) has {self.pool.num_blocks}",
+                f"{self._block_size} tokens, the cache (--num-blocks) has {self.pool.num_blocks}: lower max_tokens, or "
+                "shorten the prompt",
                 "max_tokens",
             )
 

@@ -107,7 +107,7 @@ class ChatTemplate:
         options = dict(arguments or {})
         if reserved := options.keys() & _NO_ARGUMENTS:
             raise RequestRefusedError(
-                f"chat_template_kwargs: {min(reserved)!r} is not the template's to be told there",
+                f"chat_template_kwargs must not have {min(reserved)!r}: the server sets it",
                 "chat_template_kwargs",
             )
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt

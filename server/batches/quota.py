@@ -28,7 +28,8 @@ class Quotas:
         ).fetchone()
         if active >= self._config.max_batches:
             raise _exceeded(
-                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}."
+                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}: "
+                "wait for one to end, or cancel one."
             )
         self._check(owner, size, "batches", self._config.max_stored_batches)
 

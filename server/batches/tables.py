@@ -76,7 +76,9 @@ def list_page(
     if after is not None:
         row = db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
         if row is None:
-            raise ApiError(400, f"after: no such id: {after[:100]!r}.", param="after")
+            raise ApiError(
+                400, f"after: {after[:100]!r} is not an id of this list: send the last id of a page.", param="after"
+            )
         where += f" AND number {'<' if newest_first else '>'} ?"
         values = (*values, row["number"])
     order = "DESC" if newest_first else "ASC"

@@ -30,7 +30,9 @@ def write_calls(
         return call_grammar(FORMATS[name], schemas, several=several, token_of=token_of)
     except GrammarTooLongError as error:
         raise bad_request(
-            f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters.", "tools"
+            f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters. "
+            "Send fewer or simpler tools.",
+            "tools",
         ) from error
     except (UnwritableError, TooManyFormsError) as error:
         raise bad_request(f"tools: {error}.", "tools") from error

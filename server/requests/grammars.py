@@ -60,6 +60,10 @@ async def _ask(source: str, caller: str, length: int, method: str, *arguments: A
     except RequestRefusedError as error:
         raise bad_request(str(error), error.param or source) from error
     except TimeoutError as error:
-        raise bad_request(f"{source}: it takes over {COMPILE_SECONDS} s to make a grammar of it.", source) from error
+        raise bad_request(
+            f"{source}: it takes over {COMPILE_SECONDS} s to make a grammar of it: simplify it.", source
+        ) from error
     except MemoryError as error:
-        raise bad_request(f"{source}: it takes too much memory to make a grammar of it.", source) from error
+        raise bad_request(
+            f"{source}: it takes too much memory to make a grammar of it: simplify it.", source
+        ) from error

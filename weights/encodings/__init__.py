@@ -69,6 +69,6 @@ def _value(value: Any) -> Any:
 def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:
     if not isinstance(method, str) or method not in METHODS:
         raise fields.error(
-            "quant_method", f"is {method!r:.80}; read are {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
+            "quant_method", f"is {method!r:.80}; supported: {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
         )
     return METHODS[method](fields)

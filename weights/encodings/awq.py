@@ -69,7 +69,7 @@ def read_awq(fields: Fields) -> tuple[Awq, ...]:
     for name in ("version", "checkpoint_format", "format"):
         value = fields.get(name)
         if value is not None and str(value).lower() != "gemm":
-            raise fields.error(name, f"is {value!r}; AWQ's layout gemm is read")
+            raise fields.error(name, f"is {value!r}; supported: gemm")
     return (Awq(read_group_size(fields)),)
 
 

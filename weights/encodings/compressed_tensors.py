@@ -140,7 +140,7 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
     for name in ("transform_config", "sparsity_config"):
         about = fields.get(name)
         if about and not (isinstance(about, Mapping) and about.get("format") == "dense"):
-            raise fields.error(name, "is not supported: weights that are rotated or sparse are not read")
+            raise fields.error(name, "is not supported: choose a checkpoint without rotated or sparse weights")
     groups = fields.get("config_groups") or {}
     if not isinstance(groups, Mapping):
         raise fields.error("config_groups", f"must be an object, not {groups!r:.80}")
@@ -165,7 +165,7 @@ def _check_format(fields: Fields) -> None:
 def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
     kind, bits = fields.choice("type", "int", ("int", "float")), fields.size("num_bits")
     if bits not in (4, 8):
-        raise fields.error("num_bits", f"is {bits} of type {kind}; int and float of 4 and 8 bits are read")
+        raise fields.error("num_bits", f"is {bits} of type {kind}; supported: int and float of 4 and 8 bits")
     if kind == "float" and bits == 8:
         size = read_group_size(fields)
         block = read_block(fields, "block_structure") if size is None else (1, size)

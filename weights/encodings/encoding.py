@@ -68,7 +68,7 @@ def stem(name: str) -> str:
 def matrix(shape: Shape) -> tuple[int, int]:
     """Return outputs and inputs. Raises ValueError for what is not a matrix."""
     if len(shape) != 2:
-        raise ValueError(f"is not a matrix, but {list(shape)} in one tensor, which is read in MXFP4 alone")
+        raise ValueError(f"is not a matrix, but {list(shape)} in one tensor, which is supported in MXFP4 only")
     return shape[0], shape[1]
 
 

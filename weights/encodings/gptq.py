@@ -83,7 +83,7 @@ def read_gptq(fields: Fields) -> tuple[Gptq, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     bits = fields.size("bits")
     if bits not in (4, 8):
-        raise fields.error("bits", f"is {bits}; GPTQ of 4 and 8 bits is read")
+        raise fields.error("bits", f"is {bits}; supported: 4 and 8")
     name = "checkpoint_format" if fields.get("checkpoint_format") is not None else "format"
     version = fields.choice(name, "gptq", tuple(_VERSIONS))
     fields.must_be("is_marlin_format", False)

@@ -20,7 +20,7 @@ def bits_of(words: int, values: int) -> Bits:
     for bits in _READ:
         if words == -(-values * bits // WORD):
             return bits
-    raise ValueError(f"has {words} words of 32 bits for {values} values: only codes of 4 and 8 bits are read")
+    raise ValueError(f"has {words} words of 32 bits for {values} values: supported are codes of 4 and 8 bits")
 
 
 def read_group_size(fields: Fields) -> int | None:
@@ -45,7 +45,7 @@ def group_of(groups: int, inputs: int, size: int | None) -> int | None:
     if size is not None and groups == -(-inputs // size):
         return size
     if groups < 1 or inputs % groups:
-        raise ValueError(f"has {groups} groups of scales, which {inputs} inputs cannot be cut into")
+        raise ValueError(f"has {groups} groups of scales, which must divide its {inputs} inputs")
     return inputs // groups
 
 

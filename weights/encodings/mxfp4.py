@@ -39,7 +39,7 @@ class Mxfp4:
         """As in Encoding."""
         *outer, inputs = shape
         if inputs % _GROUP:
-            raise ValueError(f"has {inputs} inputs, which blocks of {_GROUP} do not make up")
+            raise ValueError(f"has {inputs} inputs, which must be a multiple of {_GROUP}")
         expect("blocks", headers["codes"], ("U8",), (*outer, inputs // _GROUP, _GROUP // 2))
         expect("scales", headers["scales"], ("U8",), (*outer, inputs // _GROUP))
         return FORMAT
