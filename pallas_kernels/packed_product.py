@@ -17,7 +17,7 @@ PANEL = 64
 
 @jax.jit
 def pack(weight: Float[Array, "*stack O I"]) -> Float[Array, "*stack P U N E"]:
-    """The same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
+    """Return the same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
 
     E = 2 for 16-bit types and 1 for float32. Outputs and inputs that fill up the last panel and unit are zeros. Takes
     memory for the weight and the result, no more.

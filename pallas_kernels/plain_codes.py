@@ -68,8 +68,8 @@ def plain_product(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "T O"]:
-    """As ``quantized_product_ref`` with exact inputs. Scales of groups, and codes times them, are rounded to the dtype
-    of x."""
+    """Compute ``quantized_product_ref`` with exact inputs. Scales of groups, and codes times them, are rounded to the
+    dtype of x."""
     del num_tokens, out_features  # XLA's program has one shape, and no output is padded
     at = weight.only(layer)
     numbers, (of_groups, minimums) = _numbers(at.codes, x.dtype), at.factors(group, -1)
@@ -114,7 +114,10 @@ def _dot(a: Float[Array, "T I"], b: Float[Array, "O I"]) -> Float[Array, "T O"]:
 
 
 def _numbers(codes: Shaped[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
-    """What codes mean, which each dtype holds, before scales and zero points. By way of float32 XLA would write it."""
+    """Return the numbers of codes before scales and zero points; each dtype holds them.
+
+    Via float32, XLA would write a matrix of them.
+    """
     if codes.dtype == jnp.uint4:
         return _twice_e2m1(codes).astype(dtype) * jnp.asarray(0.5, dtype)
     return codes.astype(dtype)

@@ -85,8 +85,8 @@ def unit_inputs(bits: int) -> int:
 
 @partial(jax.jit, static_argnames="bits")
 def pack_codes(codes: UInt8[Array, "*stack O I"], *, bits: int) -> UInt8[Array, "*stack P W N B"]:
-    """The same codes, packed: P = ceil(O / N) panels of N = PANEL outputs, W words of B = 4 bytes of each output, whole
-    units of them. Codes that fill up the last panel and unit are zeros."""
+    """Return the same codes, packed: P = ceil(O / N) panels of N = PANEL outputs, W words of B = 4 bytes of each
+    output, whole units of them. Codes that fill up the last panel and unit are zeros."""
     *stack, O, I = codes.shape  # noqa: E741
     unit = unit_inputs(bits)
     P, U = -(-O // PANEL), -(-I // unit)
@@ -148,7 +148,8 @@ def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, gro
 
 
 def input_group(group: int) -> int:
-    """How many inputs share a scale when they are rounded, for a weight with groups of ``group`` inputs."""
+    """Return the number of inputs that share a scale when they are rounded, for a weight with groups of ``group``
+    inputs."""
     return min(group, INPUT_GROUP)
 
 

@@ -55,7 +55,7 @@ class _Tiles(NamedTuple):
         return _Tiles(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
 
     def in_groups(self, count: int) -> "_Tiles":
-        """As arrays [n // count, count]."""
+        """Return the fields as arrays [n // count, count]."""
         return _Tiles(*(x.reshape(-1, count) for x in self))
 
 
@@ -113,7 +113,7 @@ class _Running(NamedTuple):
         return cls(jnp.full((b, K, M), _FLOOR), jnp.zeros((b, K, M)), jnp.zeros((b, K, M, D)))
 
     def with_sinks(self, sinks: Float[Array, "H"]) -> "_Running":
-        """As if each query head had seen a key of that score and no value."""
+        """Return the part as if each query head had seen a key of that score and no value."""
         b, K, M = self.maximum.shape
         group = len(sinks) // K
         maximum = jnp.tile(sinks.astype(jnp.float32).reshape(K, group), (b, 1, M // group))
@@ -130,7 +130,7 @@ class _Running(NamedTuple):
         return _Running(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
 
     def update(self, start: Int[Array, ""], part: "_Running") -> "_Running":
-        """With ``part`` in place of what begins at ``start``."""
+        """Return the state with ``part`` at ``start``."""
         return _Running(
             *(lax.dynamic_update_slice_in_dim(x, y, start, axis=0) for x, y in zip(self, part, strict=True))
         )
@@ -156,7 +156,7 @@ class _Context(NamedTuple):
         return self.blocks_per_piece * self.cache.shape[4]
 
     def fold(self, running: _Running, piece: Int[Array, ""], tiles: _Tiles, q: Float[Array, "b K M D"]) -> _Running:
-        """One piece of the walk of ``tiles``, whose queries are ``q``: those of a tile's tokens one after another."""
+        """Fold one piece of the walk of ``tiles``, whose queries are ``q``: a tile's tokens one after another."""
         offsets = jnp.repeat(jnp.arange(QUERY_TILE), q.shape[2] // QUERY_TILE)
         positions = (tiles.first_position[:, None] + offsets)[..., None]
         key_positions = piece * self.piece_tokens + jnp.arange(self.piece_tokens)

@@ -98,7 +98,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubOptions:
-    """What of a repository on the hub is loaded, and where it is kept. None: its main branch, and the hub's cache."""
+    """The revision of a hub repository to load, and its directory. None: its main branch, and the hub's cache."""
 
     revision: str | None = None
     download_dir: Path | None = None

@@ -1,4 +1,4 @@
-"""What a decoder computes, as a frozen description composed of small parts. Host only, no jax.
+"""Describe what a decoder computes, in small frozen parts. Host only, no jax.
 
 A family of models is a reader of config.json that returns such a description (jaxgen/weights/families); one module,
 ``jaxgen.models.decoder``, computes all of them. What differs from layer to layer with equal shapes (window, rotary
@@ -112,7 +112,7 @@ class QueryScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
-    """How a model knows positions: by rotary embedding, by a learned table, or in some layers not at all.
+    """A model's positions: by rotary embedding, by a learned table, or in some layers not at all.
 
     ``ropes``: the kinds of rotary embedding; ``layer_ropes``: the index into them by layer, None for a layer without;
     empty: the first in all layers, or none if there is none. All rotate as many dimensions. ``table_offset``: unused
@@ -137,7 +137,8 @@ class MLPConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
-    """From final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c * tanh(x / c).
+    """The head, from final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c *
+    tanh(x / c).
 
     ``tied``: the embedding's weight is the head's. ``absent``: the model has no head and is for embeddings alone; it is
     ``tied`` then, since the one program has a head.
@@ -206,7 +207,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def score_scale(self) -> float:
-        """What attention scores are multiplied by."""
+        """The factor of attention scores."""
         return self.head_dim**-0.5 if self.attention.scale is None else self.attention.scale
 
     @property

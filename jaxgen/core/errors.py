@@ -59,7 +59,7 @@ class ConfigError(ValueError):
 
 
 class NoRoomError(ConfigError):
-    """What is asked for is valid, and the memory does not hold it."""
+    """A valid request for memory that does not fit."""
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the bits of an engine's answers depend on, and the digest that names it. Host only, no jax."""
+"""Describe all that the bits of an engine's answers depend on, and its digest. Host only, no jax."""
 
 import hashlib
 import json

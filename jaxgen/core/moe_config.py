@@ -1,4 +1,4 @@
-"""What a mixture-of-experts block is made of. Host only, no jax."""
+"""Describe a mixture-of-experts block. Host only, no jax."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -68,7 +68,7 @@ class WeightFormat:
 
     @property
     def title(self) -> str:
-        """What the codes are called by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
+        """The name of the codes by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
         return f"{'fp' if self.floats else 'int'}{self.bits}"
 
     @property

@@ -1,4 +1,4 @@
-"""What latencies a request would have if it came now. Host only, no jax."""
+"""Predicted latencies of a request that would come now. Host only, no jax."""
 
 from dataclasses import dataclass
 

@@ -39,7 +39,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen. Raises RequestRefusedError that names the field if a value is out of range.
+    """The rules by which tokens are chosen. Raises RequestRefusedError that names the field if a value is out of range.
 
     The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,

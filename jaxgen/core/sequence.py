@@ -141,12 +141,12 @@ class Sequence:
 
     @property
     def order_key(self) -> tuple[int, float, int]:
-        """Its place in the order of service, smaller first."""
+        """The place in the order of service, smaller first."""
         return self.level, *self.place
 
     @property
     def num_tokens(self) -> int:
-        """Its tokens, including pending ones."""
+        """Number of tokens, including pending ones."""
         return len(self.tokens) + self.num_pending
 
     @property

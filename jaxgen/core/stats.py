@@ -110,12 +110,12 @@ class Pace(Protocol):
 
     @property
     def longest_full_step(self) -> float:
-        """The same where as many sequences run as a step may have."""
+        """99th percentile of a step's seconds if as many sequences run as a step may have."""
         ...
 
     @property
     def first_token(self) -> float:
-        """To the first token after 1,000 tokens of a prompt, which come after the prompts that wait."""
+        """Seconds to the first token of a prompt of 1,000 tokens, after the prompts that wait."""
         ...
 
 

@@ -52,7 +52,8 @@ class CompiledLayers:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How much of a context comes as inputs. ``prompts``: in steps with longer chunks than decodes; None: ``split``."""
+    """The share of a context that comes as inputs. ``prompts``: in steps with longer chunks than decodes; None:
+    ``split``."""
 
     split: Split
     prompts: Split | None = None

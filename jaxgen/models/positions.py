@@ -1,4 +1,4 @@
-"""What positions do to a layer's attention: rotary angles, the scale of queries, and the window."""
+"""Apply positions to a layer's attention: rotary angles, the scale of queries, and the window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

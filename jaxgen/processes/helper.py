@@ -46,7 +46,7 @@ class Helper:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None: there is none now."""
+        """The process id; None: there is no process now."""
         return None if self._process is None else self._process.pid
 
     def call(self, target: Target, method: str, *arguments: Any, seconds: float, **options: Any) -> Any:

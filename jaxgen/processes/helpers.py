@@ -71,7 +71,8 @@ class Helpers:
         return job.result
 
     def prepare[Result](self, work: Callable[[Helper], Result]) -> "Future[Result]":
-        """As ``submit``, but all other work that has not begun waits until it is done, and finds its process."""
+        """Submit work; unlike with ``submit``, all other work that has not begun waits until it is done, and finds its
+        process."""
         job = _Job(work, 0)
         with self._changed:
             self._first.append(job)

@@ -36,7 +36,7 @@ class DuePrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FillRule:
-    """How long steps may be in which sequences decode and prompts are computed.
+    """Limits of the seconds of steps in which sequences decode and prompts are computed.
 
     - A step takes at most ``stretch`` times its decodes alone. With 6, prompts get 5/6 of the time on any device and
       model. More would bring first tokens forward by little.

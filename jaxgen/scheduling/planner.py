@@ -84,7 +84,7 @@ class StepPlanner:
         return tuple([sequence for sequence in running if sequence not in computed])
 
     def _retire(self) -> None:
-        """What the last plan took to the last token gives back what it holds."""
+        """Free the rows and blocks of sequences that the last plan took to their last token."""
         for sequence in self._exhausted:
             if sequence.status is SequenceStatus.RUNNING:
                 self._queues.leave(sequence, self._queues.running)
@@ -125,8 +125,10 @@ class StepPlanner:
     def _plan_decodes(
         self, room: StepBudget, chunks: list[Chunk], *, background: bool
     ) -> tuple[list[Sequence], list[int]]:
-        """Adds a token of each running sequence of a class that decodes; returns the others that may be computed, and
-        the indices of chunks that forced tokens follow."""
+        """Add a token of each running sequence of a class that decodes.
+
+        Returns the other sequences that may be computed, and the indices of chunks that forced tokens follow.
+        """
         partly_computed: list[Sequence] = []
         followed: list[int] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
@@ -164,7 +166,7 @@ class StepPlanner:
                 chunks[index] = self._count(Chunk(chunk.sequence, chunk.start, chunk.length + more))
 
     def _room(self, online: list[Chunk], *, background: bool) -> StepBudget:
-        """Of a step with these chunks, for one class."""
+        """Return the budget left of a step with these chunks, for one class."""
         budget = left = self._budget - sum([chunk.length for chunk in online])
         running = self._queues.running
         if not background or not running or running[0].request.background:

@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def prefix_hits(self) -> int:
-        """Those of them that were found."""
+        """Tokens of admitted sequences that were found in the prefix cache."""
         return self._counters.prefix_hits
 
     @property
@@ -229,7 +229,7 @@ class Scheduler:
         return reason
 
     def restored(self, restore: Restore, *, whole: bool) -> None:
-        """What a plan's restore brought is in the cache, or, if not ``whole``, will not be: then it is computed."""
+        """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
         sequence = restore.sequence
         if sequence.restore is not restore:
             return  # it lost its blocks meanwhile

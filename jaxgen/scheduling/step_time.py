@@ -43,8 +43,11 @@ NO_DECODES = Decodes()
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """Predicts the seconds of steps: ``wide`` ones of ``token_budget`` tokens, and ``narrow`` ones of up to
-    ``narrow_width`` decodes and nothing else; None where the same program runs both."""
+    """Predicts the seconds of steps.
+
+    ``wide``: of steps of ``token_budget`` tokens. ``narrow``: of steps of up to ``narrow_width`` decodes alone; None:
+    the same program runs both.
+    """
 
     token_budget: int
     wide: LinearCost
@@ -90,7 +93,7 @@ class StepTimeModel:
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left of a step that is being planned: tokens, and seconds."""
+    """The rest of a step that is being planned: tokens, and seconds."""
 
     tokens: int
     longest: int

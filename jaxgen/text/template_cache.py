@@ -1,5 +1,6 @@
-"""Keep what helper processes found out of chat templates, so that a start need not wait for one to start and to import
-transformers (about a second). Host only, no jax."""
+"""Keep the findings of helper processes about chat templates.
+
+So a start need not wait for a process to start and to import transformers (about a second). Host only, no jax."""
 
 import json
 from collections.abc import Callable, Mapping

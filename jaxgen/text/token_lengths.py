@@ -1,4 +1,4 @@
-"""How many characters of a text one token may stand for, so that a text far too long is known without reading it.
+"""Bound the characters of a text that one token may stand for, to refuse a text far too long without reading it.
 
 Normalizers may shorten a text, pre-tokenizers may drop some of it, and unknown characters may become one token
 together. So a tokenizer has a bound only if all its parts are known to keep one. Host only, no jax.

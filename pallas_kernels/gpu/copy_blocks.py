@@ -83,7 +83,7 @@ def _rows(blocks: Float[Array, "n L 2 K B D"]) -> Float[Array, "n R D"]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How blocks of ``rows`` rows of ``width`` elements are cut into pieces, and the grid that copies them."""
+    """The pieces of blocks of ``rows`` rows of ``width`` elements, and the grid that copies them."""
 
     rows: int
     width: int

@@ -79,7 +79,7 @@ def _columns(outputs: int, *, coded: bool) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is static of a call."""
+    """The static part of a call."""
 
     dtype: Any
     inputs: int
@@ -109,7 +109,7 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Of a tile."""
+        """Rows of a tile."""
         return self.row_parts * ROWS
 
     @property
@@ -135,7 +135,7 @@ class Shape:
         return (lax.rem(item, jnp.int32(self.groups)) * COMPUTE + half) * self.columns >= self.outputs
 
     def tile(self, item: Int[Array, ""]) -> Int[Array, ""]:
-        """Where the numbers of an item's tile begin."""
+        """Return where the numbers of an item's tile begin."""
         return lax.div(item, jnp.int32(self.groups)) * FIELDS
 
     def scratch(self, dtype: DTypeLike) -> list[Any]:

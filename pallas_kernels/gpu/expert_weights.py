@@ -45,7 +45,7 @@ def coded_expert_product(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> Float[Array, "S O"]:
-    """As ``plain_codes.plain_expert_product``, with one order of sums for all numbers of rows.
+    """Compute ``plain_codes.plain_expert_product``, with one order of sums for all numbers of rows.
 
     Scales of whole outputs multiply the product; those of groups the codes, rounded to the dtype of x.
     NotImplementedError where ``supports_codes`` says why.

@@ -109,7 +109,7 @@ def partial_recompute(
 
 @dataclass(frozen=True)
 class _Shape:
-    """What is static of a call."""
+    """The static part of a call."""
 
     dtype: Any
     num_slots: int

@@ -27,7 +27,7 @@ more, ``setmaxnreg.inc`` waits forever. tests/aot checks this for every kernel.
 
 
 class Items:
-    """Those of ``count`` items that fall to this CTA: number i of them is item cta + i * num_ctas."""
+    """The items of this CTA among ``count`` items: number i of them is item cta + i * num_ctas."""
 
     def __init__(self, count: Int[Array, ""], num_ctas: int):
         self._cta = lax.axis_index(CTA)
@@ -44,7 +44,7 @@ def repeat(start: Int[Array, ""] | int, end: Int[Array, ""] | int, body: Callabl
 
 
 def copy(source: Ref, destination: Ref) -> None:
-    """From global memory to global memory through registers, on any GPU; a multiple of 128 elements."""
+    """Copy within global memory through registers, on any GPU; a multiple of 128 elements."""
     destination[...] = plgpu.load(source, optimized=False)
 
 

@@ -87,7 +87,7 @@ def _write_through_registers(tokens: Items, sources: tuple[Ref, Ref], write: Wri
 
 
 def _write_in_bulk(tokens: Items, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:
-    """In rounds, because what padding does not store cannot be waited for one by one."""
+    """Write in rounds, because copies that padding leaves out cannot be waited for one by one."""
 
     def load(i: Int[Array, ""], stage: int) -> None:
         for which, source in enumerate(sources):

@@ -41,7 +41,7 @@ class ServedEngine(EngineClient, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a server has ended."""
+    """The way in which a server has ended."""
 
     code: int
     """The process's exit code."""
@@ -183,7 +183,7 @@ async def _drain(
 
 
 async def _hurry(stops: "asyncio.Queue[int]", server: Server) -> None:
-    """At a further signal, wait no longer for callers who have not read all of their answers."""
+    """Stop waiting, at a further signal, for callers who have not read all of their answers."""
     await stops.get()
     server.cut_at = 0.0
 

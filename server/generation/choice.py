@@ -39,7 +39,7 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
 
     @property
     def only_text(self) -> str | None:
-        """Its text, if it has nothing else but token ids; else None."""
+        """The text of a piece with text and token ids alone; else None."""
         if self.finish_reason is not None or self.logprobs is not None or len(self.deltas) != 1:
             return None
         (delta,) = self.deltas

@@ -39,7 +39,7 @@ class Later[Item]:
 
 
 class Room:
-    """How many log-probabilities the choices of a request may keep until they are sent."""
+    """Limit of the log-probabilities that the choices of a request may keep until they are sent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,7 +115,8 @@ class Logprobs(ABC):
 
 
 class LogprobList(Logprobs):
-    """Of text completions: lists of tokens, their log-probabilities, their best alternatives and their offsets.
+    """Log-probabilities of text completions: lists of tokens, their log-probabilities, their best alternatives and
+    their offsets.
 
     A token's own entry is always among its alternatives. Of alternatives with the same text, the best one is listed.
     """
@@ -139,8 +140,8 @@ class LogprobList(Logprobs):
 
 
 class ChatLogprobs(Logprobs):
-    """Of chat completions: each token an object with its text, its bytes, its log-probability and the best
-    alternatives."""
+    """Log-probabilities of chat completions: each token an object with its text, its bytes, its log-probability and the
+    best alternatives."""
 
     def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
         return {"content": Later(taken, self._content), "refusal": None}

@@ -29,7 +29,7 @@ CALLER = "jaxgen.caller"
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a caller gets by the line of its key."""
+    """Rights of a caller, from the line of its key."""
 
     weight: float = 1.0
     operator: bool = False

@@ -32,7 +32,7 @@ def format_of(model: ModelInfo, config: ServerConfig) -> AnswerFormat:
 
 @dataclass(frozen=True)
 class AnswerReading:
-    """How the answers to one prompt are read. ``tools``: the tools that may be called; None: none.
+    """The way to read the answers to one prompt. ``tools``: the tools that may be called; None: none.
 
     ``shown``: texts that stand for tokens that decoding else leaves out. ``include_reasoning``: whether the caller gets
     the reasoning.
@@ -89,7 +89,7 @@ class AnswerReading:
 
     @cached_property
     def _opening(self) -> str:
-        """What the prompt has of the answer's message in harmony: what comes after the last ``<|start|>``."""
+        """The part of the answer's message in harmony that the prompt has: the text after the last ``<|start|>``."""
         tokens, start = self.prompt.tokens, self.tokenizer.added_token(NAMES[0])
         length = sum(1 for _ in takewhile(lambda token: token != start, reversed(tokens)))
         text = self.tokenizer.completion_text(shown=self.shown)

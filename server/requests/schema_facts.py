@@ -38,8 +38,8 @@ class TooMuchWorkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What schemas say of one object: ``keys`` that they name, and the ``places`` of which they have schemas with keys
-    themselves."""
+    """The claims of schemas about one object: ``keys`` that they name, and the ``places`` of which they have schemas
+    with keys themselves."""
 
     keys: Keys = frozenset()
     places: frozenset[str] = frozenset()
@@ -80,7 +80,7 @@ def has_schemas(schema: Schema) -> bool:
 
 
 class Facts:
-    """What there is to know about the schemas within one, which is not changed.
+    """Facts about the schemas within one schema, which is not changed.
 
     Raises NotFollowedError, and TooMuchWorkError: what is asked again is remembered, but callers choose the schemas.
     """
@@ -257,7 +257,7 @@ class Facts:
 
 
 class _Demands:
-    """What a schema itself demands of a value; None: anything."""
+    """The demands of a schema itself on a value; None: any value fits."""
 
     def __init__(self, schema: Schema) -> None:
         schema = schema if isinstance(schema, dict) else {}

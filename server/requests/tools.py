@@ -32,7 +32,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How one request uses tools. ``kind``: how calls are written; None: in channels of harmony.
+    """The tools of one request. ``kind``: how calls are written; None: in channels of harmony.
 
     ``most``: limit on calls in a message; None: no limit. ``grammar``: what calls must be, in llguidance's Lark; None:
     nothing constrains them. ``required``: the answer is calls and nothing else.

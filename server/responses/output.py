@@ -154,7 +154,7 @@ def _copied(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class ItemLogprobs(ChatLogprobs):
-    """As of a chat, with the offsets of the tokens. A special token has no bytes, which are none here, not null."""
+    """Log-probabilities as in a chat, with the offsets of the tokens. A special token has an empty list of bytes."""
 
     @override
     def begins_within(self, length: int) -> bool:

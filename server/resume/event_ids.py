@@ -29,8 +29,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How much of a choice was told: all up to ``whole`` (None: nothing) and the first ``events`` of those made of the
-    tokens after it up to ``next``."""
+    """The part of a choice that was sent.
+
+    It is all up to ``whole`` (None: nothing), and the first ``events`` of the events made of the tokens after it up to
+    ``next``.
+    """
 
     whole: Mark | None = None
     next: int = 0
@@ -57,7 +60,8 @@ class Position:
 
 
 class Told(NamedTuple):
-    """What a caller has of a choice. ``tokens``: its first ones, which need not be computed one by one again."""
+    """The part of a choice that a caller has. ``tokens``: its first ones, which need not be computed one by one
+    again."""
 
     position: Position
     tokens: Sequence[int]
@@ -65,8 +69,8 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """What the id of a caller's last event says. ``number``: of the event; None: it has none. ``usage``: whether that
-    was the usage, after all choices."""
+    """The content of the id of a caller's last event. ``number``: of the event; None: it has none. ``usage``: whether
+    that was the usage, after all choices."""
 
     ticket: Ticket
     positions: tuple[Position, ...]

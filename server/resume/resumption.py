@@ -40,7 +40,7 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What binds the ids of a stream's events to its caller, its body and the engine. ``secret``: the caller's."""
+    """The binding of a stream's event ids to its caller, its body and the engine. ``secret``: the caller's."""
 
     secret: bytes
     digest: str

@@ -23,7 +23,7 @@ LENGTH = 80
 
 
 class Identity(NamedTuple):
-    """What an answer has of chance and of the clock: the random part of its id, its seed, and when it was begun.
+    """The random and timed parts of an answer: the random part of its id, its seed, and when it was begun.
 
     ``seed``: the request's own, or one drawn for it. ``created``: seconds since 1970.
     """

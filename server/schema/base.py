@@ -181,7 +181,7 @@ class StructuredOutputs(Body):
 
 
 class ComputingFields(Body):
-    """What all have that the engine works for. ``user`` only names the caller's end user."""
+    """Fields of every request that the engine computes. ``user`` only names the caller's end user."""
 
     model: str | None = None
     user: str | None = None
@@ -202,7 +202,7 @@ class ResumeFromTokens(Resume):
 
 
 class CallerFields(ComputingFields):
-    """What every request for generated text has."""
+    """Fields of every request for generated text."""
 
     resume: Resume | None = None
     return_event_ids: bool | None = None
@@ -210,7 +210,7 @@ class CallerFields(ComputingFields):
 
 
 class SamplingFields(CallerFields):
-    """What text and chat completions have in common: OpenAI's fields, then fields that others add."""
+    """Common fields of text and chat completions: OpenAI's fields, then fields that others add."""
 
     frequency_penalty: FrequencyPenalty = None
     logit_bias: dict[str, float] | None = None

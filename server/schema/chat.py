@@ -18,14 +18,14 @@ class TextPart(PartOfHistory):
 
 
 class RefusalPart(PartOfHistory):
-    """What a model said instead of an answer."""
+    """A model's refusal instead of an answer."""
 
     type: Literal["refusal"]
     text: str = Field(alias="refusal")
 
 
 class ThoughtPart(PartOfHistory):
-    """What a model thought before an earlier answer. It is left out, as templates leave out what was thought."""
+    """A model's thoughts before an earlier answer. They are left out, as templates leave them out."""
 
     type: Literal["thinking", "redacted_thinking", "reasoning"]
 
@@ -97,7 +97,7 @@ class Message(PartOfHistory):
 
     @property
     def thought(self) -> str:
-        """What the assistant thought before it answered, if it is a text."""
+        """The assistant's thoughts before it answered, if they are a text."""
         given = (self.reasoning_content, self.reasoning)
         return next((text for text in given if isinstance(text, str)), "") if self.role == "assistant" else ""
 

@@ -74,7 +74,7 @@ class AllowedTool(PartOfHistory):
 
 
 class AllowedTools(PartOfHistory):
-    """Of all tools only these may be called."""
+    """The only tools that may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -82,7 +82,7 @@ class AllowedTools(PartOfHistory):
 
 
 class OtherChoice(PartOfHistory):
-    """Of a tool that this server drops; only there to be refused by its type."""
+    """The choice of a tool that this server drops; only there to be refused by its type."""
 
     type: str
 
@@ -106,20 +106,20 @@ ResponseToolChoice = Annotated[
 
 
 class TextFormat(JsonSchema):
-    """As ``response_format`` of a chat, but flat."""
+    """The ``response_format`` of a chat, but flat."""
 
     type: Literal["text", "json_object", "json_schema"]
 
 
 class TextConfig(Body):
-    """How the text is to be."""
+    """The format of the text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(Body):
-    """What is asked of a model that reasons. A summary of no reasoning is none."""
+    """Options of a model that reasons. Without reasoning there is no summary."""
 
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     effort: str | None = None
@@ -148,7 +148,7 @@ Includable = Literal[
 
 
 class ConversationFields(Body):
-    """What the prompt is made of."""
+    """Fields of the prompt."""
 
     chat_template_kwargs: dict[str, Any] | None = None
     conversation: Any = None

@@ -50,7 +50,7 @@ class Packed:
     unread: re.Pattern[str] | None = BESIDE
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         base = stem(name)
         if f"{base}.weight_packed" not in files or files.header(f"{base}.weight_packed").dtype == "U8":
             return None
@@ -62,7 +62,7 @@ class Packed:
         }
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         bits, groups = bits_of(first(headers["codes"].shape, 1), inputs), first(headers["scales"].shape, 1)
         expect("weight_packed", headers["codes"], ("I32",), (outputs, -(-inputs * bits // WORD)))
@@ -78,7 +78,7 @@ class Packed:
         return WeightFormat(bits, group, scale_dtype(headers["scales"].dtype), "zeros" in headers, ordered)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, form = raw.tensors, raw.kept
         outputs, inputs = raw.shape
         zeros = tensors.get("zeros")
@@ -97,7 +97,7 @@ class Int8:
     unread: re.Pattern[str] | None = BESIDE
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         if name not in files or files.header(name).dtype != "I8":
             return None
         zeros = f"{stem(name)}.weight_zero_point"
@@ -105,7 +105,7 @@ class Int8:
         return found | ({"zeros": zeros} if zeros in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         scales = headers["scales"]
         groups = max(1, first(scales.shape, 1))
@@ -116,7 +116,7 @@ class Int8:
         return WeightFormat(8, group_of(groups, inputs, None), scale_dtype(scales.dtype), "zeros" in headers)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, form = raw.tensors, raw.kept
         codes = tensors["codes"].view(np.uint8) ^ np.uint8(form.zero)
         zeros = tensors.get("zeros")

@@ -1,4 +1,4 @@
-"""What an encoding of weights is: how tensors of a checkpoint stand for a matrix. Host only, no jax."""
+"""Define encodings of weights: the tensors of a checkpoint that stand for a matrix. Host only, no jax."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class RawWeight:
 
 
 class Encoding(Protocol):
-    """How weights are stored as other tensors than themselves.
+    """A way to store weights as other tensors than themselves.
 
     ``title``: what people call it, with the bits: int4 (AWQ). ``unread``: names of tensors that may be there too and
     change nothing here. Methods raise ValueError that says what is wrong with the tensors.

@@ -100,7 +100,7 @@ class KVTier:
             self._drop()
 
     def compare(self, key: bytes) -> None:
-        """When this block is computed again and kept, compare it with what the store has."""
+        """Compare this block with the store's once it is computed again and kept."""
         if len(self._to_compare) == MOST_TO_COMPARE:
             self._to_compare.pop()
         self._to_compare.add(key)

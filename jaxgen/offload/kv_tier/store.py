@@ -14,7 +14,7 @@ class ByteStore(Protocol):
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The store's name in logs."""
         ...
 
     def count(self, keys: Sequence[bytes]) -> int:

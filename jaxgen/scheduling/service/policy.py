@@ -144,8 +144,10 @@ class ServicePolicy(Fifo):
     def limit_prompts(
         self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
     ) -> None:
-        """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
-        early may lengthen steps."""
+        """Limit prompts by the inter-token targets of classes.
+
+        If nothing has a target, ``fill`` limits them; prompts that must be early may lengthen steps.
+        """
         begins = self.queues.waiting and self._kv_cache.has_row
         if self.step_time is None or not (prompts or begins or any_forced):
             return

@@ -1,4 +1,4 @@
-"""What a walk over contexts is compiled for, its shared memory, and the items that a CTA takes."""
+"""The configuration of a walk over contexts, its shared memory, and the items that a CTA takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Walk:
 
     @property
     def slices(self) -> int:
-        """Of a head's values: warpgroups that compute the same weights for different values."""
+        """Slices of a head's values: warpgroups that compute the same weights for different values."""
         return value_slices(self.head_dim)
 
     @property

@@ -66,7 +66,7 @@ class Pieces(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Where the packed queries come from, and the outputs of T tokens go."""
+    """Sources of the packed queries, and places of the outputs of T tokens."""
 
     token: Int[Array, "P"]
     query_head: Int[Array, "P"]
@@ -149,13 +149,13 @@ def make_batch(
 
 
 def piece_capacity(num_blocks: int, block_size: int, max_rows: int) -> int:
-    """As many pieces as contexts can have that share no block: what a step keeps of pieces is bounded by this."""
+    """Return the most pieces of contexts that share no block, which bounds the pieces that a step keeps."""
     return num_blocks * block_size // PIECE_TOKENS + max_rows
 
 
 def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: int | None, capacity: int) -> Pieces:
-    """One item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity`` (contexts
-    that share many blocks) are left to ``make_tiles``, which gives the same bits."""
+    """Make one item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity``
+    (contexts that share many blocks) are left to ``make_tiles``, which gives the same bits."""
     R = len(batch.lengths)
     position = batch.context_lens - 1
     first = first_seen_tile(position, window) // PIECE_TILES
@@ -177,7 +177,7 @@ def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: i
 def make_tiles(
     batch: Batch, first_row: Int[Array, ""], T: int, group: int, window: int | None, tile_rows: int
 ) -> Items:
-    """One item for each tile of the rows from ``first_row``; it walks the whole context."""
+    """Make one item for each tile of the rows from ``first_row``; it walks the whole context."""
     R = len(batch.lengths)
     packed = batch.lengths * group
     counts = jnp.where(jnp.arange(R) >= first_row, (packed + tile_rows - 1) // tile_rows, 0)

@@ -47,7 +47,7 @@ def scratch(walk: Walk) -> dict[str, Any]:
 
 
 def run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
-    """What a CTA does."""
+    """Run a CTA."""
     items, tiles = for_each_item(walk, refs, partial(_attend, walk, refs, shared))
     if walk.bulk:
         pl.when(items > 0)(lambda: plgpu.barrier_wait(shared["q_consumed"]))
@@ -82,7 +82,7 @@ def _attend(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar,
 def _fold(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: Item, tile: Scalar, carry: tuple[Part, Scalar]
 ) -> tuple[Part, Scalar]:
-    """One KV tile more."""
+    """Fold one more KV tile into the result."""
     part, walked = carry
     stage = lax.rem(walked, STAGES)
     if walk.bulk:

@@ -25,7 +25,8 @@ Array = Any
 
 
 class Part(NamedTuple):
-    """What some keys give: queries' maxima and sums of weights [n], weighted sums of values [n, D] (or all [n])."""
+    """The contribution of some keys: queries' maxima and sums of weights [n], weighted sums of values [n, D] (or all
+    [n])."""
 
     maximum: Array
     total: Array
@@ -45,7 +46,7 @@ def power_of_two(exponents: Array) -> Array:
 
 
 def along_rows(factor: Array, shape: tuple[int, ...]) -> Array:
-    """One factor for each row of ``shape``."""
+    """Broadcast one factor for each row to ``shape``."""
     return factor if factor.shape == shape else lax.broadcast_in_dim(factor, shape, (0,))
 
 

@@ -1,4 +1,4 @@
-"""What a walk computes of each tile of keys and values, and in which order: the same on every GPU."""
+"""Compute with each tile of keys and values in a walk, in the same order on every GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +89,7 @@ def _seen(walk: Walk, origin: Scalar, tile: Scalar) -> Any:
 
 
 def _nothing(walk: Walk) -> Part:
-    """Of no keys."""
+    """Return the part of no keys."""
     shape, rows = (WARPGROUP_ROWS, walk.slice_dim), walk.layout.reduce(1)
     return Part(
         plgpu.layout_cast(jnp.full(shape[:1], FLOOR, jnp.float32), rows),
@@ -99,7 +99,7 @@ def _nothing(walk: Walk) -> Part:
 
 
 def _beginning(walk: Walk, refs: dict[str, Ref], rows: Scalar, item: Item) -> Part:
-    """Of no keys, or of each query head's sink."""
+    """Return the part of no keys, or of each query head's sink."""
     nothing = _nothing(walk)
     if "sinks" not in refs:
         return nothing

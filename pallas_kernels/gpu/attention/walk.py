@@ -97,7 +97,7 @@ def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
 def _attend(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: Item, walked: Scalar
 ) -> Scalar:
-    """One warpgroup's share of an item."""
+    """Compute one warpgroup's share of an item."""
     slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
     q = shared["q"].at[slot, rows]
     fold = partial(_fold, walk, shared, group, q, item.origin + rows * WARPGROUP_ROWS)
@@ -120,7 +120,7 @@ def _fold(
     tile: Scalar,
     carry: tuple[Part, Scalar],
 ) -> tuple[Part, Scalar]:
-    """One KV tile more."""
+    """Fold one more KV tile into the result."""
     part, walked = carry
     stage = lax.rem(walked, walk.stages)
     k, v = shared["k"].at[stage], shared["v"].at[stage, lax.rem(group, walk.slices)]
@@ -139,7 +139,7 @@ def await_tile(full: Ref) -> None:
 
 
 def _products(walk: Walk, q: Ref, k: Ref) -> Any:
-    """Of a warpgroup's queries and a tile of keys."""
+    """Return the products of a warpgroup's queries and a tile of keys."""
     _show(walk, q, k)
 
     def product(accumulator: Ref) -> Any:
@@ -212,6 +212,6 @@ def _store_piece(
 
 
 def _columns(walk: Walk, group: Scalar) -> Any:
-    """Of a head's output, a warpgroup's."""
+    """Return the columns of a head's output that a warpgroup computes."""
     first = lax.rem(group, walk.slices) * walk.slice_dim
     return pl.ds(pl.multiple_of(first, walk.slice_dim), walk.slice_dim)
