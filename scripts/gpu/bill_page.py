@@ -107,7 +107,7 @@ def rates_of(measured: Mapping[str, Any]) -> dict[str, Rates]:
 
 @dataclass(frozen=True)
 class Bill:
-    """The kernels of a step with one layer, and those that a further one adds."""
+    """The kernels of a step with one layer, and the kernels that a further one adds."""
 
     layers: int
     few: tuple[Kernel, ...]
@@ -119,7 +119,7 @@ class Bill:
         return cls(about["layers"], few, layer)
 
     def of(self, layers: int) -> list[Kernel]:
-        """Return the kernels of a step of so many layers, one at least."""
+        """Return the kernels of a step of ``layers`` layers, at least one."""
         more = (replace(one, launches=one.launches * (layers - 1)) for one in self.layer)
         return [one for one in (*self.few, *more) if one.launches]
 

@@ -258,7 +258,7 @@ def _loads(servers: list[Line]) -> list[Cell]:
 
 
 def values(lines: Iterable[Line], name: str) -> list[Any]:
-    """Those that occur, in the order in which they first do."""
+    """Return the different values, in the order in which they first occur."""
     return list(dict.fromkeys(line[name] for line in lines))
 
 
