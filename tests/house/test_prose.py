@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 MEAN_WORDS = 14.0
 LONG = 30
 SHARE_OF_LONG = 0.05
-RECORDS = ("2026-11-26-performance.md", "2026-11-26-quantization.md")
+RECORDS = ("2026-11-26-performance.md",)
 """Reports of one day in the words of that day."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
