@@ -14,8 +14,6 @@ from tests.support.paths import ROOT
 MEAN_WORDS = 14.0
 LONG = 30
 SHARE_OF_LONG = 0.05
-RECORDS = ("2026-11-26-performance.md",)
-"""Reports of one day in the words of that day."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in (
@@ -24,9 +22,8 @@ PAGES = sorted(
         "docs/**/*.md",
     )
     for path in ROOT.glob(pattern)
-    if path.name not in RECORDS
 )
-"""All pages except these records and a text that tests/real reads."""
+"""All pages except a text that tests/real reads."""
 
 BETTER = {
     r"\bso many\b": "the number, or 'N'",
