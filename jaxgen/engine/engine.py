@@ -96,7 +96,7 @@ class Engine:
         self.identity = identity
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._jumps = jumps
+        self._most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
         self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
@@ -342,7 +342,7 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        forced, ends = follow_constraints(outcomes, self._scheduler, jumps=self._jumps)
+        forced, ends = follow_constraints(outcomes, self._scheduler, most_forced=self._most_forced)
         outcomes += forced
         self._meter.counters.generation_tokens += len(forced)
         if self._block_events is not None:

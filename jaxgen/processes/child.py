@@ -37,7 +37,8 @@ _LONGEST_RECORD = 2**14
 
 def main(descriptor: int) -> None:
     """Serve the requests that come through a socket until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the parent drains, then closes the socket
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_serve, args=(socket.socket(fileno=descriptor),))
     thread.start()

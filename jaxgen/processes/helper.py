@@ -56,6 +56,8 @@ class Helper:
         Raises TimeoutError and MemoryError at the limits, which mostly end the process; RequestRefusedError as the
         method does; and RuntimeError with the words of any other error of it.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # somebody ended it while it had no work
         if target not in self._made:
             self._make(target)
         return self._ask(("call", self._made[target], method, arguments, options, (seconds, self._memory)), seconds)

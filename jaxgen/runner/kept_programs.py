@@ -202,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
         return self._client if kind == "client" else self._program(name)
 
     def _program(self, name: str) -> Any:
-        devices = xla_client.DeviceList(tuple(self._devices.values()))
+        devices = xla_client.DeviceList((jax.devices()[0],))  # the one that steps are compiled for
         executable, _ = jax_internals.get_executable_and_time(name, None, self._client, devices)
         if executable is None:
             raise _UnknownProgramError(f"{name} is not in JAX's cache")

@@ -1,9 +1,10 @@
 """Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
 
 1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
-   Forced tokens of a grammar follow their decode in the same chunk, before prompts, if there is room. A step that would
-   be narrow gets them only if they at least double its tokens.
 2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
+   Forced tokens of a grammar get what prompts leave, each run in the chunk of its decode. So nobody waits for them, and
+   without room they go on by one token a step. A step that would be narrow gets them only if they at least double its
+   tokens.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
    it may preempt, and none of these is admitted before it.
    The first sequence of a tenant without a row goes before all others, and takes the room of a tenant that has several
@@ -99,12 +100,25 @@ class StepPlanner:
         partly_computed, followed = self._plan_decodes(room, chunks, background=background)
         if not background:
             self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(followed))
-        begins = self._kv_cache.has_row and self._queues.any_waits(background=background)
-        self._lengthen(followed, room, chunks, beside_prompts=bool(partly_computed) or begins)
-        if self._most_prompt_tokens is not None:
-            room.tokens = min(room.tokens, self._most_prompt_tokens)
-        if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
-            return []
+        admitted: list[Sequence] = []
+        if not room.is_full and (partly_computed or self._queues.any_waits(background=background)):
+            admitted = self._plan_prompts(first, partly_computed, room, chunks, background=background)
+        self._lengthen(followed, room, chunks)
+        return admitted
+
+    def _plan_prompts(
+        self,
+        first: list[Sequence],
+        partly_computed: list[Sequence],
+        room: StepBudget,
+        chunks: list[Chunk],
+        *,
+        background: bool,
+    ) -> list[Sequence]:
+        """Add chunks of prompts; return the sequences admitted. ``first``: those admitted before all others."""
+        most = room.tokens if self._most_prompt_tokens is None else min(room.tokens, self._most_prompt_tokens)
+        kept = room.tokens - most
+        room.tokens = most
         admission = self._admission()
         for sequence in first:
             if not room.is_full and not admission.closed and admission.admit(sequence, owed=True):
@@ -120,6 +134,7 @@ class StepPlanner:
                 left -= runs
                 if runs or (not admission.closed and admission.admit(sequence)):
                     self._plan_prompt(sequence, room, chunks)
+        room.tokens += kept
         return admission.admitted
 
     def _plan_decodes(
@@ -149,9 +164,9 @@ class StepPlanner:
                     followed.append(len(chunks) - 1)
         return [sequence for sequence in partly_computed if sequence.row is not None], followed
 
-    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
-        """Add forced tokens to the decodes of these indices. ``beside_prompts``: the step may have prompts too."""
-        if followed and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
+    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
+        """Add forced tokens to the decodes of these indices."""
+        if followed and self._narrow and all(chunk.length == 1 for chunk in chunks):
             forced = sum([chunks[index].sequence.num_uncomputed for index in followed])
             if forced < len(chunks):
                 return
