@@ -76,15 +76,17 @@ class DecoderNames:
         return found
 
     def _attention(self, config: DecoderConfig) -> list[Parameter]:
-        about, width = config.attention, config.hidden_size
+        options, width = config.attention, config.hidden_size
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         rows = (heads, kv_heads, kv_heads) if len(self.qkv) == 3 else (heads + 2 * kv_heads,)
-        found = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, about.qkv_bias)
-        found += self._stacked(config, "attn.out", {self.out: width}, heads, about.out_bias)
-        if about.qk_norm is not None:
-            found += self._qk_norm(config, "q_norm", self.q_norm, about.qk_norm, self.qkv[0], config.num_heads)
-            found += self._qk_norm(config, "k_norm", self.k_norm, about.qk_norm, self.qkv[-2:][0], config.num_kv_heads)
-        if about.sinks:
+        found = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, options.qkv_bias)
+        found += self._stacked(config, "attn.out", {self.out: width}, heads, options.out_bias)
+        if options.qk_norm is not None:
+            found += self._qk_norm(config, "q_norm", self.q_norm, options.qk_norm, self.qkv[0], config.num_heads)
+            found += self._qk_norm(
+                config, "k_norm", self.k_norm, options.qk_norm, self.qkv[-2:][0], config.num_kv_heads
+            )
+        if options.sinks:
             source = Source(f"{self.layer}.{self.sinks}", (config.num_heads,))
             found.append(Parameter("layers.attn.sinks", (source,), config.num_layers, dtype="float32"))
         return found
@@ -93,10 +95,10 @@ class DecoderNames:
         self, config: DecoderConfig, path: str, name: str, norm: NormConfig, module: str, heads: int
     ) -> list[Parameter]:
         """Return the norm of queries or keys, whose weight has the order of the rows that ``module`` gives them."""
-        about, in_order = config.attention, len(self.qkv) == 3 and module in self.rows
-        size = config.head_dim * (heads if about.qk_norm_rows else 1)
+        options, in_order = config.attention, len(self.qkv) == 3 and module in self.rows
+        size = config.head_dim * (heads if options.qk_norm_rows else 1)
         order = self.rows[module](config)[:size] if in_order else None  # that of the first head is that of all
-        if not about.qk_norm_heads:
+        if not options.qk_norm_heads:
             return self._layer_norm(config, f"attn.{path}", name, norm, size, order)
         # a tensor for each head, as for each expert, or one for all
         shape = (size,) if "{head}" in name else (heads, size)
@@ -106,15 +108,15 @@ class DecoderNames:
         return [Parameter(f"layers.attn.{path}.weight", (weight,), config.num_layers, heads, self.norm_plus, dtype)]
 
     def _mlp(self, config: DecoderConfig) -> list[Parameter]:
-        about, width, inner = config.mlp, config.hidden_size, config.intermediate_size
+        options, width, inner = config.mlp, config.hidden_size, config.intermediate_size
         if config.moe is not None:
             return [*self._router(config, config.moe), *self.experts(config, config.moe)]
-        if about.gated:
+        if options.gated:
             each = 2 * inner // len(self.gate_up)
-            found = self._stacked(config, "mlp.gate_up", dict.fromkeys(self.gate_up, each), width, about.up_bias)
+            found = self._stacked(config, "mlp.gate_up", dict.fromkeys(self.gate_up, each), width, options.up_bias)
         else:
-            found = self._stacked(config, "mlp.up", {self.up: inner}, width, about.up_bias)
-        return found + self._stacked(config, "mlp.down", {self.down: width}, inner, about.down_bias)
+            found = self._stacked(config, "mlp.up", {self.up: inner}, width, options.up_bias)
+        return found + self._stacked(config, "mlp.down", {self.down: width}, inner, options.down_bias)
 
     def _router(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
         width, inner = config.hidden_size, moe.shared_inner

@@ -50,8 +50,8 @@ def kept_conversion(
     places = [part.resolve() for part in parts_of_file(file)]
     sums = [file_checksums(one.parent, [one.name], caches.checksums, progress=progress)[one.name] for one in places]
     name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
-    about = {"format": FORMAT, "sha256": sums, "quantization": quantization}
-    directory = caches.converted / f"{name}-{digest_of(about)}"
+    key = {"format": FORMAT, "sha256": sums, "quantization": quantization}
+    directory = caches.converted / f"{name}-{digest_of(key)}"
     if not is_whole(directory, caches.checksums):
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
         _convert_aside(file, directory, caches.checksums, quantization, progress)

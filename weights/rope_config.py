@@ -88,11 +88,11 @@ def read_rope(
     base = rope.positive("rope_theta", theta)
     name_of_type = "rope_type" if "rope_type" in merged else "type"
     try:
-        about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+        values = _KINDS[kind](rope, fields, max_position, rotary_dim)
     except ArithmeticError as error:
         raise rope.error(name_of_type, f"{kind!r} cannot be computed with these numbers: {error}") from error
     for name, key in (("factor", "factor"), (_ORIGINAL, "original_max_position")):
-        if about.get(key, 1) > _MOST[key]:
+        if values.get(key, 1) > _MOST[key]:
             raise rope.error(name, f"must be at most {_MOST[key]}")
     _warn_of_unused(rope, kind)
     rope.ignore(*_TYPES, *_OF_ANY, *_OF_IMAGES, _ORIGINAL)
@@ -102,7 +102,7 @@ def read_rope(
         theta=base,
         kind=kind,
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
-        **about,
+        **values,
     )
 
 

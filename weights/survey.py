@@ -56,7 +56,9 @@ class Survey:
 
 def served_architectures() -> dict[str, list[str]]:
     """Return the values of ``architectures`` in config.json that are supported, by family."""
-    around = {name: [one for one, about in WRAPPERS.items() if about.text in FAMILIES[name].read] for name in FAMILIES}
+    around = {
+        name: [one for one, wrapper in WRAPPERS.items() if wrapper.text in FAMILIES[name].read] for name in FAMILIES
+    }
     return {name: [*family.read, *around[name]] for name, family in FAMILIES.items()}
 
 

@@ -1,6 +1,6 @@
 """Find the cached block that begins with the next tokens of a sequence. Host only, no jax."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from itertools import islice
 
 from jaxgen.cache.block_pool import BlockPool
@@ -35,7 +35,7 @@ class BlockBeginnings:
                 self._before[key] = before
         self._added.clear()
 
-    def longest(self, before: bytes, tokens: Several[int]) -> tuple[bytes | None, int]:
+    def longest(self, before: bytes, tokens: abc.Sequence[int]) -> tuple[bytes | None, int]:
         """Return the key of the block after ``before`` that has most of ``tokens`` in common, and how many."""
         best, most = None, 0
         after = self._after.get(before, {})
@@ -64,7 +64,7 @@ class BlockBeginnings:
         self._added.clear()
 
 
-def _num_common(one: Several[int], other: Several[int]) -> int:
+def _num_common(one: abc.Sequence[int], other: abc.Sequence[int]) -> int:
     """Return how many first tokens are equal."""
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:

@@ -1,7 +1,7 @@
 """Note down which contents blocks of the device come to hold and give up, for indexes kept elsewhere. Host only, no
 jax."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxgen.core.stats import KVEventStats
@@ -36,7 +36,7 @@ type BlockEvent = Stored | Removed | Cleared
 class BlockEventSink(Protocol):
     """Takes events of blocks in their order. ``jaxgen.kv_events`` implements it."""
 
-    def publish(self, events: Several[BlockEvent]) -> None:
+    def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         """Take events and return at once."""
         ...
 

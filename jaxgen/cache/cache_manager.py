@@ -1,6 +1,6 @@
 """Give sequences rows and blocks of the device, and take them back. Host only, no jax."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 
 from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog
@@ -59,7 +59,7 @@ class KVCacheManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def num_growing(self, running: Several[Sequence]) -> int:
+    def num_growing(self, running: abc.Sequence[Sequence]) -> int:
         """Return how many running sequences may still need more blocks."""
         return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
 
@@ -67,7 +67,7 @@ class KVCacheManager:
         """Whether a sequence may need more blocks than it is admitted with."""
         return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
 
-    def blocks_taken(self, coming: Several[Sequence]) -> int:
+    def blocks_taken(self, coming: abc.Sequence[Sequence]) -> int:
         """Return how many free blocks these waiting sequences take together if they begin now.
 
         A block that the prefix cache has costs nothing if a running sequence owns it. If nobody does, it is taken once,
@@ -80,7 +80,9 @@ class KVCacheManager:
             unowned.update([block for block in found if self.pool.num_owners(block) == 0])
         return new + len(unowned)
 
-    def has_room(self, coming: Several[Sequence], running: Several[Sequence], leaving: Several[Sequence] = ()) -> bool:
+    def has_room(
+        self, coming: abc.Sequence[Sequence], running: abc.Sequence[Sequence], leaving: abc.Sequence[Sequence] = ()
+    ) -> bool:
         """Whether waiting sequences would find rows and blocks after the next step.
 
         Running sequences first get the blocks of their next token. Each sequence that may grow after that gets one
@@ -210,7 +212,7 @@ class KVCacheManager:
     def skip_restored(self, sequence: Sequence) -> None:
         """Count restored tokens as computed once everything before them is."""
         restore = sequence.restore
-        if restore is None or not restore.landed or not sequence.waits_for_host:
+        if restore is None or not restore.arrived or not sequence.waits_for_host:
             return
         sequence.num_computed, sequence.restore = restore.end, None
         self.prefixes.register(sequence)

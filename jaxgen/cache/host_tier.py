@@ -1,6 +1,6 @@
 """The interfaces of a host memory tier behind the KV cache, and of what fetches blocks into it. Host only, no jax."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from typing import Protocol
 
 from jaxgen.cache.block_pool import PoolWatcher
@@ -11,7 +11,7 @@ from jaxgen.core.step_plan import Save
 class Fetcher(Protocol):
     """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.kv_tier`` implements it."""
 
-    def fetch(self, sequence: Sequence, start: int, keys: Several[bytes], num_waiting: int) -> Fetch | None:
+    def fetch(self, sequence: Sequence, start: int, keys: abc.Sequence[bytes], num_waiting: int) -> Fetch | None:
         """Begin to fetch the blocks of ``keys``, at least one, for a waiting sequence, if that pays.
 
         They follow its first ``start`` tokens. Returns another sequence's fetch that brings the first of them, and

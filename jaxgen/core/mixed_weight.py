@@ -104,10 +104,10 @@ class MixedFormat:
     def arrays(self, shape: Shape) -> dict[str, tuple[Shape, np.dtype[np.generic]]]:
         """See ``WeightFormat.arrays``; behind the numbers of kind and part: 0.1.codes."""
         return {
-            f"{number}.{part}.{name}": about
+            f"{number}.{part}.{name}": weight_format
             for number, kind in enumerate(self.shapes(shape))
             for part, (form, size) in enumerate(kind)
-            for name, about in form.arrays(size).items()
+            for name, weight_format in form.arrays(size).items()
         }
 
 

@@ -238,7 +238,7 @@ class Restore:
     """Predicted seconds for recomputing and copying together."""
     num_projected: int = field(default=0)
     """How many of the first blocks arrive as layer inputs and are projected; the others arrive as K and V."""
-    landed: bool = field(default=False)
+    arrived: bool = field(default=False)
     """Whether all blocks are in the cache."""
     cancelled: bool = field(default=False)
     """Whether the blocks no longer belong to the sequence, so that they must not be written."""

@@ -8,7 +8,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.finite import EMBEDDING
 from jaxgen.runner.interface import Runner
-from jaxgen.runner.timing import made_up_sequence
+from jaxgen.runner.timing import dummy_sequence
 from jaxgen.scheduling.scheduler import Scheduler
 
 
@@ -39,5 +39,5 @@ def _plan(model: ModelConfig, config: EngineConfig) -> StepPlan:
     length = min(config.scheduler.token_budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
     prompt = tuple(np.linspace(0, model.vocab_size - 1, length).astype(int).tolist())
     scheduler = Scheduler(config.scheduler, config.cache)
-    scheduler.add(made_up_sequence(0, prompt, SamplingParams(max_tokens=1, temperature=0.0, logprobs=1)))
+    scheduler.add(dummy_sequence(0, prompt, SamplingParams(max_tokens=1, temperature=0.0, logprobs=1)))
     return scheduler.schedule()

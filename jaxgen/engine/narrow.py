@@ -13,7 +13,7 @@ from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
-from jaxgen.runner.timing import made_up_sequence, time_step
+from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -79,9 +79,7 @@ def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
         logprobs=MAX_LOGPROBS,
     )
     return [
-        made_up_sequence(
-            row, tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))), params
-        )
+        dummy_sequence(row, tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))), params)
         for row in range(rows)
     ]
 

@@ -10,7 +10,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.interface import Runner
-from jaxgen.runner.timing import made_up_sequence, time_step
+from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -77,7 +77,7 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
     for row in range(count):
         prompt = tuple(generator.choices(range(2), k=length))
-        scheduler.add(made_up_sequence(row, prompt, params))
+        scheduler.add(dummy_sequence(row, prompt, params))
     return scheduler.schedule()
 
 
@@ -87,7 +87,7 @@ def _deep(config: EngineConfig, count: int) -> StepPlan:
     length = min(DEEP_TOKENS, config.scheduler.max_model_len - 1, config.cache.num_slots)
     blocks = range(-(-length // config.cache.block_size))
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-    sequence = made_up_sequence(0, (0,) * length, params, blocks=blocks)
+    sequence = dummy_sequence(0, (0,) * length, params, blocks=blocks)
     return StepPlan((Chunk(sequence, length - count, count),), (sequence,))
 
 

@@ -4,8 +4,7 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence as Several
+from collections import abc, deque
 from contextlib import suppress
 from typing import Any
 
@@ -36,7 +35,7 @@ class ZmqPublisher:
         """Raises ConfigError that names an endpoint that cannot be used."""
         self._config = config
         self._topic = config.topic.encode()
-        self._queue: deque[tuple[int, float, Several[BlockEvent]]] = deque()
+        self._queue: deque[tuple[int, float, abc.Sequence[BlockEvent]]] = deque()
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
         self._next = 0
         self._dropped = 0
@@ -57,7 +56,7 @@ class ZmqPublisher:
         self._thread.start()
         self.publish([Cleared()])
 
-    def publish(self, events: Several[BlockEvent]) -> None:
+    def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         """Queue a batch. One that finds the queue full is dropped, and its number with it, so that it is missed."""
         number, self._next = self._next, self._next + 1
         if len(self._queue) >= self._config.max_queue_size:

@@ -1,7 +1,7 @@
 """Encode events of blocks as vLLM does since June 2026: an array of time, events and rank; each event a map."""
 
+from collections import abc
 from collections.abc import Iterator
-from collections.abc import Sequence as Several
 from typing import Any
 
 import msgpack
@@ -13,7 +13,7 @@ MEDIUM = "GPU"
 HASH_BYTES = 8
 
 
-def encode(events: Several[BlockEvent], now: float) -> bytes:
+def encode(events: abc.Sequence[BlockEvent], now: float) -> bytes:
     """Return the payload of one batch. ``now``: seconds since 1970."""
     packed: bytes = msgpack.packb([now, list(_maps(events)), 0])
     return packed
@@ -24,7 +24,7 @@ def block_hash(key: bytes) -> int:
     return int.from_bytes(key[-HASH_BYTES:], "big")
 
 
-def _maps(events: Several[BlockEvent]) -> Iterator[dict[str, Any]]:
+def _maps(events: abc.Sequence[BlockEvent]) -> Iterator[dict[str, Any]]:
     """Yield maps, one for blocks that follow each other and one for blocks removed together."""
     open_map: dict[str, Any] | None = None
     last: bytes | None = None

@@ -11,7 +11,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
 from jaxgen.runner.step import StepOutput
-from jaxgen.runner.timing import made_up_sequence
+from jaxgen.runner.timing import dummy_sequence
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def run_in_turn(device: LayerwiseRunner, plan: StepPlan, *, again: bool = False)
         began = time.perf_counter()
         incoming = device.ask(step, layer)
         device.stream.wait(incoming)
-        landed = time.perf_counter()
+        arrived = time.perf_counter()
         device.compute(step, layer, incoming)
         step.x.block_until_ready()
-        waited, computing = waited + landed - began, computing + time.perf_counter() - landed
+        waited, computing = waited + arrived - began, computing + time.perf_counter() - arrived
     output = device.end(step)
     output.tokens.block_until_ready()
     other = time.perf_counter() - started - waited - computing
@@ -85,4 +85,4 @@ def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Seque
     prompt = (0,) * (blocks * size + length)
     each = blocks + -(-length // size)
     params = SamplingParams(max_tokens=1, temperature=0.0)
-    return made_up_sequence(row, prompt, params, blocks=range(row * each, (row + 1) * each))
+    return dummy_sequence(row, prompt, params, blocks=range(row * each, (row + 1) * each))

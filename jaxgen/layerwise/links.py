@@ -16,11 +16,11 @@ class Links:
     """A link in each direction, and the seconds in which the device was idle because it waited for a copy."""
 
     def __init__(self) -> None:
-        self.landed = threading.Condition()
+        self.arrived = threading.Condition()
         here = jax.devices()[0]
         to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
-        self.down = Link("layers-down", lambda x: jax.device_put(x, to_host), self.landed)
-        self.up = Link("layers-up", lambda x: jax.device_put(x, to_device), self.landed)
+        self.down = Link("layers-down", lambda x: jax.device_put(x, to_host), self.arrived)
+        self.up = Link("layers-up", lambda x: jax.device_put(x, to_device), self.arrived)
         self.idle_seconds = 0.0
         """Seconds in which all dispatched programs were done and a copy was waited for."""
         self.dispatched: Any = ()
@@ -28,9 +28,9 @@ class Links:
 
     def wait(self, transfer: Transfer) -> Any:
         """Wait for a transfer and return its copies. Raises what a copy raised."""
-        with self.landed:
+        with self.arrived:
             while not transfer.done:
-                self.landed.wait()
+                self.arrived.wait()
         if transfer.error is not None:
             raise transfer.error
         return transfer.pieces

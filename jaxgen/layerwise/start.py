@@ -15,7 +15,7 @@ from jaxgen.layerwise.meter import StreamMeter
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from jaxgen.offload.restore_plan import ContextCost
-from jaxgen.runner.timing import made_up_sequence
+from jaxgen.runner.timing import dummy_sequence
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def _projection_is_exact(device: LayerwiseRunner, model: ModelConfig, config: En
     length = min(max(CHECKED_TOKENS, size), longest)
     draw = random.Random(0)
     prompt = tuple(draw.choices(range(model.vocab_size), k=length))
-    sequence = made_up_sequence(0, prompt, SamplingParams(max_tokens=1), blocks=range(-(-length // size)))
+    sequence = dummy_sequence(0, prompt, SamplingParams(max_tokens=1), blocks=range(-(-length // size)))
     for start in range(0, length, budget):
         chunk = Chunk(sequence, start, min(budget, length - start))
         device.run(StepPlan((chunk,), () if start else (sequence,)))

@@ -73,25 +73,25 @@ class Attention(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, stack: Shape):
         self.config = config
-        about, dtype = config.attention, config.dtype
+        options, dtype = config.attention, config.dtype
         heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
         size = config.hidden_size
         self.qkv = Linear(
-            size, (heads + 2 * kv_heads) * width, bias=about.qkv_bias, dtype=dtype, rngs=rngs, stack=stack
+            size, (heads + 2 * kv_heads) * width, bias=options.qkv_bias, dtype=dtype, rngs=rngs, stack=stack
         )
-        self.out = Linear(heads * width, size, bias=about.out_bias, dtype=dtype, rngs=rngs, stack=stack)
+        self.out = Linear(heads * width, size, bias=options.out_bias, dtype=dtype, rngs=rngs, stack=stack)
         self.q_norm = self._make_norm(heads, stack)
         self.k_norm = self._make_norm(kv_heads, stack)
-        self.sinks = nnx.Param(jnp.zeros((*stack, heads), jnp.float32)) if about.sinks else None
+        self.sinks = nnx.Param(jnp.zeros((*stack, heads), jnp.float32)) if options.sinks else None
 
     def _make_norm(self, heads: int, stack: Shape) -> Norm | None:
-        about, width = self.config.attention, self.config.head_dim
-        if about.qk_norm is None:
+        options, width = self.config.attention, self.config.head_dim
+        if options.qk_norm is None:
             return None
-        if about.qk_norm_heads:
-            return HeadNorm(about.qk_norm, heads, width, dtype=self.config.dtype, stack=stack)
+        if options.qk_norm_heads:
+            return HeadNorm(options.qk_norm, heads, width, dtype=self.config.dtype, stack=stack)
         return make_norm(
-            about.qk_norm, heads * width if about.qk_norm_rows else width, dtype=self.config.dtype, stack=stack
+            options.qk_norm, heads * width if options.qk_norm_rows else width, dtype=self.config.dtype, stack=stack
         )
 
     def __call__(

@@ -160,8 +160,8 @@ class Decoder(nnx.Module):
 
     def logits(self, products: Float[Array, "n V"]) -> Float[Array, "n V"]:
         """Return the logits of the head's products: with its bias, its scale and its soft cap."""
-        about = self.config.head
+        options = self.config.head
         logits = self._head.biased(products)
-        if about.scale != 1.0:
-            logits = logits * about.scale
-        return logits if about.soft_cap is None else about.soft_cap * jnp.tanh(logits / about.soft_cap)
+        if options.scale != 1.0:
+            logits = logits * options.scale
+        return logits if options.soft_cap is None else options.soft_cap * jnp.tanh(logits / options.soft_cap)

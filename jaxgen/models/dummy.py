@@ -29,7 +29,7 @@ def dummy_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     Largest first: a stack of layers is in memory twice while its layers are taken apart.
     """
     place, formats = placing(config, kernels), placed_formats(config, kernels)
-    shapes = {path: about.shape for path, about in abstract_params(config).items()}
+    shapes = {path: leaf.shape for path, leaf in abstract_params(config).items()}
     made: PackedParams = {}
     for path in sorted(shapes, key=lambda path: (-prod(shapes[path]), path)):
         form = formats.get(path)

@@ -27,11 +27,13 @@ class MixedCodes(NamedTuple):
     kinds: tuple[tuple[Codes, ...], ...]
 
 
-def map_parts(make: Callable[[Shape, WeightFormat], Codes], shape: Shape, about: AnyFormat) -> Codes | MixedCodes:
+def map_parts(
+    make: Callable[[Shape, WeightFormat], Codes], shape: Shape, weight_format: AnyFormat
+) -> Codes | MixedCodes:
     """Return what ``make`` gives for a weight [*stack, out, in], or for the parts of one in several formats."""
-    if not isinstance(about, MixedFormat):
-        return make(shape, about)
-    return MixedCodes(tuple(tuple(make(size, form) for form, size in kind) for kind in about.shapes(shape)))
+    if not isinstance(weight_format, MixedFormat):
+        return make(shape, weight_format)
+    return MixedCodes(tuple(tuple(make(size, form) for form, size in kind) for kind in weight_format.shapes(shape)))
 
 
 @jax.tree_util.register_dataclass

@@ -13,13 +13,13 @@ class MLP(nnx.Module):
     """down(activation(up(x))), or down(activation(gate(x)) * up(x)), where gate and up are one product."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, stack: Shape):
-        about, width, inner = config.mlp, config.hidden_size, config.intermediate_size
-        self.config = about
-        if about.gated:
-            self.gate_up = Linear(width, 2 * inner, bias=about.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        options, width, inner = config.mlp, config.hidden_size, config.intermediate_size
+        self.config = options
+        if options.gated:
+            self.gate_up = Linear(width, 2 * inner, bias=options.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
         else:
-            self.up = Linear(width, inner, bias=about.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
-        self.down = Linear(inner, width, bias=about.down_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+            self.up = Linear(width, inner, bias=options.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        self.down = Linear(inner, width, bias=options.down_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
     def __call__(
         self,

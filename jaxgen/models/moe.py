@@ -124,8 +124,8 @@ class Experts(nnx.Module):
         gate_up = expert_product(x[choice.tokens], self.gate_up, choice.starts, kernels)
         if self.gate_up.bias is not None:
             gate_up += self.gate_up.bias[...].at[choice.experts].get(mode="clip").astype(jnp.float32)
-        about = self.config.activation
-        inner = kernels.gated(gate_up, choice.starts[-1], activation=about, dtype=x.dtype)
+        activation = self.config.activation
+        inner = kernels.gated(gate_up, choice.starts[-1], activation=activation, dtype=x.dtype)
         rows = expert_product(inner, self.down, choice.starts, kernels)
         if self.down.bias is not None:
             rows += self.down.bias[...].at[choice.experts].get(mode="clip").astype(jnp.float32)

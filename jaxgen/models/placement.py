@@ -59,34 +59,34 @@ def placed_formats(config: ModelConfig, kernels: Kernels) -> dict[str, AnyFormat
     return {path: form for path, form in placed if form is not None}
 
 
-def _codes_of(weight: AnyWeight, about: Any) -> Codes | MixedCodes:
+def _codes_of(weight: AnyWeight, weight_format: Any) -> Codes | MixedCodes:
     """Return the arrays of a weight in the format in which it is placed."""
     if isinstance(weight, GroupedWeight):
-        return Codes.of(weight.as_placed(about))
-    return MixedCodes(tuple(tuple(map(Codes.of, kind)) for kind in weight.as_placed(about).kinds))
+        return Codes.of(weight.as_placed(weight_format))
+    return MixedCodes(tuple(tuple(map(Codes.of, kind)) for kind in weight.as_placed(weight_format).kinds))
 
 
-def _placed_codes(weight: Any, about: AnyFormat, kernels: Kernels, dtype: str) -> Any:
+def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, dtype: str) -> Any:
     """Return a quantized weight packed for its kernel, with separate layers if the program has them so."""
-    if isinstance(about, MixedFormat):
-        return _placed_kinds(weight, about, kernels, dtype)
-    kernel = kernels.floats if about.floats else kernels.quantized
+    if isinstance(weight_format, MixedFormat):
+        return _placed_kinds(weight, weight_format, kernels, dtype)
+    kernel = kernels.floats if weight_format.floats else kernels.quantized
     assert kernel is not None
-    pack = partial(QuantizedWeight.pack, about, kernel=kernel, dtype=dtype)
+    pack = partial(QuantizedWeight.pack, weight_format, kernel=kernel, dtype=dtype)
     if not kernels.separate_layers or weight.codes.ndim == 2:
         return pack(weight)
     layers = range(len(weight.codes))
     return SeparateWeights(tuple(pack(weight.only(slice(layer, layer + 1))) for layer in layers))
 
 
-def _placed_kinds(weight: MixedCodes, about: MixedFormat, kernels: Kernels, dtype: str) -> Any:
+def _placed_kinds(weight: MixedCodes, weight_format: MixedFormat, kernels: Kernels, dtype: str) -> Any:
     kinds = tuple(
         tuple(_placed_codes(codes, part.form, kernels, dtype) for codes, part in zip(parts, kind, strict=True))
-        for parts, kind in zip(weight.kinds, about.kinds, strict=True)
+        for parts, kind in zip(weight.kinds, weight_format.kinds, strict=True)
     )
     if not kernels.separate_layers:
-        return MixedQuantizedWeight(kinds, jnp.zeros((), jnp.int32), about.layers)
-    places = (place_of(about.layers, layer) for layer in range(len(about.layers)))
+        return MixedQuantizedWeight(kinds, jnp.zeros((), jnp.int32), weight_format.layers)
+    places = (place_of(weight_format.layers, layer) for layer in range(len(weight_format.layers)))
     return SeparateWeights(tuple(joined(tuple(part.at(place) for part in kinds[kind])) for kind, place in places))
 
 
@@ -117,7 +117,7 @@ def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> 
 def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     """Return the shapes and dtypes of the result of ``pack_params``."""
     loaded: PackedParams = dict(abstract_params(config))
-    for path, about in placed_formats(config, kernels).items():
-        loaded[path] = map_parts(Codes.abstract, loaded[path].shape, about)
+    for path, weight_format in placed_formats(config, kernels).items():
+        loaded[path] = map_parts(Codes.abstract, loaded[path].shape, weight_format)
     packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), loaded)
     return packed

@@ -37,16 +37,16 @@ class Positional:
     @classmethod
     def of(cls, config: DecoderConfig, positions: Int[Array, "T"]) -> "Positional":
         """Return what the layers of a decoder make of these positions."""
-        about = config.positions
-        scale = None if about.query_scale is None else _query_scale(about.query_scale, positions)
-        if not about.ropes:
+        options = config.positions
+        scale = None if options.query_scale is None else _query_scale(options.query_scale, positions)
+        if not options.ropes:
             return cls(None, scale)
-        angles = [rotary_angles(rope, config.head_dim, positions) for rope in about.ropes]
-        if len(set(about.layer_ropes or (0,))) == 1 and None not in about.layer_ropes:
-            return cls(angles[(about.layer_ropes or (0,))[0] or 0], scale)
+        angles = [rotary_angles(rope, config.head_dim, positions) for rope in options.ropes]
+        if len(set(options.layer_ropes or (0,))) == 1 and None not in options.layer_ropes:
+            return cls(angles[(options.layer_ropes or (0,))[0] or 0], scale)
         cos, sin = angles[0]
         angles.append((jnp.ones_like(cos), jnp.zeros_like(sin)))  # turns nothing
-        kinds = tuple(len(about.ropes) if kind is None else kind for kind in about.layer_ropes)
+        kinds = tuple(len(options.ropes) if kind is None else kind for kind in options.layer_ropes)
         return cls((jnp.stack([cos for cos, _ in angles]), jnp.stack([sin for _, sin in angles])), scale, kinds)
 
     def of_layer(self, layer: Int[ArrayLike, ""] | int) -> "Positional":

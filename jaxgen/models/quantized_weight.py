@@ -43,9 +43,9 @@ class Codes(NamedTuple):
         return Codes(*(None if part is None else change(part) for part in self))
 
     @classmethod
-    def abstract(cls, shape: Shape, about: WeightFormat) -> "Codes":
+    def abstract(cls, shape: Shape, weight_format: WeightFormat) -> "Codes":
         """Return the shapes and dtypes of a weight [*stack, out, in] in this format."""
-        parts = about.arrays(shape).items()
+        parts = weight_format.arrays(shape).items()
         return cls(**{name: jax.ShapeDtypeStruct(size, dtype) for name, (size, dtype) in parts})
 
 
@@ -69,18 +69,24 @@ class QuantizedWeight:
     kernel: QuantizedProduct = field(metadata={"static": True})
 
     @classmethod
-    def pack(cls, about: WeightFormat, weight: Codes, kernel: QuantizedProduct, dtype: str) -> "QuantizedWeight":
+    def pack(
+        cls, weight_format: WeightFormat, weight: Codes, kernel: QuantizedProduct, dtype: str
+    ) -> "QuantizedWeight":
         """Pack a weight with one stack axis or none, or with one stack axis and one of experts."""
         weight = weight.each(jnp.asarray)
         if weight.codes.ndim == 2:
             weight = weight.only(None)
-        size_out, size_in = weight.codes.shape[-2], weight.codes.shape[-1] * 8 // about.bits
-        codes = _packed(weight.codes, bits=about.bits, pack=kernel.pack_codes)
+        size_out, size_in = weight.codes.shape[-2], weight.codes.shape[-1] * 8 // weight_format.bits
+        codes = _packed(weight.codes, bits=weight_format.bits, pack=kernel.pack_codes)
         of_groups = (weight.scales, weight.zeros, weight.minimums, weight.block_scales, weight.block_minimums)
         parts = GroupedCodes(codes, *(None if part is None else kernel.pack_groups(part) for part in of_groups))
-        group = -(-size_in // about.unit) * about.unit if about.group is None else about.group
+        group = (
+            -(-size_in // weight_format.unit) * weight_format.unit
+            if weight_format.group is None
+            else weight_format.group
+        )
         first = jnp.zeros((), jnp.int32)
-        return cls(parts, weight.order, first, size_out, size_in, about.bits, group, dtype, kernel)
+        return cls(parts, weight.order, first, size_out, size_in, weight_format.bits, group, dtype, kernel)
 
     def at(self, layer: Int[Array, ""]) -> "QuantizedWeight":
         return replace(self, layer=layer)

@@ -97,11 +97,11 @@ class KVTransfer:
         """When the last ``poll`` began to dispatch projections."""
         self._input_bytes = 0
         """Bytes of layer inputs copied to the device."""
-        self._landed = threading.Condition()
+        self._arrived = threading.Condition()
         here = jax.devices()[0]
         to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
-        self.down = Link("save", lambda x: jax.device_put(x, to_host), self._landed)
-        self.up = Link("restore", lambda x: jax.device_put(x, to_device), self._landed)
+        self.down = Link("save", lambda x: jax.device_put(x, to_host), self._arrived)
+        self.up = Link("restore", lambda x: jax.device_put(x, to_device), self._arrived)
         self._to_gather: deque[tuple[Save, ...]] = deque()
         """Saves to gather; empty except while a plan is started or after that failed."""
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
@@ -121,9 +121,9 @@ class KVTransfer:
         for link, rate in ((self.down, self._meter.save), (self.up, self._meter.restore)):
             for copy in range(MEASURED_COPIES):
                 transfer = link.submit(pieces)
-                with self._landed:
+                with self._arrived:
                     while not transfer.done:
-                        self._landed.wait()
+                        self._arrived.wait()
                 if transfer.error is not None:
                     raise transfer.error
                 if copy:
@@ -185,9 +185,9 @@ class KVTransfer:
             self._device.wait()
             self._meter.projection.observe((time.perf_counter() - self._projecting_since) / self.projected)
         first = [queue[0][-1] for queue in (self._saving, self._staged) if queue]
-        with self._landed:
+        with self._arrived:
             if first and not any(transfer.done for transfer in first):
-                self._landed.wait(seconds)
+                self._arrived.wait(seconds)
 
     def fail(self) -> None:
         """Forget all copies under way; what the links still have of them reaches nobody."""

@@ -35,9 +35,9 @@ class Link:
         self,
         name: str,
         copy: Callable[[Any], Any],
-        landed: threading.Condition,
+        arrived: threading.Condition,
     ) -> None:
-        """``copy`` begins a copy and returns its result; ``landed`` is notified when a copy has ended."""
+        """``copy`` begins a copy and returns its result; ``arrived`` is notified when a copy has ended."""
         self.bytes_per_second: float | None = None
         """Simulates a slower link, in tests and measurements: an arrival is delayed until a link of that rate would
         have copied its bytes."""
@@ -46,7 +46,7 @@ class Link:
         self.busy_seconds = 0.0
         self._queue: deque[Transfer] = deque()
         self._wake = threading.Condition()
-        state = _State(self._queue, self._wake, copy, landed, weakref.ref(self))
+        state = _State(self._queue, self._wake, copy, arrived, weakref.ref(self))
         threading.Thread(target=_run, args=(state,), name=f"jaxgen-{name}", daemon=True).start()
         self._state = state
         self.close = weakref.finalize(self, _close, state)
@@ -68,7 +68,7 @@ class _State:
     queue: deque[Transfer]
     wake: threading.Condition
     copy: Callable[[Any], Any]
-    landed: threading.Condition
+    arrived: threading.Condition
     link: "weakref.ref[Link]"
     closed: bool = False
 
@@ -119,7 +119,7 @@ def _finish(state: _State, transfer: Transfer, last: float) -> float:
     if link is not None and transfer.error is None:
         link.num_bytes += transfer.num_bytes
         link.busy_seconds += transfer.seconds
-    with state.landed:
+    with state.arrived:
         transfer.done = True
-        state.landed.notify_all()
+        state.arrived.notify_all()
     return ended

@@ -12,7 +12,7 @@ from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
 
 
-def made_up_sequence(
+def dummy_sequence(
     row: int, prompt: tuple[int, ...], params: SamplingParams, *, blocks: Iterable[int] | None = None
 ) -> Sequence:
     """Return a sequence of no caller, the ``row``-th to arrive, that no EOS token ends.

@@ -1,7 +1,7 @@
 """The questions that planning leaves to a policy, answered first in, first out. Host only, no jax, no clock."""
 
+from collections import abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Several
 from heapq import merge
 from operator import attrgetter
 
@@ -25,7 +25,7 @@ class Fifo:
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
         self.queues = RequestQueues()
 
-    def place(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> None:
+    def place(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> None:
         """Give a new sequence its place in the order. ``in_flight``: the steps that end before its own.
 
         Only the sequence changes. Raises WouldBeLateError if the policy refuses it.
@@ -35,7 +35,7 @@ class Fifo:
         """Put a sequence that has its place among the waiting ones."""
         self.queues.join(sequence)
 
-    def quote(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> Quote:
+    def quote(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> Quote:
         """Predict the latencies of a sequence that would be added now; only the sequence changes.
 
         Raises as ``place`` does, and ValueError where nothing is predicted: without step times, and here always.
@@ -93,6 +93,6 @@ class Fifo:
         """Whether this sequence and all behind it in its round must wait, although there is room for them."""
         return False
 
-    def misses_targets(self, sequences: Several[Sequence]) -> bool:
+    def misses_targets(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Whether these sequences, all decoding, miss a target that some of them must be preempted for."""
         return False

@@ -1,6 +1,6 @@
 """Sum what running sequences hold, and say when they give it back. Host only, no jax, no clock."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from functools import cached_property
 
 from jaxgen.core.sequence import Sequence
@@ -9,7 +9,7 @@ from jaxgen.core.sequence import Sequence
 class Rows:
     """Sums over running sequences, valid until one of them changes."""
 
-    def __init__(self, sequences: Several[Sequence], decoding: Several[Sequence], answered: float) -> None:
+    def __init__(self, sequences: abc.Sequence[Sequence], decoding: abc.Sequence[Sequence], answered: float) -> None:
         """``decoding``: the sequences whose prompt is computed. ``answered``: the share of ``max_tokens`` that
         answers are expected to reach."""
         self._sequences = sequences

@@ -236,7 +236,7 @@ class Scheduler:
         if not whole:
             sequence.restore = None
             return
-        restore.landed = True
+        restore.arrived = True
         if sequence.num_preemptions == 0:
             sequence.num_cached += restore.end - restore.start
         self._kv_cache.skip_restored(sequence)

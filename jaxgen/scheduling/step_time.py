@@ -1,7 +1,7 @@
 """Model the time of steps, and bound the prompt tokens of a step by it. Host only, no jax, no clock."""
 
+from collections import abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
@@ -35,7 +35,7 @@ class Decodes:
 
     count: int = 0
     contexts: int = 0
-    targets: Several[float] = ()
+    targets: abc.Sequence[float] = ()
 
 
 NO_DECODES = Decodes()

@@ -25,7 +25,7 @@ from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
-from jaxgen.runner.timing import made_up_sequence, time_step
+from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
@@ -230,7 +230,7 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
         end = load.context if row < load.rows else length
         tokens = tuple((row * 31 + i) % 500 for i in range(end))
         blocks = islice(ids, -(-end // BLOCK_SIZE))
-        sequence = made_up_sequence(row, tokens, SAMPLING[sampling][min(row, 1)], blocks=blocks)
+        sequence = dummy_sequence(row, tokens, SAMPLING[sampling][min(row, 1)], blocks=blocks)
         sequence.num_computed = end - length
         admitted.append(sequence)
         chunks.append(Chunk(sequence, end - length, length))
@@ -267,9 +267,9 @@ def _matrix_numbers(model: ModelConfig) -> int:
     """Return the numbers in the layers' matrices that one token is multiplied with."""
     moe = model.moe if isinstance(model, DecoderConfig) else None
     found = 0
-    for name, about in abstract_params(model).items():
-        if name.startswith("layers.") and about.ndim == 3 and name.endswith(".weight"):
-            found += about.size
-        elif name in PRODUCTS and about.ndim == 4 and moe is not None:
-            found += about.size // moe.experts * moe.per_token
+    for name, leaf in abstract_params(model).items():
+        if name.startswith("layers.") and leaf.ndim == 3 and name.endswith(".weight"):
+            found += leaf.size
+        elif name in PRODUCTS and leaf.ndim == 4 and moe is not None:
+            found += leaf.size // moe.experts * moe.per_token
     return found

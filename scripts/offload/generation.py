@@ -9,7 +9,7 @@ import numpy as np
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.step import StepOutput
-from jaxgen.runner.timing import made_up_sequence
+from jaxgen.runner.timing import dummy_sequence
 from jaxgen.scheduling.scheduler import Scheduler
 from scripts.offload.settings import Setting
 
@@ -39,7 +39,7 @@ class Batch:
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
         for index in range(batch):
             ids = tuple(draw.integers(3, setting.model.vocab_size, size=prompt).tolist())
-            self.sequences.append(made_up_sequence(index, ids, params))
+            self.sequences.append(dummy_sequence(index, ids, params))
             self.scheduler.add(self.sequences[-1])
 
     def decodes(self, plan: StepPlan) -> bool:

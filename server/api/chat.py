@@ -16,7 +16,7 @@ from jaxgen.server.requests.grammars import answer_grammar
 from jaxgen.server.requests.params import CompletionParams, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice, only_allowed
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
 from jaxgen.server.schema.tools import AllowedToolChoice, NamedToolChoice
@@ -27,7 +27,9 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
     def parse(self, data: dict[str, Any]) -> ChatRequest:
         return parse_body(ChatRequest, data, self._services.config)
 
-    async def _build_response(self, body: ChatRequest, context: RequestContext, identity: Identity) -> ResponseBuilder:
+    async def _build_response(
+        self, body: ChatRequest, context: RequestContext, identity: AnswerIdentity
+    ) -> ResponseBuilder:
         params, reading = await resolve_chat(body, self._services, context.caller)
         return ChatCompletion(self._engine, params, context, identity, reading)
 
@@ -73,7 +75,7 @@ class ChatCompletion(ChoicesBuilder):
         engine: EngineClient,
         params: CompletionParams,
         context: RequestContext,
-        identity: Identity,
+        identity: AnswerIdentity,
         reading: AnswerReading,
     ) -> None:
         super().__init__(

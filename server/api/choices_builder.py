@@ -33,8 +33,8 @@ class ChoicesBuilder(ResponseBuilder):
     def _prompt_extras(self, choice: Choice) -> dict[str, Any]:
         """Return the requested extra fields of the choice's prompt, once for each choice."""
         extras: dict[str, Any] = {}
-        if choice.index not in self._told:
-            self._told.add(choice.index)
+        if choice.index not in self._sent:
+            self._sent.add(choice.index)
             if self.params.return_token_ids:
                 extras["prompt_token_ids"] = choice.prompt.tokens
             if self.params.prompt_logprobs is not None:
@@ -55,7 +55,7 @@ class ChoicesBuilder(ResponseBuilder):
         return [sse_event(error.body())]
 
     def _ended(self) -> list[bytes]:
-        if not self.params.include_usage or self._usage_told:
+        if not self.params.include_usage or self._usage_sent:
             return [DONE]
         last = {**self._head(self._chunk_object), "choices": [], "usage": self._usage().as_json()}
         return [_data(last) + self._ids.end_of_usage(), DONE]
@@ -87,9 +87,9 @@ class ChoicesBuilder(ResponseBuilder):
     def _usage_so_far(self, choice: Choice, piece: Piece, entry: dict[str, Any]) -> Usage:
         """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
         begins = "role" in entry.get("delta", ())
-        told = 0 if begins else piece.num_tokens
+        num_sent = 0 if begins else piece.num_tokens
         reasoning = self._reasoning_tokens(() if begins else (piece,))
-        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens, reasoning)
+        return Usage(len(choice.prompt.tokens), num_sent, choice.cached_tokens, reasoning)
 
     def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):

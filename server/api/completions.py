@@ -13,7 +13,7 @@ from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.grammars import answer_grammar
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import CompletionRequest, parse_body
 
 
@@ -22,7 +22,7 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
         return parse_body(CompletionRequest, data, self._services.config)
 
     async def _build_response(
-        self, body: CompletionRequest, context: RequestContext, identity: Identity
+        self, body: CompletionRequest, context: RequestContext, identity: AnswerIdentity
     ) -> ResponseBuilder:
         config = self._services.config
         params = resolve_params(body, self._engine.model, config)
@@ -43,7 +43,7 @@ class Completion(ChoicesBuilder):
         prompts: Sequence[Prompt],
         params: CompletionParams,
         context: RequestContext,
-        identity: Identity,
+        identity: AnswerIdentity,
     ) -> None:
         super().__init__(engine, prompts, params, context, identity, prefix="cmpl", logprobs=LogprobList)
 

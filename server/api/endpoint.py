@@ -29,7 +29,7 @@ from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.resume.resumption import Binding, Identities, read_last_event, shows_ids
 from jaxgen.server.resume.secrets import Secrets
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import CallerFields, ComputingFields
 
 
@@ -108,7 +108,7 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """An endpoint that generates text and responds with one object or a stream."""
 
     @abstractmethod
-    async def _build_response(self, body: Fields, context: RequestContext, identity: Identity) -> ResponseBuilder:
+    async def _build_response(self, body: Fields, context: RequestContext, identity: AnswerIdentity) -> ResponseBuilder:
         """Return the choices to compute for the body. Raises ApiError."""
 
     async def prepare(self, body: Fields, deadline: Deadline, scope: Scope) -> ResponseBuilder:

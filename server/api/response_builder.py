@@ -22,9 +22,9 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.resume.event_ids import EventIds, LastEvent, Position, Told
+from jaxgen.server.resume.event_ids import EventIds, LastEvent, Position, ReceivedPart
 from jaxgen.server.resume.resumption import Binding, digest_of
-from jaxgen.server.resume.ticket import Identity, malformed
+from jaxgen.server.resume.ticket import AnswerIdentity, malformed
 
 HEAD_SECONDS = 5.0
 """Time in which a stream may still get an error with a status of its own; then its head is sent, before any event."""
@@ -35,7 +35,7 @@ class ResponseBuilder(ABC):
 
     _counts_events = False
     """Whether events have numbers in addition to their ids."""
-    _usage_told = False
+    _usage_sent = False
     _next_number = 0
     """Of the next event, where they have numbers."""
 
@@ -45,7 +45,7 @@ class ResponseBuilder(ABC):
         prompts: Sequence[Prompt],
         params: CompletionParams,
         context: RequestContext,
-        identity: Identity,
+        identity: AnswerIdentity,
         *,
         prefix: str,
         logprobs: type[Logprobs],
@@ -69,7 +69,7 @@ class ResponseBuilder(ABC):
         self._request_context = context
         self._tokenizer = engine.tokenizer
         self._reading = reading
-        self._told: set[int] = set()
+        self._sent: set[int] = set()
         self._around: dict[int, tuple[bytes, bytes]] = {}
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
@@ -91,21 +91,21 @@ class ResponseBuilder(ABC):
             last.ticket.check(ticket)
             if len(last.positions) != len(positions) or (last.number is not None) != self._counts_events:
                 raise malformed()
-            positions, self._usage_told = last.positions, last.usage
+            positions, self._usage_sent = last.positions, last.usage
             self._next_number = 0 if last.number is None else last.number + 1
             given = binding.tokens(len(positions), self._vocab_size)
             self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
         key = ticket.positions_key(binding.secret)
         self._ids = EventIds(ticket.encode(binding.secret) if shown else None, positions, key)
 
-    def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
+    def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> ReceivedPart:
         """Return what the caller has of a choice, with the tokens that need not be computed one by one.
 
         These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
         """
-        told = 0 if position.whole is None else min(position.whole.tokens, choice.request.params.max_tokens)
-        known = tokens[: max(0, told - 1)]
-        return Told(position, known[: len(known) - choice.held(known)])
+        num_sent = 0 if position.whole is None else min(position.whole.tokens, choice.request.params.max_tokens)
+        known = tokens[: max(0, num_sent - 1)]
+        return ReceivedPart(position, known[: len(known) - choice.held(known)])
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
@@ -148,9 +148,9 @@ class ResponseBuilder(ABC):
                     await writer.until_free()  # take the output only then
                     goes_on, events = bool(updates), self._events(updates)
                 except Exception as error:
-                    told = as_api_error(error)
-                    self._error = told.code or told.kind
-                    await writer.write(self._failed(told), last=True)
+                    refusal = as_api_error(error)
+                    self._error = refusal.code or refusal.kind
+                    await writer.write(self._failed(refusal), last=True)
                     return
             await writer.write(self._ended(), last=True)
         finally:
@@ -185,20 +185,20 @@ class ResponseBuilder(ABC):
     def _events(self, updates: Iterable[Choice]) -> list[bytes]:
         return [event for choice in updates for event in self._update_events(choice)]
 
-    def _new_choices(self, told: Sequence[Told] | None = None) -> list[Choice]:
-        """Return the choices. ``told``: what the caller has of each; None: nothing, and no id."""
+    def _new_choices(self, received: Sequence[ReceivedPart] | None = None) -> list[Choice]:
+        """Return the choices. ``received``: what the caller has of each; None: nothing, and no id."""
         indices = range(len(self._prompts) * self.params.best_of)
-        return [self._choice(index, None if told is None else told[index]) for index in indices]
+        return [self._choice(index, None if received is None else received[index]) for index in indices]
 
-    def _choice(self, index: int, told: Told | None) -> Choice:
+    def _choice(self, index: int, received: ReceivedPart | None) -> Choice:
         i, j = divmod(index, self.params.best_of)
         prompt, name = self._prompts[i], f"{self._id}-{i}-{j}"
         params = self.params.within(self._max_model_len - len(prompt.tokens))
         # Without a seed of the caller's no two choices are alike, with one prompts are answered as if they were alone.
         seed = choice_seed(self._identity.seed, index if params.sampling.seed is None else j)
         # The request of which this one is the rest may still run here.
-        request_id = name if told is None else f"{name}-{uuid4().hex[:8]}"
-        answer = () if told is None else told.tokens
+        request_id = name if received is None else f"{name}-{uuid4().hex[:8]}"
+        answer = () if received is None else received.tokens
         request = completion_request(request_id, prompt, params, seed, answer, self._request_context)
         return Choice(
             index,
@@ -209,7 +209,7 @@ class ResponseBuilder(ABC):
             self._logprobs(self._tokenizer, self._room, as_ids=params.tokens_as_ids),
             self._reading,
             name=name,
-            ends=() if told is None else told.position.ends,
+            ends=() if received is None else received.position.ends,
         )
 
     @property

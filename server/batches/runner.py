@@ -218,8 +218,8 @@ class BatchRunner:
             except EngineDeadError:
                 raise
             except Exception as error:  # any error of a line is its result
-                told = as_api_error(error)
-                status, body = anthropic_error(told) if of_messages(line.url) else (told.status, told.body())
+                refusal = as_api_error(error)
+                status, body = anthropic_error(refusal) if of_messages(line.url) else (refusal.status, refusal.body())
             result = number, status == 200, answered(line.custom_id, status, body)
             await self._keep(batch["id"], result)
             self._left[batch["id"]] -= 1

@@ -76,11 +76,11 @@ def serve_app(
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
     unix = listener.family == socket.AF_UNIX
     config = DoorConfig(app, app.state.config, unix=unix, **quiet, **(tls or {}))
-    serving = _serve_until_told(engine, app, config, listener, shutdown_timeout)
+    serving = _serve_until_signalled(engine, app, config, listener, shutdown_timeout)
     return asyncio.run(serving, loop_factory=config.get_loop_factory())
 
 
-async def _serve_until_told(
+async def _serve_until_signalled(
     engine: ServedEngine, app: Starlette, config: DoorConfig, listener: socket.socket, shutdown_timeout: float
 ) -> Ending:
     stops: asyncio.Queue[int] = asyncio.Queue()

@@ -97,7 +97,7 @@ class Choice:
         self.num_reasoning_tokens = 0
         """Generated tokens of the reasoning, with that which ends it."""
         self._begun = False
-        self._told_finish = False
+        self._finish_sent = False
         self._deltas: list[Delta] = []
         self._token_ids: list[int] = []
         self._ends = deque(ends)
@@ -131,7 +131,7 @@ class Choice:
         if self._ends:
             return False
         if self.finish_reason is not None:
-            return not self._told_finish
+            return not self._finish_sent
         return bool(self._deltas) or self._logprobs.begins_within(self._length)
 
     @property
@@ -204,7 +204,7 @@ class Choice:
         deltas = merged(self._deltas)
         self._deltas.clear()
         ended = self.finish_reason is not None
-        self._told_finish = ended
+        self._finish_sent = ended
         take = self._logprobs.take_later if later else self._logprobs.take
         logprobs = take(self._length, ended=ended) if self._show_logprobs else None
         token_ids = tuple(self._token_ids)

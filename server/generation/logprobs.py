@@ -60,7 +60,7 @@ class Room:
         self._taken += entries
 
 
-class Told(NamedTuple):
+class AnswerToken(NamedTuple):
     """A token of an answer. ``logprobs`` None: the first token of a prompt, which has no context. ``offset``: where its
     text begins in the choice's, in characters."""
 
@@ -76,7 +76,7 @@ class Logprobs(ABC):
         self._tokenizer = tokenizer
         self._room = room
         self._as_ids = as_ids
-        self._tokens: list[Told] = []
+        self._tokens: list[AnswerToken] = []
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -86,7 +86,7 @@ class Logprobs(ABC):
         if logprobs is not None:
             self._room.take(1 + len(logprobs.top))
             clamped(logprobs.logprob + sum(value for _, value in logprobs.top))  # NaN if one of them is
-        self._tokens.append(Told(token, logprobs, offset))
+        self._tokens.append(AnswerToken(token, logprobs, offset))
 
     def begins_within(self, length: int) -> bool:
         """Whether ``take`` would return an entry."""
@@ -107,7 +107,7 @@ class Logprobs(ABC):
         return self._lists(taken, length)
 
     @abstractmethod
-    def _lists(self, taken: Sequence[Told], length: int, /) -> dict[str, Any]:
+    def _lists(self, taken: Sequence[AnswerToken], length: int, /) -> dict[str, Any]:
         """Return the fields of the answer. ``length``: of its text so far."""
 
     def _shown(self, token: int) -> str:
@@ -121,7 +121,7 @@ class LogprobList(Logprobs):
     A token's own entry is always among its alternatives. Of alternatives with the same text, the best one is listed.
     """
 
-    def _lists(self, taken: Sequence[Told], length: int) -> dict[str, Any]:
+    def _lists(self, taken: Sequence[AnswerToken], length: int) -> dict[str, Any]:
         """See Logprobs. Tokens of a stop string, which is cut off, begin at the end of the text."""
         return {
             "tokens": Later(taken, lambda one: self._shown(one.token)),
@@ -130,11 +130,11 @@ class LogprobList(Logprobs):
             "text_offset": Later(taken, lambda one: min(one.offset, length)),
         }
 
-    def _top(self, told: Told) -> dict[str, float] | None:
-        if told.logprobs is None:
+    def _top(self, entry: AnswerToken) -> dict[str, float] | None:
+        if entry.logprobs is None:
             return None
         top: dict[str, float] = {}
-        for other, value in (*told.logprobs.top, (told.token, told.logprobs.logprob)):
+        for other, value in (*entry.logprobs.top, (entry.token, entry.logprobs.logprob)):
             top.setdefault(self._shown(other), clamped(value))
         return top
 
@@ -143,13 +143,13 @@ class ChatLogprobs(Logprobs):
     """Log-probabilities of chat completions: each token an object with its text, its bytes, its log-probability and the
     best alternatives."""
 
-    def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
+    def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
         return {"content": Later(taken, self._content), "refusal": None}
 
-    def _content(self, told: Told) -> dict[str, Any]:
-        assert told.logprobs is not None, "a chat answer has no tokens of the prompt"
-        top = [self._entry(other, value) for other, value in told.logprobs.top]
-        return {**self._entry(told.token, told.logprobs.logprob), "top_logprobs": top}
+    def _content(self, entry: AnswerToken) -> dict[str, Any]:
+        assert entry.logprobs is not None, "a chat answer has no tokens of the prompt"
+        top = [self._entry(other, value) for other, value in entry.logprobs.top]
+        return {**self._entry(entry.token, entry.logprobs.logprob), "top_logprobs": top}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         """Return the entry of one token. ``bytes`` None: a special token, which has a name but no text."""

@@ -17,7 +17,7 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.resume.event_ids import LastEvent, Mark
 from jaxgen.server.resume.resumption import Binding
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 
 STANDARD = "standard"
 """Anthropic's name for the default class."""
@@ -36,7 +36,7 @@ class MessageBuilder(ResponseBuilder):
         engine: EngineClient,
         params: CompletionParams,
         context: RequestContext,
-        identity: Identity,
+        identity: AnswerIdentity,
         reading: AnswerReading,
         *,
         edits: bool,

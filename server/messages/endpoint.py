@@ -16,7 +16,7 @@ from jaxgen.server.messages.input import FORMAT, as_chat, renamed
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.messages import CountTokensRequest, MessagesRequest, PromptFields
 
@@ -31,7 +31,7 @@ class MessagesEndpoint(GeneratingEndpoint[MessagesRequest]):
         return body
 
     async def _build_response(
-        self, body: MessagesRequest, context: RequestContext, identity: Identity
+        self, body: MessagesRequest, context: RequestContext, identity: AnswerIdentity
     ) -> ResponseBuilder:
         params, reading = await _resolve(body, self._services, context.caller)
         assert body.max_tokens is not None, "parse refuses that"

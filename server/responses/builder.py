@@ -15,7 +15,7 @@ from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.responses.output import Event, ItemLogprobs, Output
 from jaxgen.server.resume.event_ids import LastEvent, Mark
 from jaxgen.server.resume.resumption import Binding
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.responses import ResponsesRequest
 
 type Keep = Callable[[dict[str, Any]], None]
@@ -33,7 +33,7 @@ class ItemsBuilder(ResponseBuilder):
         engine: EngineClient,
         params: CompletionParams,
         context: RequestContext,
-        identity: Identity,
+        identity: AnswerIdentity,
         reading: AnswerReading,
         keep: Keep | None,
     ) -> None:
@@ -74,7 +74,7 @@ class ItemsBuilder(ResponseBuilder):
 
     def _ended(self) -> list[bytes]:
         event = {"type": f"response.{self._status}", "response": self._finished()}
-        if self._usage_told:
+        if self._usage_sent:
             return []
         end = self._ids.end_of_usage(self._next_number)
         return [self._numbered(event) + end]

@@ -18,7 +18,7 @@ from jaxgen.server.responses.builder import ItemsBuilder
 from jaxgen.server.responses.input import FORMAT, as_chat, renamed
 from jaxgen.server.responses.items import Asked, read_items
 from jaxgen.server.responses.store import ResponseStore
-from jaxgen.server.resume.ticket import Identity
+from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.responses import ConversationFields, InputTokensRequest, ResponsesRequest
 
@@ -38,7 +38,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         return body
 
     async def _build_response(
-        self, body: ResponsesRequest, context: RequestContext, identity: Identity
+        self, body: ResponsesRequest, context: RequestContext, identity: AnswerIdentity
     ) -> ResponseBuilder:
         asked = read_items(body, self._store, context.caller, self._services.config)
         params, reading = await _resolve(body, asked, self._services, context.caller)

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, override
 
-from jaxgen.server.generation.logprobs import ChatLogprobs, Later, Told
+from jaxgen.server.generation.logprobs import AnswerToken, ChatLogprobs, Later
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
 from jaxgen.text.conversation_rewrites import parse_arguments
 
@@ -37,7 +37,7 @@ class Output:
         self._name = name
         self._starts = starts
         self.items: list[dict[str, Any]] = []
-        self._untold: list[dict[str, Any]] = []
+        self._unsent: list[dict[str, Any]] = []
         """Log-probabilities of tokens whose text has not been added."""
         self._offsets: list[int] = []
         """Where the text of each of them begins."""
@@ -48,7 +48,7 @@ class Output:
     def add_logprobs(self, found: dict[str, Any]) -> None:
         """Add what ItemLogprobs has found, before the text of these tokens."""
         if not self._has_calls:
-            self._untold += found["content"]
+            self._unsent += found["content"]
             self._offsets += found["offsets"]
 
     def add(self, delta: Delta) -> Iterator[Event]:
@@ -56,16 +56,16 @@ class Output:
         if isinstance(delta, str):
             part = yield from self._part_of("message")
             part["text"] += delta
-            told = self._told(len(delta))
-            part["logprobs"] += told
-            yield self._event("response.output_text.delta", content_index=0, delta=delta, logprobs=told)
+            entries = self._due(len(delta))
+            part["logprobs"] += entries
+            yield self._event("response.output_text.delta", content_index=0, delta=delta, logprobs=entries)
         elif isinstance(delta, Reasoning):
             part = yield from self._part_of("reasoning")
             part["text"] += delta.text
             yield self._event("response.reasoning_text.delta", content_index=0, delta=delta.text)
         elif isinstance(delta, CallStart):
             self._has_calls = True
-            self._untold.clear()
+            self._unsent.clear()
             self._offsets.clear()
             call = {"type": "function_call", "call_id": delta.call_id, "name": delta.name, "arguments": ""}
             yield from self._begin(call, "fc")
@@ -79,9 +79,9 @@ class Output:
             yield from self._part_of("message")
         yield from self._close(status)
 
-    def _told(self, length: int) -> list[dict[str, Any]]:
+    def _due(self, length: int) -> list[dict[str, Any]]:
         """Remove and return the log-probabilities of tokens that begin within the next characters of messages."""
-        told: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         end = self._length + length
         while self._length < end:
             piece = min([end, *(start for start, _ in self._starts if start > self._length)])
@@ -89,10 +89,10 @@ class Output:
             first, last = self._length + shift, piece + shift
             count = sum(offset < last for offset in self._offsets)
             before = sum(offset < first for offset in self._offsets[:count]) if shift else 0
-            told += self._untold[before:count]
-            del self._untold[:count], self._offsets[:count]
+            entries += self._unsent[before:count]
+            del self._unsent[:count], self._offsets[:count]
             self._length = piece
-        return told
+        return entries
 
     @property
     def _open(self) -> str | None:
@@ -161,7 +161,7 @@ class ItemLogprobs(ChatLogprobs):
         return False  # they are told with their text, never without any
 
     @override
-    def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
+    def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
         return {"content": Later(taken, self._content), "offsets": [one.offset for one in taken]}
 
     @override

@@ -59,7 +59,7 @@ class Position:
         return position
 
 
-class Told(NamedTuple):
+class ReceivedPart(NamedTuple):
     """The part of a choice that a caller has. ``tokens``: its first ones, which need not be computed one by one
     again."""
 
@@ -106,7 +106,7 @@ class EventIds:
         """
         self._key = key
         self._head = None if ticket is None else b"\nid: " + ticket + b"."
-        self._told = [b"" for _ in positions]
+        self._sent = [b"" for _ in positions]
         self._due = [_dropped(position) for position in positions]
 
     @property
@@ -125,7 +125,7 @@ class EventIds:
         """
         if len(events) == 1 and not self._due[index]:  # nearly always
             if self._head is not None:
-                self._told[index] = b"%d-%08x" % mark.sealed(self._key)
+                self._sent[index] = b"%d-%08x" % mark.sealed(self._key)
             return [events[0] + self._end()]
         ends = self.ends(index, mark, len(events))
         return [event + end for event, end in zip(events[len(events) - len(ends) :], ends, strict=True)]
@@ -136,13 +136,13 @@ class EventIds:
         ``number``: of the first of these, where events have numbers.
         """
         mark = mark.sealed(self._key)
-        told, before, whole = self._told, self._told[index], b"%d-%08x" % mark
+        sent, before, whole = self._sent, self._sent[index], b"%d-%08x" % mark
         left_out = self._due[index].popleft().of(mark, count) if self._due[index] else 0
         ends: list[bytes] = []
         for i in range(left_out + 1, count + 1):
-            told[index] = whole if i == count else before + b"~%d-%d" % (mark.tokens, i)
+            sent[index] = whole if i == count else before + b"~%d-%d" % (mark.tokens, i)
             ends.append(self._end(None if number is None else number + len(ends)))
-        told[index] = whole
+        sent[index] = whole
         return ends
 
     def end_of_usage(self, number: int | None = None) -> bytes:
@@ -153,7 +153,7 @@ class EventIds:
         if self._head is None:
             return b"\n\n"
         numbered = b"" if number is None else b".%d" % number
-        return self._head + b",".join(self._told) + numbered + more + b"\n\n"
+        return self._head + b",".join(self._sent) + numbered + more + b"\n\n"
 
 
 class _Dropped(NamedTuple):

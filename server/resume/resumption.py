@@ -20,7 +20,7 @@ from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.event_ids import LastEvent
 from jaxgen.server.resume.secrets import Secrets
-from jaxgen.server.resume.ticket import ASKING, FIELD, Identity, Ticket
+from jaxgen.server.resume.ticket import ASKING, FIELD, AnswerIdentity, Ticket
 from jaxgen.server.schema.base import CallerFields, ResumeFromTokens
 
 _NOT_COMPUTED = {"resume", "cache_salt", "return_event_ids"}
@@ -34,8 +34,8 @@ class Identities:
     def __init__(self, seed: int | None) -> None:
         self._seeds = random.Random(seed)
 
-    def new(self) -> Identity:
-        return Identity(uuid4().bytes, self._seeds.getrandbits(63), int(time()))
+    def new(self) -> AnswerIdentity:
+        return AnswerIdentity(uuid4().bytes, self._seeds.getrandbits(63), int(time()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Binding:
     digest: str
     body: CallerFields
 
-    def ticket(self, identity: Identity, reading: bytes) -> Ticket:
+    def ticket(self, identity: AnswerIdentity, reading: bytes) -> Ticket:
         """Return the ticket of an answer. ``reading``: what this server made of the body."""
         body = self.body.model_dump_json(exclude=_NOT_COMPUTED, by_alias=True).encode()
         hashes = [Ticket.short(value, self.secret) for value in (self.digest.encode(), body, reading)]
@@ -71,8 +71,8 @@ def digest_of(params: CompletionParams, prompts: Sequence[Prompt], reading: Answ
     """Return a hash of the prompts and the parameters of an answer, without the parameters that do not change the
     events."""
     sampling = replace(params.sampling, seed=None)
-    told = replace(params, sampling=sampling, cache_salt=None, priority=0, service=DEFAULT_CLASS)
-    hashed = sha256(repr((told, None if reading is None else reading.form)).encode())
+    kept = replace(params, sampling=sampling, cache_salt=None, priority=0, service=DEFAULT_CLASS)
+    hashed = sha256(repr((kept, None if reading is None else reading.form)).encode())
     for prompt in prompts:
         hashed.update(repr((len(prompt.tokens), prompt.text)).encode())
         hashed.update(array("I", prompt.tokens).tobytes())

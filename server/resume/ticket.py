@@ -22,7 +22,7 @@ _CODE_BYTES = 13  # with the layout 60 bytes, which are 80 characters without pa
 LENGTH = 80
 
 
-class Identity(NamedTuple):
+class AnswerIdentity(NamedTuple):
     """The random and timed parts of an answer: the random part of its id, its seed, and when it was begun.
 
     ``seed``: the request's own, or one drawn for it. ``created``: seconds since 1970.
@@ -41,7 +41,7 @@ class Ticket:
     that this server made of the body.
     """
 
-    identity: Identity
+    identity: AnswerIdentity
     engine: bytes
     body: bytes
     reading: bytes
@@ -79,7 +79,7 @@ class Ticket:
                 code="foreign_event_id",
             )
         _, name, seed, created, engine, body, reading = _LAYOUT.unpack(fields)
-        return cls(Identity(name, seed, created), engine, body, reading)
+        return cls(AnswerIdentity(name, seed, created), engine, body, reading)
 
     def check(self, own: "Ticket") -> None:
         """Check a caller's ticket against this server's own for the same request. Raises ApiError: 409 if this server

@@ -55,12 +55,12 @@ class Reader:
         if not self._writer.is_free:
             self._dropped += 0 if news is None else news.count + news.dropped
             return False
-        told = others
+        message = others
         if news is not None:
-            told = news.encoded(self._dropped) + others
+            message = news.encoded(self._dropped) + others
             self._dropped = 0
-        if told:
-            self._write(told)
+        if message:
+            self._write(message)
         return True
 
     def end(self) -> None:
@@ -110,7 +110,7 @@ class Hub:
         self._steps = self._events = 0
         """How many records of the journal readers have been told."""
         self._views: Views | None = None
-        self._told_before: NewRecords | None = None
+        self._sent_before: NewRecords | None = None
         """What new readers are told of the time before, if one has come since the last tick that had news."""
         self._recent: deque[Reading] = deque()
         self._now: dict[str, bytes] = {}
@@ -127,9 +127,9 @@ class Hub:
         if not self._readers:
             self._begin(journal)
         self._readers.add(reader)
-        if self._told_before is None:
-            self._told_before = self._records(journal, 0, 0)
-        before = self._told_before.news(reader.view)
+        if self._sent_before is None:
+            self._sent_before = self._records(journal, 0, 0)
+        before = self._sent_before.news(reader.view)
         before = None if before is None else replace(before, dropped=0)
         reader.tell(None, make_hello(self._engine, journal, INTERVAL))
         reader.tell(before, self._now_of(reader.caller, journal) + self._mine(reader, journal, {}))
@@ -138,7 +138,7 @@ class Hub:
         self._readers.discard(reader)
         if not self._readers and self._timer is not None:
             self._timer.cancel()
-            self._timer = self._told_before = self._views = None
+            self._timer = self._sent_before = self._views = None
             self._recent.clear()
             self._now.clear()
 
@@ -162,7 +162,7 @@ class Hub:
         self._steps, self._events = journal.steps.count, journal.events.count
         records = self._records(journal, step, event)
         if (self._steps, self._events) != (step, event):
-            self._told_before = None
+            self._sent_before = None
         is_now = self._ticks % TICKS_OF_NOW == 0
         if is_now:
             self._measure()

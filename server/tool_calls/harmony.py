@@ -136,8 +136,8 @@ class HarmonyParser:
 
     def _read_body(self, text: str) -> list[Delta]:
         if self._kind == "call":
-            told = self._arguments.push(text)
-            return [Arguments(self._num_calls - 1, told)] if told else []
+            text = self._arguments.push(text)
+            return [Arguments(self._num_calls - 1, text)] if text else []
         if self._kind == "analysis":
             return [Reasoning(text)]
         if self._apart:
@@ -164,13 +164,13 @@ class CallArguments:
         """Whether they are an object, of which something was told."""
         self._held = ""
         self._writer = JsonWriter()
-        self._told: list[str] = []
+        self._sent: list[str] = []
 
     @property
     def is_object(self) -> bool:
         """Whether what was told is the JSON of an object, and so the arguments are complete."""
         try:
-            return isinstance(pydantic_core.from_json("".join(self._told)), dict)
+            return isinstance(pydantic_core.from_json("".join(self._sent)), dict)
         except ValueError:
             return False
 
@@ -181,9 +181,9 @@ class CallArguments:
             if not self._held.lstrip().startswith("{"):
                 return ""
             self.begun, text, self._held = True, self._held, ""
-        told = "".join(map(self._writer.push, text))
-        self._told.append(told)
-        return told
+        text = "".join(map(self._writer.push, text))
+        self._sent.append(text)
+        return text
 
     def finish(self) -> str:
         """Return the rest; a text that is not an object is returned as it is."""

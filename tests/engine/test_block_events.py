@@ -1,7 +1,7 @@
 """What an engine tells of its cache's blocks: an index kept from it is the cache, whatever ran."""
 
 import random
-from collections.abc import Sequence as Several
+from collections import abc
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -23,7 +23,7 @@ class Sink:
     batches: int = 0
     closed: bool = False
 
-    def publish(self, events: Several[BlockEvent]) -> None:
+    def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         assert events, "no empty batch is sent"
         self.index.apply(encode(events, 1.8e9))
         self.batches += 1

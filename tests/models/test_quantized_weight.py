@@ -79,11 +79,11 @@ def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
     ],
 )
 def test_a_weight_multiplies_as_its_numbers_do(name: str, inputs: int) -> None:
-    about, rng = PLAIN[name], np.random.default_rng(0)
-    weight = random_weight(about, (3, 70, inputs), rng)
+    weight_format, rng = PLAIN[name], np.random.default_rng(0)
+    weight = random_weight(weight_format, (3, 70, inputs), rng)
     kernel = native(library()).quantized if inputs > 96 else TWINS.quantized
     assert kernel is not None
-    placed = QuantizedWeight.pack(about, Codes.of(weight), kernel, "float32")
+    placed = QuantizedWeight.pack(weight_format, Codes.of(weight), kernel, "float32")
     x, wanted = rng.normal(size=(5, inputs)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
     found = placed.at(jnp.int32(2)).product(jnp.asarray(x), jnp.int32(5))
     # an input is rounded to 1/254 of the greatest of its group
@@ -96,14 +96,14 @@ def test_a_weight_multiplies_as_its_numbers_do(name: str, inputs: int) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
-    about = FORMATS[name]
-    weight = random_weight(about, (2, 3, 64), np.random.default_rng(0))
+    weight_format = FORMATS[name]
+    weight = random_weight(weight_format, (2, 3, 64), np.random.default_rng(0))
     whole = weight.dequantized()
     for layer, out, code in np.ndindex(2, 3, 64):
-        byte = int(weight.codes[layer, out, code if about.bits == 8 else code // 2])
-        value = byte if about.bits == 8 else byte >> 4 if code % 2 else byte & 15
-        group = 0 if about.group is None else code // about.group
-        zero = (1 << about.bits) // 2 if weight.zeros is None else int(weight.zeros[layer, out, group])
+        byte = int(weight.codes[layer, out, code if weight_format.bits == 8 else code // 2])
+        value = byte if weight_format.bits == 8 else byte >> 4 if code % 2 else byte & 15
+        group = 0 if weight_format.group is None else code // weight_format.group
+        zero = (1 << weight_format.bits) // 2 if weight.zeros is None else int(weight.zeros[layer, out, group])
         at = code if weight.order is None else int(weight.order[layer, code])
         assert whole[layer, out, at] == np.float32(value - zero) * np.float32(weight.scales[layer, out, group])
 
@@ -111,10 +111,10 @@ def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
 @pytest.mark.parametrize(("name", "inputs"), [*((name, 96) for name in PLAIN), ("int4", 80), ("fp8 in groups", 75)])
 def test_gpus_multiply_codes_as_their_numbers(name: str, inputs: int) -> None:
     """Also where the last group is shorter. In bfloat16 scales of groups and their products are rounded to 8 bits."""
-    about, rng = PLAIN[name], np.random.default_rng(0)
-    weight = random_weight(about, (3, 70, inputs), rng)
+    weight_format, rng = PLAIN[name], np.random.default_rng(0)
+    weight = random_weight(weight_format, (3, 70, inputs), rng)
     for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2**-7)):
-        placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), dtype)
+        placed = QuantizedWeight.pack(weight_format, Codes.of(weight), gpu_product(weight_format), dtype)
         x = jnp.asarray(rng.normal(size=(5, inputs)), dtype)
         wanted = np.asarray(x, np.float64) @ weight.dequantized((2,)).astype(np.float64).T
         found = placed.at(jnp.int32(2)).product(x, jnp.int32(5))
@@ -126,11 +126,11 @@ def test_gpus_multiply_codes_as_their_numbers(name: str, inputs: int) -> None:
         np.testing.assert_array_equal(rows, jnp.asarray(weight.dequantized((0,))[[0, 69]], dtype))
 
 
-@pytest.mark.parametrize("name", [name for name, about in PLAIN.items() if not about.ordered])
+@pytest.mark.parametrize("name", [name for name, weight_format in PLAIN.items() if not weight_format.ordered])
 def test_gpus_multiply_rows_by_the_codes_of_their_experts(name: str) -> None:
-    about, rng = PLAIN[name], np.random.default_rng(0)
-    weight = random_weight(about, (2, 3, 70, 96), rng)
-    placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), "float32")
+    weight_format, rng = PLAIN[name], np.random.default_rng(0)
+    weight = random_weight(weight_format, (2, 3, 70, 96), rng)
+    placed = QuantizedWeight.pack(weight_format, Codes.of(weight), gpu_product(weight_format), "float32")
     x, starts = rng.normal(size=(9, 96)).astype(np.float32), [0, 4, 4, 9]
     found = placed.at(jnp.int32(1)).expert_product(jnp.asarray(x), jnp.asarray(starts, jnp.int32))
     for expert, (start, end) in enumerate(pairwise(starts)):
@@ -138,8 +138,8 @@ def test_gpus_multiply_rows_by_the_codes_of_their_experts(name: str) -> None:
         np.testing.assert_allclose(found[start:end], wanted, atol=1e-5 * np.abs(x).max() * 96)
 
 
-def gpu_product(about: WeightFormat) -> QuantizedProduct:
-    found = REFERENCE_GPU.floats if about.floats else REFERENCE_GPU.quantized
+def gpu_product(weight_format: WeightFormat) -> QuantizedProduct:
+    found = REFERENCE_GPU.floats if weight_format.floats else REFERENCE_GPU.quantized
     assert found is not None
     return found
 
@@ -147,9 +147,9 @@ def gpu_product(about: WeightFormat) -> QuantizedProduct:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_plain_codes_take_the_bytes_of_their_format(bits: Bits) -> None:
     for floats in (False, True):
-        about = WeightFormat(bits, 16, floats=floats)
-        weight = random_weight(about, (1, 6, 32), np.random.default_rng(0))
-        placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), "bfloat16")
+        weight_format = WeightFormat(bits, 16, floats=floats)
+        weight = random_weight(weight_format, (1, 6, 32), np.random.default_rng(0))
+        placed = QuantizedWeight.pack(weight_format, Codes.of(weight), gpu_product(weight_format), "bfloat16")
         assert num_bytes(placed.parts.codes) == weight.codes.nbytes
 
 
@@ -160,9 +160,9 @@ def test_each_floating_point_code_is_its_number(bits: Bits) -> None:
     wanted = codes.view(NUMBERS[bits]).astype(np.float32)
     finite = np.isfinite(wanted)
     assert finite.sum() == len(codes) - (2 if bits == 8 else 0)
-    about, scales = WeightFormat(bits, None, "float32", floats=True), np.ones((len(codes), 1), np.float32)
-    columns = np.repeat(packed(codes[:, None].repeat(2, axis=1), about), 4, axis=1)
-    rows = QuantizedWeight.pack(about, Codes(columns, scales), gpu_product(about), "float32").rows(
+    weight_format, scales = WeightFormat(bits, None, "float32", floats=True), np.ones((len(codes), 1), np.float32)
+    columns = np.repeat(packed(codes[:, None].repeat(2, axis=1), weight_format), 4, axis=1)
+    rows = QuantizedWeight.pack(weight_format, Codes(columns, scales), gpu_product(weight_format), "float32").rows(
         jnp.arange(1 << bits)
     )
     np.testing.assert_array_equal(np.asarray(rows)[finite, 0], wanted[finite])
@@ -170,7 +170,7 @@ def test_each_floating_point_code_is_its_number(bits: Bits) -> None:
 
 def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
     kernels = native(library())
-    fp4, fp8 = (quantized(LLAMA, about) for about in (FP4, FP8))
+    fp4, fp8 = (quantized(LLAMA, weight_format) for weight_format in (FP4, FP8))
     assert set(placed_formats(fp4, kernels).values()) == {WeightFormat(8, 16, "float32")}
     for value in params_of(fp4).values():
         if isinstance(value, GroupedWeight):

@@ -72,22 +72,22 @@ def test_predictions_go_wrong_when_the_link_slows_down_unseen_and_recover() -> N
     assert errors[-1] < 0.02
 
 
-def wait_for(transfers: list[Transfer], landed: threading.Condition) -> None:
-    with landed:
-        assert landed.wait_for(lambda: all(t.done for t in transfers), timeout=20)
+def wait_for(transfers: list[Transfer], arrived: threading.Condition) -> None:
+    with arrived:
+        assert arrived.wait_for(lambda: all(t.done for t in transfers), timeout=20)
 
 
 def test_a_link_copies_in_order_and_says_when() -> None:
-    landed, begun = threading.Condition(), []
+    arrived, begun = threading.Condition(), []
 
     def copy(pieces: Any) -> Any:
         begun.append(float(pieces[0][0]))
         return [np.array(piece) for piece in pieces]
 
-    link = Link("test", copy, landed)
+    link = Link("test", copy, arrived)
     sources = [[np.full(10, n, np.float32)] for n in range(5)]
     transfers = [link.submit(source) for source in sources]
-    wait_for(transfers, landed)
+    wait_for(transfers, arrived)
     assert begun == [0.0, 1.0, 2.0, 3.0, 4.0]
     for source, transfer in zip(sources, transfers, strict=True):
         assert transfer.pieces[0] is not source[0]
@@ -98,28 +98,28 @@ def test_a_link_copies_in_order_and_says_when() -> None:
 
 def test_a_simulated_link_is_no_faster_than_it_says() -> None:
     """Bytes over bandwidth have passed on the clock, however fast the copy was; it is not said how much more may."""
-    landed = threading.Condition()
-    link = Link("slow", lambda pieces: pieces, landed)
+    arrived = threading.Condition()
+    link = Link("slow", lambda pieces: pieces, arrived)
     link.bytes_per_second = 20_000
     started = time.perf_counter()
     transfers = [link.submit([np.zeros(1000, np.int8)]) for _ in range(4)]
-    wait_for(transfers, landed)
+    wait_for(transfers, arrived)
     assert time.perf_counter() - started >= 0.2
     assert all(transfer.seconds >= 0.05 for transfer in transfers)
     link.close()
 
 
 def test_an_error_is_that_of_one_copy() -> None:
-    landed = threading.Condition()
+    arrived = threading.Condition()
 
     def copy(pieces: Any) -> Any:
         if len(pieces[0]) == 3:
             raise MemoryError("no room")
         return pieces
 
-    link = Link("failing", copy, landed)
+    link = Link("failing", copy, arrived)
     transfers = [link.submit([np.zeros(n)]) for n in (2, 3, 4)]
-    wait_for(transfers, landed)
+    wait_for(transfers, arrived)
     assert [type(transfer.error) for transfer in transfers] == [type(None), MemoryError, type(None)]
     link.close()
 

@@ -1,6 +1,6 @@
 """The order of service: by slack between classes, by priority within one tenant and class."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ def preempts(queues: RequestQueues) -> bool:
     return queues.has_priorities or queues.is_mixed
 
 
-def names(line: Several[Sequence]) -> list[str]:
+def names(line: abc.Sequence[Sequence]) -> list[str]:
     return [sequence.request_id for sequence in line]
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Sequence as Several
+from collections import Counter, abc
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -139,7 +138,7 @@ class Index(BlockEventSink):
 
     keys: set[bytes] = field(default_factory=set)
 
-    def publish(self, events: Several[BlockEvent]) -> None:
+    def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         for event in events:
             if isinstance(event, Cleared):
                 self.keys.clear()

@@ -38,10 +38,10 @@ FP8 = WeightFormat(8, None, floats=True)
 FP4 = WeightFormat(4, 16, "float32", floats=True)
 
 
-def quantized[Config: ModelConfig](model: Config, about: WeightFormat) -> Config:
+def quantized[Config: ModelConfig](model: Config, weight_format: WeightFormat) -> Config:
     """Return the model with this format for its matrices; ``params_of`` draws them."""
     paths = [path for path in abstract_params(model) if path.endswith(".weight") and "norm" not in path]
-    return replace(model, weight_formats=tuple((path, about) for path in paths))
+    return replace(model, weight_formats=tuple((path, weight_format) for path in paths))
 
 
 def mixed[Config: ModelConfig](model: Config) -> Config:
@@ -59,38 +59,40 @@ def mixed[Config: ModelConfig](model: Config) -> Config:
     return replace(model, weight_formats=tuple(found.items()))
 
 
-def random_parts(about: AnyFormat, shape: tuple[int, ...], rng: np.random.Generator) -> AnyWeight:
+def random_parts(weight_format: AnyFormat, shape: tuple[int, ...], rng: np.random.Generator) -> AnyWeight:
     """Return a ``random_weight``, or one of a mixed format."""
-    if not isinstance(about, MixedFormat):
-        return random_weight(about, shape, rng)
-    kinds = about.shapes(shape)
-    return MixedWeight(about, tuple(tuple(random_weight(*part, rng) for part in kind) for kind in kinds))
+    if not isinstance(weight_format, MixedFormat):
+        return random_weight(weight_format, shape, rng)
+    kinds = weight_format.shapes(shape)
+    return MixedWeight(weight_format, tuple(tuple(random_weight(*part, rng) for part in kind) for kind in kinds))
 
 
-def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:
+def random_weight(weight_format: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:
     """Return a weight [*stack, out, in] whose numbers spread as ``params_of`` draws them."""
     *stack, size_out, size_in = shape
-    groups = 1 if about.group is None else -(-size_in // about.group)
-    zero, levels = 1 << (about.bits - 1), 1 << about.bits
+    groups = 1 if weight_format.group is None else -(-size_in // weight_format.group)
+    zero, levels = 1 << (weight_format.bits - 1), 1 << weight_format.bits
     numbers = np.clip(np.round(rng.normal(scale=levels / 6, size=shape)) + zero, 0, levels - 1).astype(np.uint8)
-    if about.floats:  # of all codes
-        most = float(ml_dtypes.finfo(FLOATS[about.bits]).max)  # type: ignore[no-untyped-call]
+    if weight_format.floats:  # of all codes
+        most = float(ml_dtypes.finfo(FLOATS[weight_format.bits]).max)  # type: ignore[no-untyped-call]
         levels = int(8 * most)
-        numbers = rng.uniform(-most, most, size=shape).astype(FLOATS[about.bits]).view(np.uint8)
-    codes = packed(numbers, about)
+        numbers = rng.uniform(-most, most, size=shape).astype(FLOATS[weight_format.bits]).view(np.uint8)
+    codes = packed(numbers, weight_format)
     scales = rng.uniform(0.5, 1.5, size=(*stack, size_out, groups)) * 0.12 * 6 / levels
-    zeros = rng.integers(zero - 1, zero + 2, size=scales.shape).astype(np.uint8) if about.zeros else None
+    zeros = rng.integers(zero - 1, zero + 2, size=scales.shape).astype(np.uint8) if weight_format.zeros else None
     order = None
-    if about.ordered:
+    if weight_format.ordered:
         order = rng.permuted(np.broadcast_to(np.arange(size_in, dtype=np.int32), (*stack, size_in)), axis=-1)
-    weight = GroupedWeight(about, codes, scales.astype(jnp.dtype(about.scale_dtype)), zeros, order)
-    if about.blocks:
-        of_blocks, dtype = about.arrays(shape)["block_scales"]
+    weight = GroupedWeight(weight_format, codes, scales.astype(jnp.dtype(weight_format.scale_dtype)), zeros, order)
+    if weight_format.blocks:
+        of_blocks, dtype = weight_format.arrays(shape)["block_scales"]
         drawn = rng.uniform(0.5, 1.5, size=of_blocks) * 0.12 * 6 / levels / 32
         whole = rng.integers(16, 64, size=scales.shape).astype(np.int8)
         weight = replace(weight, scales=whole, block_scales=drawn.astype(dtype))
-    if about.minimums:
-        lowest: Any = weight.scales if about.blocks else (-zero * weight.scales).astype(about.scale_dtype)
+    if weight_format.minimums:
+        lowest: Any = (
+            weight.scales if weight_format.blocks else (-zero * weight.scales).astype(weight_format.scale_dtype)
+        )
         whole_block = None if weight.block_scales is None else (-zero * weight.block_scales).astype(np.float16)
         weight = replace(weight, minimums=lowest, block_minimums=whole_block)
     return weight

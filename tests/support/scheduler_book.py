@@ -36,7 +36,7 @@ class Book:
     """Plans that are not completed, and what the device sampled for each."""
     first_hits: dict[str, int] = field(default_factory=dict)
     """By request id: the tokens that it found, or that came from the host, before it was ever preempted."""
-    landed: defaultdict[Sequence, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    arrived: defaultdict[Sequence, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Start and end of each stretch of tokens that came from the host."""
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:

@@ -120,7 +120,7 @@ class Caller:
         sequence = restore.sequence
         book.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
         if whole and not restore.cancelled:
-            book.landed[sequence].append((restore.start, restore.end))
+            book.arrived[sequence].append((restore.start, restore.end))
             book.seen["projected"] += restore.num_projected > 0
             book.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
             if not sequence.num_preemptions:

@@ -171,7 +171,7 @@ class PlanOracle:
             assert (chunk.start, chunk.end) == (computed, end)
             if sequence.num_computed != end:  # what comes next has come from the host
                 assert book.host
-                assert sequence.num_computed in {restored for _, restored in book.landed[sequence]}
+                assert sequence.num_computed in {restored for _, restored in book.arrived[sequence]}
             assert chunk.start < end <= tokens
             assert chunk.samples is (end == tokens and sequence.params.max_tokens > 0)
             assert sequence.num_tokens == tokens + chunk.samples
@@ -267,7 +267,7 @@ class PlanOracle:
             if bounded and chunk.sequence.request.background:
                 continue
             restore = chunk.sequence.restore
-            ends = {restore.start} if restore is not None else {start for start, _ in book.landed[chunk.sequence]}
+            ends = {restore.start} if restore is not None else {start for start, _ in book.arrived[chunk.sequence]}
             whole = chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
             assert whole or chunk.end >= chunk.sequence.num_tokens - chunk.sequence.num_forced
         if (

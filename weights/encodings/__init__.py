@@ -40,22 +40,22 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
     ConfigError for a method that is not read.
     """
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
-    about = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
-    if about is None:
+    section = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
+    if section is None:
         for file, method in QUANTIZATION_FILES.items():
             if member(directory, file).exists():
                 of_file = _plain(read_json(directory, file))
                 return _read(Fields(of_file, str(directory / file)), of_file.get("quant_method", method))
         return ()
     fields = Fields(data, source)
-    if not isinstance(about, Mapping):
-        raise fields.error(_FIELD, f"must be an object, not {about!r:.80}")
-    return _read(fields.below(_FIELD, _plain(about)), about.get("quant_method"))
+    if not isinstance(section, Mapping):
+        raise fields.error(_FIELD, f"must be an object, not {section!r:.80}")
+    return _read(fields.below(_FIELD, _plain(section)), section.get("quant_method"))
 
 
-def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration without what is null, and with numbers and truth that tools wrote as text."""
-    return {name: _value(value) for name, value in about.items() if value is not None}
+    return {name: _value(value) for name, value in section.items() if value is not None}
 
 
 def _value(value: Any) -> Any:

@@ -138,8 +138,8 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
     """
     _check_format(fields)
     for name in ("transform_config", "sparsity_config"):
-        about = fields.get(name)
-        if about and not (isinstance(about, Mapping) and about.get("format") == "dense"):
+        transform = fields.get(name)
+        if transform and not (isinstance(transform, Mapping) and transform.get("format") == "dense"):
             raise fields.error(name, "is not supported: choose a checkpoint without rotated or sparse weights")
     groups = fields.get("config_groups") or {}
     if not isinstance(groups, Mapping):

@@ -68,8 +68,8 @@ def read_gemma2(fields: Fields, dtype: DType) -> DecoderConfig:
 def read_gemma3(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description of the text of a Gemma 3."""
     # files of the larger models say only what is not as in the smallest
-    about: dict[str, int] = {"vocab_size": 262_208, "num_heads": 8, "max_position": 131_072}
-    sizes = read_sizes(fields, dtype, **about, kv_heads=4, head_dim=256)
+    defaults: dict[str, int] = {"vocab_size": 262_208, "num_heads": 8, "max_position": 131_072}
+    sizes = read_sizes(fields, dtype, **defaults, kv_heads=4, head_dim=256)
     pattern = fields.size("sliding_window_pattern", 6)
     types = read_layer_types(fields, sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0)
     norm = NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True)
@@ -100,13 +100,13 @@ def _final_cap(fields: Fields, default: float | None) -> float | None:
 
 def _gemma3_positions(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...]) -> PositionConfig:
     local_theta = fields.positive("rope_local_base_freq", 10_000.0)
-    about = sizes["max_position"], sizes["head_dim"]
+    lengths = sizes["max_position"], sizes["head_dim"]
     ropes = fields.get("rope_parameters")
     if isinstance(ropes, dict) and isinstance(ropes.get(SLIDING), dict):
-        local = read_rope(fields, *about, theta=local_theta, part=SLIDING, theta_name="rope_local_base_freq")
+        local = read_rope(fields, *lengths, theta=local_theta, part=SLIDING, theta_name="rope_local_base_freq")
     else:
         local = RopeConfig(theta=local_theta)
-    full = read_rope(fields, *about, theta=1_000_000.0, part=FULL)
+    full = read_rope(fields, *lengths, theta=1_000_000.0, part=FULL)
     return PositionConfig(ropes=(local, full), layer_ropes=tuple(int(kind == FULL) for kind in types))
 
 

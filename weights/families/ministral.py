@@ -34,8 +34,8 @@ def read_ministral(
     sizes = read_sizes(fields, dtype, max_position=max_position, kv_heads=8)
     others = (_BETA, "max_position_embeddings")  # repeats that of the model
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=theta, others=others)
-    about = rope_fields(fields)
-    beta = None if about.data.get(_BETA) == 0 else about.positive_or_null(_BETA)  # queries times 1 + 0 * ln(...)
+    read = rope_fields(fields)
+    beta = None if read.data.get(_BETA) == 0 else read.positive_or_null(_BETA)  # queries times 1 + 0 * ln(...)
     scale = None if beta is None else QueryScale(beta=beta, original_max_position=rope.original_max_position)
     positions = PositionConfig(ropes=(rope,), query_scale=scale)
     config = read_decoder(fields, dtype, max_position=max_position, kv_heads=8, eps=eps, positions=positions)

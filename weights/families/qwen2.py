@@ -33,8 +33,8 @@ def read_qwen2(
 ) -> DecoderConfig:
     """Return the description. ``slides``: as for ``read_windows``; ``kv_heads``: the default."""
     fields.must_be("use_mrope", False)
-    about, windows = AttentionConfig(qkv_bias=True), read_windows(fields, slides)
-    return read_decoder(fields, dtype, max_position=32_768, kv_heads=kv_heads, attention=about, windows=windows)
+    attention, windows = AttentionConfig(qkv_bias=True), read_windows(fields, slides)
+    return read_decoder(fields, dtype, max_position=32_768, kv_heads=kv_heads, attention=attention, windows=windows)
 
 
 FAMILY = Family(

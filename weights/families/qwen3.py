@@ -12,8 +12,8 @@ def read_qwen3(
 ) -> DecoderConfig:
     """Return the description. ``slides``: as for ``read_windows``; others: as for ``read_decoder``."""
     fields.must_be("use_qk_norm", True)
-    about = {"kv_heads": 32, "head_dim": 128} | defaults
-    config = read_decoder(fields, dtype, max_position=32_768, attention_bias=False, **about)
+    sizes = {"kv_heads": 32, "head_dim": 128} | defaults
+    config = read_decoder(fields, dtype, max_position=32_768, attention_bias=False, **sizes)
     attention = replace(config.attention, qk_norm=config.norm)
     return replace(config, windows=read_windows(fields, slides), attention=attention)
 

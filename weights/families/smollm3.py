@@ -8,8 +8,8 @@ from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fi
 
 def read_smollm3(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description."""
-    about: dict[str, Any] = {"theta": 2_000_000.0, "tied": True}
-    config = read_decoder(fields, dtype, max_position=32_768, kv_heads=4, attention_bias=False, mlp_bias=False, **about)
+    sizes: dict[str, Any] = {"theta": 2_000_000.0, "tied": True}
+    config = read_decoder(fields, dtype, max_position=32_768, kv_heads=4, attention_bias=False, mlp_bias=False, **sizes)
     num_layers, interval = config.num_layers, fields.size("no_rope_layer_interval", 4)
     # 1 means that the layer has rotary positions
     listed = fields.by_layer("no_rope_layers", num_layers, "0 and 1", lambda value: value in (0, 1))

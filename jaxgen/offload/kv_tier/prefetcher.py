@@ -6,8 +6,8 @@ long as computing them would take. What arrived by then is used, and what comes 
 """
 
 import logging
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -84,7 +84,7 @@ class Prefetcher:
         """Enter what was read since the last call, and ask for more."""
         self.tier.poll()
 
-    def fetch(self, sequence: Sequence, start: int, keys: Several[bytes], num_waiting: int) -> Fetch | None:
+    def fetch(self, sequence: Sequence, start: int, keys: abc.Sequence[bytes], num_waiting: int) -> Fetch | None:
         """See Fetcher."""
         self.poll()  # an engine that had nothing to do has not: a late answer may have come
         self._fetches = [fetch for fetch in self._fetches if not fetch.ended or _waits(fetch)]
@@ -164,7 +164,7 @@ class Prefetcher:
         else:
             self._end(fetch)
 
-    def _enter(self, fetch: Fetch, keys: Several[bytes], blocks: list[HostBlock]) -> None:
+    def _enter(self, fetch: Fetch, keys: abc.Sequence[bytes], blocks: list[HostBlock]) -> None:
         """Put blocks that were read into the host store, and read the next."""
         if fetch.ended:
             return

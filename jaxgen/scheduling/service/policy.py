@@ -1,8 +1,8 @@
 """The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
 clock."""
 
+from collections import abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Several
 from heapq import merge
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -63,7 +63,7 @@ class ServicePolicy(Fifo):
         """Predicts what steps take now; None: nothing is known."""
         return None if self._step_times is None else self._step_times.model
 
-    def place(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> None:
+    def place(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> None:
         """See Fifo. The place is by when the sequence is due."""
         self._set_place(sequence, now, in_flight, next_is_planned=False)
 
@@ -74,7 +74,7 @@ class ServicePolicy(Fifo):
         self._fair_shares[request.background].join(request.tenant, request.tenant_weight, wanting)
         self.queues.join(sequence)
 
-    def quote(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> Quote:
+    def quote(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> Quote:
         """See Fifo. One more step is planned before a request can follow its quote."""
         found = self._set_place(sequence, now, in_flight, next_is_planned=True)
         if found is None:
@@ -196,7 +196,7 @@ class ServicePolicy(Fifo):
             return False
         return self.misses_targets([*self.queues.running, sequence])
 
-    def misses_targets(self, sequences: Several[Sequence]) -> bool:
+    def misses_targets(self, sequences: abc.Sequence[Sequence]) -> bool:
         return breaks_targets(sequences, self.step_time)
 
     def _touch(self, sequence: Sequence) -> None:
@@ -205,7 +205,7 @@ class ServicePolicy(Fifo):
             self._predictor.rows_changed()
 
     def _set_place(
-        self, sequence: Sequence, now: float, in_flight: Several[StepPlan], *, next_is_planned: bool
+        self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan], *, next_is_planned: bool
     ) -> Prediction | None:
         """Set the place of a new sequence; return what is predicted of one whose targets can be met.
 

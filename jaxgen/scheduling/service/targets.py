@@ -1,7 +1,7 @@
 """Inter-token targets: how long a step may take, and which decodes miss them together. Host only, no jax, no clock."""
 
+from collections import abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Several
 from math import inf
 
 from jaxgen.core.sequence import Chunk, Level, Sequence
@@ -44,7 +44,7 @@ def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     return [MARGIN * target - taken for target in targets]
 
 
-def breaks_targets(sequences: Several[Sequence], step_time: StepTimeModel | None) -> bool:
+def breaks_targets(sequences: abc.Sequence[Sequence], step_time: StepTimeModel | None) -> bool:
     """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
     targets = targets_between([s.service for s in sequences])
     if step_time is None or not targets:
@@ -56,5 +56,5 @@ def breaks_targets(sequences: Several[Sequence], step_time: StepTimeModel | None
     return any(alone <= MARGIN * target < together for target in targets)
 
 
-def _decode_seconds(step_time: StepTimeModel, sequences: Several[Sequence]) -> float:
+def _decode_seconds(step_time: StepTimeModel, sequences: abc.Sequence[Sequence]) -> float:
     return step_time.decode_seconds(len(sequences), sum([s.num_computed for s in sequences]))

@@ -1,6 +1,6 @@
 """Shares of tenants in what is computed."""
 
-from collections.abc import Sequence as Several
+from collections import abc
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ BUDGET = 10
 LEAD = LEAD_STEPS * BUDGET
 
 
-def tenant(fair_share: FairShare, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
+def tenant(fair_share: FairShare, name: str, weight: float = 1.0, wanting: abc.Sequence[Sequence] = ()) -> Sequence:
     fair_share.join(name, weight, [other.request.tenant for other in wanting])
     return sequence_for(1000, tenant=name, tenant_weight=weight)
 

@@ -12,7 +12,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.resume.resumption import Binding
 from jaxgen.server.resume.secrets import Secrets
-from jaxgen.server.resume.ticket import Identity, Ticket
+from jaxgen.server.resume.ticket import AnswerIdentity, Ticket
 from jaxgen.server.schema.base import CompletionRequest
 from tests.support.fakes import MODEL
 from tests.support.resumed import SHARED, streamed
@@ -50,7 +50,7 @@ def test_a_guess_of_prompt_answer_or_key_cannot_be_tested(config: ServerConfig, 
 
 def test_the_test_above_finds_a_hash_without_a_secret() -> None:
     body = CompletionRequest.model_validate(FIELDS)
-    made = Binding(b"", "digest", body).ticket(Identity(bytes(16), 1, 2), b"reading")
+    made = Binding(b"", "digest", body).ticket(AnswerIdentity(bytes(16), 1, 2), b"reading")
     written = body.model_dump_json(exclude={"resume", "cache_salt", "return_event_ids"}, by_alias=True).encode()
     data = urlsafe_b64decode(made.encode(b""))
     assert any(guess[:6] in data for guess in guesses(written, b""))
@@ -68,7 +68,7 @@ def test_secrets() -> None:
 
 def test_marks_and_hashes_are_of_their_secret() -> None:
     assert Ticket.short(b"x", b"a" * 32) != Ticket.short(b"x", b"b" * 32)
-    ticket = Ticket(Identity(bytes(16), 1, 2), *[bytes(6)] * 3)
+    ticket = Ticket(AnswerIdentity(bytes(16), 1, 2), *[bytes(6)] * 3)
     assert ticket.positions_key(b"a" * 32) != ticket.positions_key(b"b" * 32)
 
 
