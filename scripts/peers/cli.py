@@ -1,6 +1,7 @@
 """The command: which peers are measured, how often, and what becomes of the results."""
 
 import argparse
+import re
 import signal
 import sys
 import tempfile
@@ -113,7 +114,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clients", type=_each(_whole), help="closed loops, comma-separated; '': none")
     parser.add_argument("--long-clients", type=_whole, help="clients beside long prompts; 0: no such load")
     parser.add_argument("--long-every", type=_positive, default=1.0, help="seconds after which a long prompt comes")
-    parser.add_argument("--agents", type=_each(_conversations), help="agents x turns, such as 1x12,8x12")
+    parser.add_argument("--agents", type=_each(_conversations), help="agents x turns, such as 1x12,8x12~40")
     parser.add_argument("--forms", type=_names(FORMS), help="of answers under schemas, comma-separated")
     parser.add_argument("--rates", type=_each(_positive), default=[], help="open loops, requests/s, comma-separated")
     parser.add_argument("--rounds", type=_whole, default=3, help="in which all peers take turns")
@@ -151,10 +152,14 @@ def _whole(text: str) -> int:
 
 
 def _conversations(text: str) -> Agents:
-    agents, cross, turns = text.partition("x")
-    if not (cross and agents.isdecimal() and turns.isdecimal() and int(agents) and int(turns) > 1):
-        raise argparse.ArgumentTypeError(f"must be agents x turns, 2 or more, such as 8x12, not {text!r}")
-    return Agents(int(agents), int(turns))
+    if not (found := re.fullmatch(r"([1-9]\d*)x(\d+)(~\d+)?", text, re.ASCII)) or int(found[2]) < 2:
+        raise argparse.ArgumentTypeError(
+            f"must be agents x turns, 2 or more, such as 8x12, or 8x12~40 for answers that differ, not {text!r}"
+        )
+    load = Agents(int(found[1]), int(found[2]), spread=int((found[3] or "~0")[1:]))
+    if load.spread >= load.answer:
+        raise argparse.ArgumentTypeError(f"must have answers that differ by less than {load.answer}, not {text!r}")
+    return load
 
 
 def _positive(text: str) -> float:

@@ -30,10 +30,9 @@ class Pipeline:
 
     def add(self, number: int, asked: Asked) -> None:
         config = openvino_genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = asked.max_tokens, asked.schema is None, False
-        if asked.schema is not None:
-            schema = json.dumps(asked.schema)
-            config.structured_output_config = openvino_genai.StructuredOutputConfig(json_schema=schema)
+        config.max_new_tokens, config.ignore_eos, config.do_sample = asked.max_tokens, asked.regex is None, False
+        if asked.regex is not None:
+            config.structured_output_config = openvino_genai.StructuredOutputConfig(regex=asked.regex)
         ids = openvino.Tensor(np.array([asked.prompt], np.int64))
         self._handles[number] = self._pipeline.add_request(number, ids, config)
 

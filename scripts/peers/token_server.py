@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Asked(NamedTuple):
-    """What a request asks for. ``schema``: JSON schema that its answer must fit; None: any answer will do."""
+    """What a request asks for. ``regex``: what its answer must match; None: any answer will do."""
 
     prompt: list[int]
     max_tokens: int
-    schema: dict[str, Any] | None = None
+    regex: str | None = None
 
 
 class News(NamedTuple):
@@ -52,8 +52,7 @@ class _Request:
         self.writer = writer
         self.done = asyncio.get_running_loop().create_future()
         self.stream = bool(body.get("stream"))
-        form = body.get("response_format")
-        self.asked = Asked(body["prompt"], body["max_tokens"], form["json_schema"]["schema"] if form else None)
+        self.asked = Asked(body["prompt"], body["max_tokens"], body.get("regex"))
         self.tokens: list[int] = []
 
     def feed(self, tokens: list[int], *, ended: bool) -> None:

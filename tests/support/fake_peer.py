@@ -15,8 +15,8 @@ class Counting:
         self._open: dict[int, tuple[int, int]] = {}
 
     def add(self, number: int, asked: Asked) -> None:
-        """An answer that must fit a schema ends after half of its tokens."""
-        length = asked.max_tokens if asked.schema is None else asked.max_tokens // 2
+        """An answer that must match ends after half of its tokens."""
+        length = asked.max_tokens if asked.regex is None else asked.max_tokens // 2
         self._open[number] = asked.prompt[-1], length
 
     def cancel(self, number: int) -> None:

@@ -4,7 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.peers.peer import Launch, Site, response_format, token_ids
+from scripts.peers.loads.forms import expression
+from scripts.peers.peer import Launch, Site, token_ids
 from scripts.peers.shapes import FORMATS, Format
 
 LIMITS = {
@@ -52,7 +53,7 @@ class FakePeer:
         return Launch(self.command or fake)
 
     def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return response_format(schema)
+        return {"regex": expression(schema)}
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)[:8]

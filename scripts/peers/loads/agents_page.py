@@ -17,8 +17,11 @@ HEAD = (
 )
 LOADS = """
 - **Load**: conversations that begin together, over one system prompt of {system:,} tokens; {new} new tokens a turn and
-  answers of {answer}, no time to think. A turn sends all tokens before it, with the answers as the server gave them.
-  Token ids, greedy, EOS ignored. Prompts are others in each round, so nothing is cached at first.
+  answers of {answer}, or of lengths that are drawn, no time to think. A turn sends all tokens before it, with the
+  answers as the server gave them. Token ids, greedy, EOS ignored. Prompts are others in each round, so nothing is
+  cached at first.
+- Where all answers are equally long, the agents stay one step apart: each sends its turn while the prompt of the one
+  before is computed, and waits for that. Agents whose answers differ meet by chance.
 - *TTFT* is of turns after the first, *of the first turns* the median of these alone. Times are in ms, figures are
   medians over rounds. *Ratios* are the peer's TTFT over jaxgen's in the same round, with the least and the greatest:
   over 1 jaxgen is ahead.

@@ -1,5 +1,6 @@
-"""JSON schemas that loads ask answers for."""
+"""JSON schemas that loads ask answers for, and the same as regular expressions. Standard library only."""
 
+import re
 from typing import Any
 
 
@@ -28,7 +29,7 @@ TICKET = record(
     requested_refund={"type": "boolean"},
     order=record(
         order_number=whole(1, 999999),
-        number_of_items=whole(1, 20),
+        number_of_items=whole(1, 99),
         shipping_method=one_of("standard", "express", "pickup"),
     ),
     languages={
@@ -54,3 +55,30 @@ ORDER = record(
 )
 """What is mostly free text: few of its tokens are forced."""
 FORMS = {"ticket": TICKET, "order": ORDER}
+
+
+def expression(schema: dict[str, Any]) -> str:
+    """Return a regular expression of a form's JSON, without white space and without escapes in strings.
+
+    Integers are from a power of ten to one less than another. Raises ValueError for other schemas.
+    """
+    match schema:
+        case {"enum": list(names)}:
+            return "(" + "|".join(f'"{re.escape(name)}"' for name in names) + ")"
+        case {"pattern": str(pattern)}:
+            return f'"{pattern.removeprefix("^").removesuffix("$")}"'
+        case {"type": "string", "maxLength": int(most)}:
+            return rf'"[^"\\\x00-\x1f]{{0,{most}}}"'
+        case {"type": "boolean"}:
+            return "(true|false)"
+        case {"type": "integer", "minimum": int(least), "maximum": int(most)}:
+            digits = len(str(least)), len(str(most))
+            if (least, most) == (10 ** (digits[0] - 1), 10 ** digits[1] - 1):
+                return f"[1-9][0-9]{{{digits[0] - 1},{digits[1] - 1}}}"
+        case {"type": "array", "items": items, "minItems": 1, "maxItems": int(most)}:
+            one = expression(items)
+            return rf"\[{one}(,{one}){{0,{most - 1}}}\]"
+        case {"type": "object", "properties": fields}:
+            members = ",".join(f'"{name}":{expression(value)}' for name, value in fields.items())
+            return rf"\{{{members}\}}"
+    raise ValueError(f"no form: {schema}")
