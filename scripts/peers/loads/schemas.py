@@ -74,7 +74,7 @@ def _shape(name: str, about: str, formats: tuple[str, ...], seconds: float, warm
     return Shape(
         name,
         about,
-        peers=("jaxgen", "OpenVINO split-fuse", "vLLM", "llama.cpp"),
+        peers=("jaxgen", "OpenVINO split-fuse", "llama.cpp"),
         formats=formats,
         clients=(CLIENTS,),
         long_clients=0,
@@ -95,7 +95,7 @@ SHAPES = {
             formats=("bfloat16",),
             seconds=12.0,
             warmup=3.0,
-            patience=60.0,
+            patience=120.0,  # llama.cpp's first answers need more than a minute
         ),
         _shape(
             "1b-qwen",
