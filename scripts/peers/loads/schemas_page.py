@@ -14,8 +14,8 @@ from scripts.peers.shapes import Shape
 
 HEAD = (
     "Made by `python -m scripts.peers --load schemas --shape {name}` from docs/results/peers-schemas-{name}.jsonl. All "
-    "servers compute the same random weights of {about}, one after another on the same machine with the same number of "
-    "threads, the load beside them on the same cores. In a round every server has its turn."
+    "servers compute the same random weights of {about}. They run one after another on the same machine, with the same "
+    "number of threads. The load runs on the same cores. In a round every server has its turn."
 )
 LOADS = f"""
 - **Load**: closed loops of clients; prompts of {PROMPT_TOKENS} token ids, no two alike; greedy. At first answers must
@@ -25,8 +25,10 @@ LOADS = f"""
 - *With over without*: output tokens/s of the same server. *jaxgen over it*: answers/s under the schema in the same
   round, with the least and the greatest. Answers/s are compared, since some servers' answers have white space.
 - *Ended*: answers under the schema that were not cut. Times are in ms, figures are medians over rounds.
-- Weights are random, so what is written in free text means nothing. Libraries without a server for this are behind a
-  *minimal server* (scripts/peers/token_server.py), which neither validates nor makes text, as real ones must.
+- OpenVINO gets the schema as a regular expression. Its JSON schemas allow white space without end, and random weights
+  then write nothing else. llama.cpp's answers have some white space.
+- Weights are random, so free text means nothing. A library without a server for this is behind a *minimal server*
+  (scripts/peers/token_server.py). It neither validates requests nor makes text, which real servers must do.
 """
 NOTHING = "**Nothing has been measured yet.**"
 COLUMNS = [
