@@ -1,4 +1,4 @@
-"""Answers under a JSON schema, beside the same load without one: clients in closed loops."""
+"""Answers under a JSON schema, and the same load without one: clients in closed loops."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from scripts.peers.shapes import Shape
 
 PROMPT_TOKENS = 100
 MOST_TOKENS = 300
-"""Of an answer under a schema: those that are longer are cut."""
+"""Of an answer under a schema. Longer answers are cut."""
 CLIENTS = 16
 WITH, WITHOUT = "with_schema", "without"
 """Names of the two halves in the figures."""
@@ -21,8 +21,8 @@ WITH, WITHOUT = "with_schema", "without"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Schemas:
-    """A load: so many clients whose answers fit a form of scripts.peers.loads.forms, then as many whose answers are as
-    long and free."""
+    """A load: ``clients`` whose answers fit a form of scripts.peers.loads.forms, then as many whose answers are as long
+    and free."""
 
     clients: int
     form: str

@@ -23,7 +23,8 @@ LOADS = f"""
   answers, each as long as that server's mean answer under the schema.
 - Most tokens of a *ticket* are forced: names of keys, and choices. An *order* is mostly free text.
 - *With over without*: output tokens/s of the same server. *jaxgen over it*: answers/s under the schema in the same
-  round, with the least and the greatest. Answers/s are compared, since some servers' answers have white space.
+  round, with the least and the greatest. Answers/s are compared, since servers write a form in different numbers of
+  tokens.
 - *Ended*: answers under the schema that were not cut. Times are in ms, figures are medians over rounds.
 - OpenVINO gets the schema as a regular expression. Its JSON schemas allow white space without end, and random weights
   then write nothing else. llama.cpp's answers have some white space.
