@@ -8,7 +8,7 @@ from typing import Any
 
 from scripts.peers.loads.agents import in_ms
 from scripts.peers.loads.schemas import MOST_TOKENS, PROMPT_TOKENS, WITH, WITHOUT, Schemas
-from scripts.peers.page import OURS, WIDTH, failures, servers_table, table, values, with_spread
+from scripts.peers.page import OURS, WIDTH, opening, table, values, with_spread
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
 
@@ -54,13 +54,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     if not servers:
         yield NOTHING
         return
-    yield LOADS.strip("\n")
-    machine = records.of_kind("machine")[-1]
-    date = max(server["started"] for server in servers)[:10]
-    yield f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {date}."
-    yield "## The servers"
-    yield servers_table(servers)
-    yield from failures(records)
+    yield from opening(records, LOADS)
     for name in values(servers, "format"):
         mine = [server for server in servers if server["format"] == name]
         yield f"## {name}"
