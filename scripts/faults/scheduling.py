@@ -127,6 +127,14 @@ SCHEDULER = (
 
 CACHE = (
     Fault(
+        "part-of-a-block-copied-one-token-too-far",
+        "cache",
+        "jaxgen/cache/beginnings.py",
+        "            return index\n",
+        "            return index + 1\n",
+        ("tests/scheduling/test_agents.py", "tests/scheduling/test_state_machine.py"),
+    ),
+    Fault(
         "block-told-of-twice",
         "cache",
         "jaxgen/cache/prefix_cache.py",

@@ -88,11 +88,12 @@ def main() -> None:
     parser.add_argument("--system", type=int, default=2000, help="tokens that all conversations begin with")
     parser.add_argument("--new", type=int, default=150, help="tokens that each turn adds")
     parser.add_argument("--answer", type=int, default=120, help="tokens of each answer")
+    parser.add_argument("--spread", type=int, default=0, help="tokens that answers have more or fewer at most")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="of the first round; each round's prompts follow from it")
     args = parser.parse_args()
-    load = Agents(args.agents, args.turns, args.system, args.new, args.answer)
+    load = Agents(args.agents, args.turns, args.system, args.new, args.answer, args.spread)
     print(f"{load} on {this_cpu()}")
     for number in range(args.rounds):
         for url in args.base_url[:: 1 if number % 2 else -1]:

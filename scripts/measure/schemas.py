@@ -25,42 +25,8 @@ import aiohttp
 from jaxgen.hardware.device_info import this_cpu
 from jaxgen.server.benchmark.client import LoadError
 from jaxgen.server.benchmark.metrics import spread
+from scripts.peers.loads.forms import TICKET
 
-
-def one_of(*names: str) -> dict[str, Any]:
-    return {"type": "string", "enum": list(names)}
-
-
-def record(**fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-
-
-def whole(least: int, most: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least, "maximum": most}
-
-
-TICKET = record(
-    category=one_of("billing", "delivery", "technical_problem", "account_access", "other"),
-    sentiment=one_of("positive", "neutral", "negative"),
-    priority=one_of("low", "normal", "high", "urgent"),
-    customer_identifier=whole(1000, 99999),
-    needs_human_review={"type": "boolean"},
-    requested_refund={"type": "boolean"},
-    order=record(
-        order_number=whole(1, 999999),
-        number_of_items=whole(1, 20),
-        shipping_method=one_of("standard", "express", "pickup"),
-    ),
-    languages={
-        "type": "array",
-        "items": one_of("english", "german", "french", "spanish"),
-        "minItems": 1,
-        "maxItems": 2,
-    },
-    follow_up_date={"type": "string", "pattern": "^2026-(0[1-9]|1[0-2])-[0-3][0-9]$"},
-    short_summary={"type": "string", "maxLength": 40},
-)
-"""What an assistant of a help desk fills in: most of its tokens are names that may be no others."""
 FORMAT = {"type": "json_schema", "json_schema": {"name": "ticket", "schema": TICKET, "strict": True}}
 WORDS = ("lamp", "table", "parcel", "late", "broken", "lost", "again", "order", "paid", "twice", "street", "blue")
 MOST_TOKENS = 250

@@ -46,6 +46,8 @@ CONFIGS: dict[str, Config] = {
     "tiny": llama(2048, 192, 512, 6, 6, 2) | {"torch_dtype": "float32"},
     "1b": llama(VOCABULARY, *_1B, tied=True),
     "1b-152k": llama(LARGE_VOCABULARY, *_1B, tied=True),
+    "88m-smollm2": llama(49_152, 768, 2048, 12, 12, 4, tied=True),
+    "1b-qwen": llama(LARGE_VOCABULARY, *_1B, tied=True),
     "smollm2-135m": hub("SmolLM2-135M-Instruct"),
     "gemma-3-270m": hub("gemma-3-270m-it"),
     "qwen3-0.6b": hub("Qwen3-0.6B", vocab_size=VOCABULARY),
@@ -60,7 +62,7 @@ CONFIGS: dict[str, Config] = {
         moe_intermediate_size=384,
     ),
 }
-"""``88m-mha`` has as many KV heads as heads. ``1b`` is Llama-3.2-1B's shape with a quarter of its vocabulary.
-``30b-a3b-small`` is a Qwen3-30B-A3B of half the width, heads and inner width, with all of its 128 experts in an eighth
-of its layers."""
+"""``88m-smollm2`` and ``1b-qwen`` have the vocabularies of these models. ``88m-mha`` has as many KV heads as heads.
+``1b`` is Llama-3.2-1B's shape with a quarter of its vocabulary. ``30b-a3b-small`` is a Qwen3-30B-A3B of half the width,
+heads and inner width, with all of its 128 experts in an eighth of its layers."""
 SHAPES: dict[str, DecoderConfig] = {name: read(config) for name, config in CONFIGS.items()}

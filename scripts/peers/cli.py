@@ -1,6 +1,7 @@
 """The command: which peers are measured, how often, and what becomes of the results."""
 
 import argparse
+import re
 import signal
 import sys
 import tempfile
@@ -15,11 +16,12 @@ from scripts.peers.llama_cpp import LlamaCpp
 from scripts.peers.load import Times
 from scripts.peers.loads import LOADS
 from scripts.peers.loads.agents import Agents
+from scripts.peers.loads.forms import FORMS
 from scripts.peers.openvino import OpenVino
 from scripts.peers.page import write_page
 from scripts.peers.peer import Peer, PeerError, Site
 from scripts.peers.records import SERVER, Records
-from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, SHAPES, Format, Shape
+from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Format, Shape
 from scripts.peers.transformers import Transformers
 from scripts.peers.vllm import Vllm
 
@@ -90,9 +92,15 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
+    shapes = list(dict.fromkeys(name for kind in LOADS.values() for name in kind.shapes))
     work_dir = Path(tempfile.gettempdir()) / "peers-work"
-    parser.add_argument("--load", choices=LOADS, default=CLIENTS, help="clients in loops, or agents' conversations")
-    parser.add_argument("--shape", choices=SHAPES, default=DEFAULT, help="the defaults of what follows depend on it")
+    parser.add_argument(
+        "--load",
+        choices=LOADS,
+        default=CLIENTS,
+        help="clients in loops, agents' conversations, or answers under schemas",
+    )
+    parser.add_argument("--shape", choices=shapes, default=DEFAULT, help="the defaults of what follows depend on it")
     parser.add_argument("--work-dir", type=Path, default=work_dir, help="environments, weights and logs; used again")
     parser.add_argument(
         "--results",
@@ -106,7 +114,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clients", type=_each(_whole), help="closed loops, comma-separated; '': none")
     parser.add_argument("--long-clients", type=_whole, help="clients beside long prompts; 0: no such load")
     parser.add_argument("--long-every", type=_positive, default=1.0, help="seconds after which a long prompt comes")
-    parser.add_argument("--agents", type=_each(_conversations), help="agents x turns, such as 1x12,8x12")
+    parser.add_argument("--agents", type=_each(_conversations), help="agents x turns, such as 1x12,8x12~40")
+    parser.add_argument("--forms", type=_names(FORMS), help="of answers under schemas, comma-separated")
     parser.add_argument("--rates", type=_each(_positive), default=[], help="open loops, requests/s, comma-separated")
     parser.add_argument("--rounds", type=_whole, default=3, help="in which all peers take turns")
     parser.add_argument("--seconds", type=_positive, help="of each load that are measured")
@@ -143,10 +152,14 @@ def _whole(text: str) -> int:
 
 
 def _conversations(text: str) -> Agents:
-    agents, cross, turns = text.partition("x")
-    if not (cross and agents.isdecimal() and turns.isdecimal() and int(agents) and int(turns) > 1):
-        raise argparse.ArgumentTypeError(f"must be agents x turns, 2 or more, such as 8x12, not {text!r}")
-    return Agents(int(agents), int(turns))
+    if not (found := re.fullmatch(r"([1-9]\d*)x(\d+)(~\d+)?", text, re.ASCII)) or int(found[2]) < 2:
+        raise argparse.ArgumentTypeError(
+            f"must be agents x turns, 2 or more, such as 8x12, or 8x12~40 for answers that differ, not {text!r}"
+        )
+    load = Agents(int(found[1]), int(found[2]), spread=int((found[3] or "~0")[1:]))
+    if load.spread >= load.answer:
+        raise argparse.ArgumentTypeError(f"must have answers that differ by less than {load.answer}, not {text!r}")
+    return load
 
 
 def _positive(text: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from scripts.peers.peer import SERVED_NAME, Launch, Site, token_ids
+from scripts.peers.peer import SERVED_NAME, Launch, Site, response_format, token_ids
 from scripts.peers.shapes import FORMATS, ROOT, Format
 
 
@@ -39,6 +39,9 @@ class Jaxgen:
             flags["--quantization"] = wanted.name
         command = [sys.executable, "-m", "jaxgen.server.cli", "serve"]
         return Launch(command + [word for flag in flags.items() for word in flag])
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return response_format(schema)
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

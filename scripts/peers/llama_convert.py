@@ -1,8 +1,8 @@
-"""``-m scripts.peers.llama_convert SOURCE DESTINATION``: a Hugging Face directory as a GGUF file.
+"""``-m scripts.peers.llama_convert SOURCE DESTINATION [SPLITTING]``: a Hugging Face directory as a GGUF file.
 
 Runs in llama.cpp's environment. Reads a Llama, a Qwen3 or a Gemma 3. Norms are float32, which llama.cpp wants; all else
-keeps its dtype. The vocabulary is not the checkpoint's: token i is written " t<i>", so that every token is a chunk of a
-stream and can be told from an answer's text.
+keeps its dtype. With SPLITTING, llama.cpp's name of how texts are split, the file has the checkpoint's vocabulary.
+Without it token i is written " t<i>", so that every token is a chunk of a stream and can be told from an answer's text.
 """
 
 import json
@@ -64,11 +64,19 @@ ARCHITECTURES = {
 
 
 def main() -> None:
-    source, destination = map(Path, sys.argv[1:])
+    source, destination, *splitting = sys.argv[1:]
+    write(Path(source), Path(destination), splitting[0] if splitting else None)
+
+
+def write(source: Path, destination: Path, splitting: str | None) -> None:
     config = json.loads((source / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
     writer = gguf.GGUFWriter(destination, architecture.name)
     describe(writer, config)
+    if splitting is None:
+        write_numbers(writer, config["vocab_size"])
+    else:
+        write_vocabulary(writer, json.loads((source / "tokenizer.json").read_text()), config["vocab_size"], splitting)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     names = {**TENSORS, **architecture.tensors}
     kind = gguf.GGMLQuantizationType.BF16 if config["dtype"] == "bfloat16" else gguf.GGMLQuantizationType.F32
@@ -103,15 +111,31 @@ def describe(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(head_dim)
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-    size = config["vocab_size"]
-    writer.add_vocab_size(size)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+
+
+def write_numbers(writer: gguf.GGUFWriter, size: int) -> None:
+    """Write a vocabulary of token ids."""
     writer.add_tokenizer_model("llama")
     writer.add_token_list([f"\u2581t{token}" for token in range(size)])
     writer.add_token_scores([0.0] * size)
     writer.add_token_types([gguf.TokenType.NORMAL] * size)
-    writer.add_bos_token_id(config["bos_token_id"])
-    writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_add_bos_token(False)
+
+
+def write_vocabulary(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], size: int, splitting: str) -> None:
+    """Write a byte-level vocabulary, filled up to ``size`` with tokens that are not used."""
+    added = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+    known = {i: token for token, i in tokenizer["model"]["vocab"].items()} | added
+    kind = gguf.TokenType
+    kinds = [kind.CONTROL if i in added else kind.NORMAL if i in known else kind.UNUSED for i in range(size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(splitting)
+    writer.add_token_list([known.get(i, f"[PAD{i}]") for i in range(size)])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
 
 
 def gguf_name(name: str, names: Mapping[str, str]) -> str:

@@ -54,7 +54,8 @@ class LlamaCpp:
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished, log = target.with_suffix(".unfinished"), site.log(f"llama.cpp-convert-{site.shape}-{wanted.name}")
         command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.llama_convert"]
-        run_logged([*command, str(site.checkpoint(wanted.dtype)), str(unfinished)], log, cwd=ROOT)
+        splitting = [] if site.tokenizer is None else [site.tokenizer.splitting]
+        run_logged([*command, str(site.checkpoint(wanted.dtype)), str(unfinished), *splitting], log, cwd=ROOT)
         if wanted.is_quantised:
             whole = unfinished.rename(target.with_suffix(".whole"))
             run_logged([str(_tool(site, "llama-quantize")), str(whole), str(unfinished), ROUNDED[wanted.name]], log)
@@ -80,6 +81,9 @@ class LlamaCpp:
         }
         command = [str(_tool(site, "llama-server")), "--kv-unified"]
         return Launch(command + [word for flag in flags.items() for word in flag])
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"json_schema": schema}
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return [int(word.removeprefix("t")) for word in answer["choices"][0]["text"].split()]

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 from time import perf_counter, process_time
 from typing import Any
 
@@ -105,21 +106,24 @@ class Window:
         self.begin, self.end = begin, begin + self.end - self.begin
 
 
-def measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int) -> dict[str, Any]:
-    """Return the figures of one load, ready for JSON.
+def measure(
+    base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner | None = None
+) -> dict[str, Any]:
+    """Return the figures of one load, ready for JSON. ``planner``: makes the requests of clients; None: as usual.
 
     Clients begin together, so at first there are prompts alone: in a closed loop without long prompts the window does
     not begin before as many answers are there as there are clients, or the patience is over.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measure(base_url, usage, cell, times, seed))
+        made = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
+        return runner.run(_measure(base_url, usage, cell, times, seed, made))
 
 
-async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int) -> dict[str, Any]:
+async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner) -> dict[str, Any]:
     settles = cell.clients > 0 and not cell.long_every
     most = max(times.warmup, times.patience) if settles else times.warmup
     limit = most + times.measured
-    requests, arrivals = _requests(usage, cell, limit, seed)
+    requests, arrivals = _requests(planner, cell, limit, seed)
     long_arrivals = [cell.long_every * i for i in range(ceil(limit / cell.long_every))] if cell.long_every else []
     long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(len(long_arrivals))
     async with CompletionsClient(base_url) as client:
@@ -148,9 +152,8 @@ async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: in
     return figures
 
 
-def _requests(usage: str, cell: Cell, seconds: float, seed: int) -> tuple[list[PlannedRequest], list[float]]:
+def _requests(planner: Planner, cell: Cell, seconds: float, seed: int) -> tuple[list[PlannedRequest], list[float]]:
     """Return the requests of a load of the given seconds and, of an open loop, when they arrive."""
-    planner = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
     if cell.clients:
         return planner.requests(round(REQUESTS_PER_SECOND * seconds)), []
     drawn = poisson_arrivals(seed, cell.rate, ceil(2.0 * cell.rate * seconds) + 32)
@@ -183,7 +186,7 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
     seconds = window.end - window.begin
     return {
         "requests_per_s": sum(record.end in window for record in completed) / seconds,
-        "output_tokens_per_s": sum(tokens for r in records for time, tokens in r.arrivals if time in window) / seconds,
+        "output_tokens_per_s": sum(_tokens_in(window, record) for record in records) / seconds,
         "prompt_tokens_per_s": sum(r.prompt_tokens for r in records if r.start + r.first_token_time in window)
         / seconds,
         "ttft_s": spread(record.first_token_time for record in started),
@@ -191,12 +194,21 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
         "effective_per_s": {
             f"{sla:g}": sum(Promise(sla=sla).kept(record) for record in started) / seconds for sla in SLAS
         },
+        "answer_tokens": fmean(record.output_tokens for record in completed) if completed else None,
         "completed": len(completed),
         "cut": len(records) - len(completed) - len(failed),
         "failed": len(failed),
         "reasons": sorted({record.reason for record in failed})[:3],
         "wrong_lengths": sum(record.output_tokens != record.max_tokens for record in completed),
     }
+
+
+def _tokens_in(window: Window, record: RequestRecord) -> float:
+    """Return the tokens that arrived in the window. Where only the end tells their number, chunks share them: a server
+    holds back tokens that are a part of a character."""
+    chunks = sum(tokens for _, tokens in record.arrivals)
+    share = record.output_tokens / chunks if record.counted_by == "final usage" and chunks else 1.0
+    return share * sum(tokens for time, tokens in record.arrivals if time in window)
 
 
 def gaps(record: RequestRecord, window: Window) -> list[float]:

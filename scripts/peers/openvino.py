@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
-from scripts.peers.peer import KV_CACHE_GIB, MAX_MODEL_LEN, MAX_NUM_SEQS, Launch, Site, run_logged, token_ids
+from scripts.peers.loads.forms import expression
+from scripts.peers.peer import (
+    KV_CACHE_GIB,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    Launch,
+    Site,
+    run_logged,
+    token_ids,
+)
 from scripts.peers.shapes import FORMATS, ROOT, Format
 
 ENVIRONMENT = Environment(
@@ -80,6 +89,10 @@ class OpenVino:
             settings["max_num_batched_tokens"] = MAX_MODEL_LEN
         command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.openvino_server", json.dumps(settings)]
         return Launch(command)
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """As an expression: the white space that its JSON schemas allow has no end, and random weights find none."""
+        return {"regex": expression(schema)}
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

@@ -11,7 +11,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from scripts.peers.token_server import Emit, serve
+from scripts.peers.token_server import Asked, Emit, News, serve
 
 
 class Pipeline:
@@ -28,10 +28,12 @@ class Pipeline:
         )
         self._handles: dict[int, Any] = {}
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
+    def add(self, number: int, asked: Asked) -> None:
         config = openvino_genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
-        ids = openvino.Tensor(np.array([prompt], np.int64))
+        config.max_new_tokens, config.ignore_eos, config.do_sample = asked.max_tokens, asked.regex is None, False
+        if asked.regex is not None:
+            config.structured_output_config = openvino_genai.StructuredOutputConfig(regex=asked.regex)
+        ids = openvino.Tensor(np.array([asked.prompt], np.int64))
         self._handles[number] = self._pipeline.add_request(number, ids, config)
 
     def cancel(self, number: int) -> None:
@@ -45,11 +47,13 @@ class Pipeline:
         self._pipeline.step()
         news = []
         for number, handle in list(self._handles.items()):
-            if handle.can_read():
-                # One sequence for each request, so one entry.
-                tokens = [token for output in handle.read().values() for token in output.generated_ids]
-                news.append((number, tokens))
-            if str(handle.get_status()).endswith("FINISHED"):
+            ended = str(handle.get_status()).endswith("FINISHED")  # before the last tokens are read
+            # One sequence for each request, so one entry.
+            outputs = handle.read().values() if handle.can_read() else ()
+            tokens = [token for output in outputs for token in output.generated_ids]
+            if tokens or ended:
+                news.append(News(number, tokens, ended))
+            if ended:
                 del self._handles[number]
         if news:
             emit(news)

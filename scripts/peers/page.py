@@ -141,6 +141,18 @@ def _machine(machine: Line, servers: list[Line]) -> str:
     )
 
 
+def opening(records: Records, loads: str) -> Iterator[str]:
+    """Yield what stands before the figures: ``loads``, the machine, the servers, and what could not be measured."""
+    servers = records.of_kind("server")
+    machine = records.of_kind("machine")[-1]
+    date = max(server["started"] for server in servers)[:10]
+    yield loads.strip("\n")
+    yield f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {date}."
+    yield "## The servers"
+    yield servers_table(servers)
+    yield from failures(records)
+
+
 def servers_table(servers: list[Line]) -> str:
     formats = values(servers, "format")
     rows = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scripts.peers.shapes import ROOT, Format
+from scripts.peers.tokenizers import TOKENIZERS, KnownTokenizer
 
 MAX_MODEL_LEN = 8192
 """Tokens: agents' conversations have 5,240."""
@@ -36,6 +37,11 @@ class Site:
         """Cores that every server may use, as many as threads."""
         return sorted(os.sched_getaffinity(0))[: self.threads]
 
+    @property
+    def tokenizer(self) -> KnownTokenizer | None:
+        """None: prompts and answers are token ids, and the checkpoint's tokens are made up."""
+        return TOKENIZERS.get(self.shape)
+
     def checkpoint(self, dtype: str) -> Path:
         """The Hugging Face directory that all peers compute, in ``dtype``; made on the first call."""
         directory = self.work_dir / "models" / self._shape / dtype
@@ -44,6 +50,8 @@ class Site:
             command = [sys.executable, "-m", "scripts.make.random_model", "--shape", self.shape, "--dtype", dtype]
             flags = ["--max-position", str(MAX_MODEL_LEN), str(unfinished)]
             run_logged([*command, *flags], self.log(f"checkpoint-{self.shape}-{dtype}"), cwd=ROOT)
+            if self.tokenizer is not None:
+                self.tokenizer.install(unfinished)
             unfinished.rename(directory)
         return directory
 
@@ -101,9 +109,19 @@ class Peer(Protocol):
 
     def launch(self, site: Site, wanted: Format, port: int) -> Launch: ...
 
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Fields of a request whose answer must fit a JSON schema. Raises PeerError for a peer that cannot do it."""
+        ...
+
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         """Ids of the tokens of an answer to a request with ``return_token_ids``, or of a piece of its stream."""
         ...
+
+
+def response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """As jaxgen and vLLM take a schema."""
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema, "strict": True}}
+    return {"response_format": form}
 
 
 def token_ids(answer: dict[str, Any]) -> list[int]:

@@ -13,14 +13,30 @@ from collections.abc import Callable
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-Emit = Callable[[list[tuple[int, list[int]]]], None]
-"""Takes new tokens of requests, by number of the request."""
+
+class Asked(NamedTuple):
+    """What a request asks for. ``regex``: what its answer must match; None: any answer will do."""
+
+    prompt: list[int]
+    max_tokens: int
+    regex: str | None = None
+
+
+class News(NamedTuple):
+    """New tokens of the request of a number. ``ended``: whether its answer ends with them, however few they are."""
+
+    number: int
+    tokens: list[int]
+    ended: bool = False
+
+
+Emit = Callable[[list[News]], None]
 
 
 class Engine(Protocol):
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None: ...
+    def add(self, number: int, asked: Asked) -> None: ...
 
     def cancel(self, number: int) -> None: ...
 
@@ -36,13 +52,12 @@ class _Request:
         self.writer = writer
         self.done = asyncio.get_running_loop().create_future()
         self.stream = bool(body.get("stream"))
-        self.prompt: list[int] = body["prompt"]
-        self.max_tokens: int = body["max_tokens"]
+        self.asked = Asked(body["prompt"], body["max_tokens"], body.get("regex"))
         self.tokens: list[int] = []
 
-    def feed(self, tokens: list[int]) -> None:
+    def feed(self, tokens: list[int], *, ended: bool) -> None:
         self.tokens += tokens
-        ended = len(self.tokens) >= self.max_tokens
+        ended = ended or len(self.tokens) >= self.asked.max_tokens
         if self.stream:
             self.writer.write(b"data: " + self._chunk(tokens) + (b"\n\ndata: [DONE]\n\n" if ended else b"\n\n"))
         elif ended:
@@ -51,7 +66,7 @@ class _Request:
             self.done.set_result(None)
 
     def _chunk(self, tokens: list[int]) -> bytes:
-        usage = {"prompt_tokens": len(self.prompt), "completion_tokens": len(self.tokens)}
+        usage = {"prompt_tokens": len(self.asked.prompt), "completion_tokens": len(self.tokens)}
         choice = {"index": 0, "text": "-" * len(tokens), "token_ids": tokens}
         return json.dumps({"object": "text_completion", "choices": [choice], "usage": usage}).encode()
 
@@ -81,13 +96,13 @@ class Front:
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n".encode())
         number = next(self._numbers)
         self._open[number] = request
-        self._engine.send((number, request.prompt, request.max_tokens))
+        self._engine.send((number, tuple(request.asked)))  # that process knows this module by another name
         gone = asyncio.ensure_future(reader.read())
         await asyncio.wait({gone, request.done}, return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         del self._open[number]
         if not request.done.done():
-            self._engine.send((number, [], 0))
+            self._engine.send((number, None))
         writer.close()
 
     def _feed(self) -> None:
@@ -97,10 +112,10 @@ class Front:
             asyncio.get_running_loop().remove_reader(self._engine.fileno())
             self._ended.set_result(None)
             return
-        for number, tokens in news:
+        for number, tokens, ended in news:
             request = self._open.get(number)
             if request is not None and not request.done.done():
-                request.feed(tokens)
+                request.feed(tokens, ended=ended)
 
 
 def serve(make_engine: Callable[[], Engine], port: int) -> None:
@@ -113,11 +128,11 @@ def serve(make_engine: Callable[[], Engine], port: int) -> None:
         while True:
             # What came is taken before each step; without work it is waited for.
             while ours.poll(None if not engine.has_work() else 0):
-                number, prompt, max_tokens = ours.recv()
-                if prompt:
-                    engine.add(number, prompt, max_tokens)
-                else:
+                number, asked = ours.recv()
+                if asked is None:
                     engine.cancel(number)
+                else:
+                    engine.add(number, Asked(*asked))
             engine.step(ours.send)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
-from scripts.peers.peer import MAX_NUM_SEQS, Launch, Site, token_ids
+from scripts.peers.peer import MAX_NUM_SEQS, Launch, PeerError, Site, token_ids
 from scripts.peers.shapes import UNROUNDED, Format
 
 ENVIRONMENT = Environment("transformers", ((TORCH,), ("transformers==5.19.0", "accelerate==1.15.0", "psutil==7.2.2")))
@@ -45,6 +45,9 @@ class Transformers:
         }
         command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.transformers_server", json.dumps(settings)]
         return Launch(command, {"HF_HUB_OFFLINE": "1"})
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        raise PeerError("transformers has no answers under a schema")
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

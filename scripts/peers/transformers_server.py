@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from scripts.peers.token_server import Emit, Engine, serve
+from scripts.peers.token_server import Asked, Emit, Engine, News, serve
 
 PAGE_SIZE = 256
 MAX_BATCH_TOKENS = 256
@@ -27,10 +27,10 @@ class Static:
     def __init__(self, model: Any, settings: dict[str, Any]) -> None:
         self._model = model
         self._most = settings["max_num_seqs"]
-        self._waiting: dict[int, tuple[list[int], int]] = {}
+        self._waiting: dict[int, Asked] = {}
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
-        self._waiting[number] = prompt, max_tokens
+    def add(self, number: int, asked: Asked) -> None:
+        self._waiting[number] = asked
 
     def cancel(self, number: int) -> None:
         self._waiting.pop(number, None)
@@ -40,11 +40,11 @@ class Static:
 
     def step(self, emit: Emit) -> None:
         batch = {number: self._waiting.pop(number) for number in list(self._waiting)[: self._most]}
-        longest = max(len(prompt) for prompt, _ in batch.values())
-        padding = [longest - len(prompt) for prompt, _ in batch.values()]
-        ids = [[0] * n + prompt for n, (prompt, _) in zip(padding, batch.values(), strict=True)]
+        longest = max(len(asked.prompt) for asked in batch.values())
+        padding = [longest - len(asked.prompt) for asked in batch.values()]
+        ids = [[0] * n + asked.prompt for n, asked in zip(padding, batch.values(), strict=True)]
         mask = [[0] * n + [1] * (longest - n) for n in padding]
-        wanted = {number: max_tokens for number, (_, max_tokens) in batch.items()}
+        wanted = {number: asked.max_tokens for number, asked in batch.items()}
         config = GenerationConfig(do_sample=False, max_new_tokens=max(wanted.values()), pad_token_id=0)
         self._model.generate(
             torch.tensor(ids),
@@ -65,7 +65,7 @@ class _Streamer(BaseStreamer):
     def put(self, value: torch.Tensor) -> None:
         if self._sent >= 0:
             rows = zip(self._wanted.items(), value.tolist(), strict=True)
-            self._emit([(number, [token]) for (number, wanted), token in rows if self._sent < wanted])
+            self._emit([News(number, [token]) for (number, wanted), token in rows if self._sent < wanted])
         self._sent += 1
 
     def end(self) -> None:
@@ -88,9 +88,10 @@ class Continuous:
         self._manager.start()
         self._sent: dict[str, int] = {}
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
+    def add(self, number: int, asked: Asked) -> None:
         self._sent[str(number)] = 0
-        self._manager.add_request(prompt, str(number), max_new_tokens=max_tokens, streaming=True, eos_token_id=-1)
+        settings = {"max_new_tokens": asked.max_tokens, "streaming": True, "eos_token_id": -1}
+        self._manager.add_request(asked.prompt, str(number), **settings)
 
     def cancel(self, number: int) -> None:
         if self._sent.pop(str(number), None) is not None:
@@ -109,7 +110,7 @@ class Continuous:
                 raise RuntimeError(output.error)
             if output.request_id in self._sent:
                 tokens = output.generated_tokens[self._sent[output.request_id] :]
-                news.append((int(output.request_id), list(tokens)))
+                news.append(News(int(output.request_id), list(tokens)))
                 self._sent[output.request_id] += len(tokens)
                 if output.is_finished():
                     del self._sent[output.request_id]

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
-from scripts.peers.peer import KV_CACHE_GIB, MAX_MODEL_LEN, MAX_NUM_SEQS, SERVED_NAME, Launch, Site, token_ids
+from scripts.peers.peer import (
+    KV_CACHE_GIB,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    SERVED_NAME,
+    Launch,
+    Site,
+    response_format,
+    token_ids,
+)
 from scripts.peers.shapes import UNROUNDED, Format
 
 ENVIRONMENT = Environment(
@@ -52,6 +61,9 @@ class Vllm:
             "TORCHINDUCTOR_CACHE_DIR": str(site.work_dir / "vllm-cache" / "inductor"),
         }
         return Launch([*command, "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"], env)
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return response_format(schema)
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

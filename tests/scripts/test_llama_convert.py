@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.tiny import make_checkpoint
@@ -36,3 +37,18 @@ def test_a_file_has_the_checkpoints_weights(shape: str, tmp_path: Path, monkeypa
     converted = run(file, tmp_path / "converted")
     assert bits_of(converted, "float32") == bits_of(source, "float32")
     assert load_model_config(converted, "float32") == load_model_config(source, "float32")
+
+
+def test_a_file_with_the_checkpoints_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, file = tmp_path / "source", tmp_path / "model.gguf"
+    make_checkpoint(CONFIGS["88m"] | SMALL, source)
+    monkeypatch.setattr(sys, "argv", ["llama_convert", str(source), str(file), "qwen2"])
+    llama_convert.main()
+    ours, theirs = (load_tokenizer(path) for path in (source, run(file, tmp_path / "converted")))
+    text = "the engine computes 2026 steps; \u00fc"
+    assert theirs.encode(text).ids == ours.encode(text).ids
+    assert theirs.decode(theirs.encode(text).ids) == text
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(directory / "tokenizer.json"))

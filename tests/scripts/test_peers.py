@@ -22,7 +22,7 @@ from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.shapes import FORMATS, SHAPES, Format
-from scripts.peers.token_server import Front
+from scripts.peers.token_server import Front, News
 from tests.support.peers import LIMITS, MACHINE, FakePeer, lines_with, server
 
 
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_is_cancelled() -> None:
         body = b'{"prompt": [1], "max_tokens": 9, "stream": true}'
         writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         messages = [await asyncio.to_thread(engine.recv)]
-        engine.send([(0, [7])])
+        engine.send([News(0, [7])])
         await reader.readuntil(b'"token_ids": [7]')
         writer.close()
         messages.append(await asyncio.to_thread(engine.recv))
@@ -224,7 +224,7 @@ def test_a_client_that_leaves_is_cancelled() -> None:
         await serving
         return messages
 
-    assert asyncio.run(asyncio.wait_for(leave_early(), 20)) == [(0, [1], 9), (0, [], 0)]
+    assert asyncio.run(asyncio.wait_for(leave_early(), 20)) == [(0, ([1], 9, None)), (0, None)]
 
 
 def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """scripts.peers --load agents: what a conversation sends, what is read off it, the page, and fake peers end to end."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from tests.support.server_app import fake_engine
 LOAD = Agents(2, 3, system=7, new=4, answer=5)
 
 
-def converse(engine: FakeEngine, model: str = MODEL) -> list[list[Turn]]:
+def converse(engine: FakeEngine, model: str = MODEL, load: Agents = LOAD) -> list[list[Turn]]:
     with serve(create_app(engine)) as url:
-        return asyncio.run(run(f"{url}/v1", model, LOAD, 250, 3, token_ids, 10.0))
+        return asyncio.run(run(f"{url}/v1", model, load, 250, 3, token_ids, 10.0))
 
 
 def test_a_turn_sends_all_before_it_with_the_answers_as_they_came() -> None:
@@ -44,6 +45,14 @@ def test_a_turn_sends_all_before_it_with_the_answers_as_they_came() -> None:
         assert [turn.known for turn in turns] == [0, 16, 25]
         assert [turn.cached for turn in turns] == [6, 6, 6]
         assert [turn.record.output_tokens for turn in turns] == [5, 5, 5]
+
+
+def test_answers_that_differ_are_the_same_for_each_server() -> None:
+    load = replace(LOAD, answer=9, spread=8)
+    drawn = [[[one.record.max_tokens for one in turns] for turns in converse(fake_engine(), load=load)] for _ in "ab"]
+    assert drawn[0] == drawn[1]
+    assert len({length for turns in drawn[0] for length in turns}) > 1
+    assert all(1 <= length <= 17 for turns in drawn[0] for length in turns)
 
 
 def test_a_refusal_ends_the_run_with_its_reason() -> None:
@@ -96,7 +105,15 @@ def test_chunks_of_hits_are_read_off_the_feed() -> None:
 
 def cell(load: Agents, first: float, cached: int | None) -> dict[str, Any]:
     found = figures([[turn(4 * first, 0, cached), turn(first, 20, cached)]], 2.0)
-    return {"agents": load.agents, "turns": 2, "system": 2000, "new": 150, "answer": 120, **found}
+    return {
+        "agents": load.agents,
+        "turns": 2,
+        "system": 2000,
+        "new": 150,
+        "answer": 120,
+        "spread": load.spread,
+        **found,
+    }
 
 
 def test_the_page_pairs_rounds(tmp_path: Path) -> None:
@@ -129,6 +146,10 @@ def test_fake_peers_are_compared_and_their_page_is_written(
     assert "### 2 agents of 2 turns" in (tmp_path / "r.md").read_text()
     assert cli.main([*flags, "--shape", "gemma-3-270m"]) == 2
     assert "--load agents has the shapes 88m, 1b" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["--agents", "8x1"])
-    assert "argument --agents: must be agents x turns, 2 or more, such as 8x12, not '8x1'" in capsys.readouterr().err
+    for wrong, message in (("8x1", "2 or more, such as 8x12, or 8x12~40"), ("8x2~120", "differ by less than 120")):
+        with pytest.raises(SystemExit):
+            cli.main(["--agents", wrong])
+        err = capsys.readouterr().err
+        assert "argument --agents: must " in err
+        assert message in err
+        assert f"not '{wrong}'" in err

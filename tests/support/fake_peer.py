@@ -6,7 +6,7 @@ EXTRA more tokens than were asked for come with the last one.
 import sys
 import time
 
-from scripts.peers.token_server import Emit, serve
+from scripts.peers.token_server import Asked, Emit, News, serve
 
 
 class Counting:
@@ -14,8 +14,10 @@ class Counting:
         self._extra = extra
         self._open: dict[int, tuple[int, int]] = {}
 
-    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
-        self._open[number] = prompt[-1], max_tokens
+    def add(self, number: int, asked: Asked) -> None:
+        """An answer that must match ends after half of its tokens."""
+        length = asked.max_tokens if asked.regex is None else asked.max_tokens // 2
+        self._open[number] = asked.prompt[-1], length
 
     def cancel(self, number: int) -> None:
         self._open.pop(number, None)
@@ -28,7 +30,7 @@ class Counting:
         news = []
         for number, (last, left) in list(self._open.items()):
             count = 1 + self._extra if left == 1 else 1
-            news.append((number, [last + 1 + i for i in range(count)]))
+            news.append(News(number, [last + 1 + i for i in range(count)], ended=left == 1))
             self._open[number] = last + 1, left - 1
             if left == 1:
                 del self._open[number]

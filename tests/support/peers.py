@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from scripts.peers.loads.forms import expression
 from scripts.peers.peer import Launch, Site, token_ids
 from scripts.peers.shapes import FORMATS, Format
 
@@ -50,6 +51,9 @@ class FakePeer:
         self.started += 1
         fake = [sys.executable, "-m", "tests.support.fake_peer", str(port), str(self.extra)]
         return Launch(self.command or fake)
+
+    def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"regex": expression(schema)}
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)[:8]

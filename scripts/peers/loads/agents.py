@@ -31,22 +31,30 @@ Read = Callable[[dict[str, Any]], list[int]]
 @dataclass(frozen=True, slots=True, order=True)
 class Agents:
     """A load: ``agents`` conversations at once, each of ``turns``. Tokens: of the system prompt, new in each turn, and
-    of an answer."""
+    of an answer, which has up to ``spread`` more or fewer.
+
+    Without a spread all agents stay one step apart: each sends its turn while the prompt of the one before is computed,
+    in every turn again. Agents whose answers differ meet by chance.
+    """
 
     agents: int
     turns: int
     system: int = 2000
     new: int = 150
     answer: int = 120
+    spread: int = 0
 
     @classmethod
     def of(cls, figures: dict[str, Any]) -> "Agents":
         """Return the load whose figures these are."""
-        return cls(*(figures[name] for name in ("agents", "turns", "system", "new", "answer")))
+        return cls(*(figures[name] for name in ("agents", "turns", "system", "new", "answer", "spread")))
 
     @property
     def name(self) -> str:
-        return f"{self.agents} agent{'s' * (self.agents != 1)} of {self.turns} turns"
+        lengths = (
+            f", answers of {self.answer - self.spread} to {self.answer + self.spread} tokens" if self.spread else ""
+        )
+        return f"{self.agents} agent{'s' * (self.agents != 1)} of {self.turns} turns{lengths}"
 
     def measure(self, base_url: str, peer: Peer, times: Times, seed: int) -> dict[str, Any]:
         """Return the figures of one run, ready for JSON. Raises LoadError, aiohttp.ClientError or OSError."""
@@ -69,7 +77,11 @@ class Agents:
         )
 
 
-CELLS = {"88m": (Agents(1, 12), Agents(8, 12)), "1b": (Agents(1, 6), Agents(4, 6))}
+SPREAD = 40
+CELLS = {
+    "88m": (Agents(1, 12), Agents(8, 12), Agents(8, 12, spread=SPREAD)),
+    "1b": (Agents(1, 6), Agents(4, 6), Agents(4, 6, spread=SPREAD)),
+}
 """What is run of each shape, unless a flag says otherwise."""
 SHAPES: dict[str, Shape] = {
     "88m": replace(
@@ -119,7 +131,8 @@ async def run(
                 # The last token of an answer is never computed: the next turn computes it as a new one.
                 known = len(tokens) if number else 0
                 tokens += [draw.randrange(FIRST_ID, vocab_size) for _ in range(load.new)]
-                turns.append(await _turn(session, f"{base_url}/completions", model, tokens, known, load.answer, read))
+                answer = load.answer + (draw.randint(-load.spread, load.spread) if load.spread else 0)
+                turns.append(await _turn(session, f"{base_url}/completions", model, tokens, known, answer, read))
             return turns
 
         return list(await asyncio.gather(*map(conversation, draws)))

@@ -6,7 +6,7 @@ from statistics import median
 from textwrap import fill
 
 from scripts.peers.loads.agents import Agents, in_ms
-from scripts.peers.page import OURS, WIDTH, agreement, failures, servers_table, table, values, with_spread
+from scripts.peers.page import OURS, WIDTH, agreement, opening, table, values, with_spread
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
 
@@ -17,8 +17,10 @@ HEAD = (
 )
 LOADS = """
 - **Load**: conversations that begin together, over one system prompt of {system:,} tokens. A turn adds {new} new tokens
-  and gets an answer of {answer}, without a pause between turns. A turn sends all tokens before it, with the answers as
-  the server gave them.
+  and gets an answer of {answer}, or of lengths that are drawn, without a pause between turns. A turn sends all tokens
+  before it, with the answers as the server gave them.
+- **Equal answers**: where all answers are equally long, the agents stay one step apart. Each sends its turn while the
+  prompt of the one before is computed, and waits for that. Agents whose answers differ meet by chance.
 - **Requests**: prompts are token ids. Decoding is greedy and ignores EOS. Each round has other prompts, so nothing is
   cached at first.
 - *TTFT* is of turns after the first. *Of the first turns* is the median of the first turns alone. Times are in ms.
@@ -43,13 +45,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         return
     loads = sorted({Agents.of(cell) for server in servers for cell in server["cells"]})
     system, new, answer = loads[0].system, loads[0].new, loads[0].answer
-    yield LOADS.strip("\n").format(system=system, new=new, answer=answer)
-    machine = records.of_kind("machine")[-1]
-    date = max(server["started"] for server in servers)[:10]
-    yield f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {date}."
-    yield "## The servers"
-    yield servers_table(servers)
-    yield from failures(records)
+    yield from opening(records, LOADS.format(system=system, new=new, answer=answer))
     for name in values(servers, "format"):
         mine = [server for server in servers if server["format"] == name]
         yield f"## {name}"
