@@ -15,19 +15,19 @@ from jaxtyping import Array, Bool, Int
 from pallas_kernels.gpu.expert_codes import WIDE, Codes
 
 ROWS = 64
-"""Of a wgmma, in each of which a row has the same bits. A tile has as many, or twice as many with MANY_ROWS."""
+"""Rows of a wgmma; a row has the same bits in each. A tile has as many, or twice as many with MANY_ROWS."""
 MANY_ROWS = 64
-"""Of an expert, on average of all: from so many on, tiles of 128 rows need fewer bytes of the L2 cache per product."""
+"""Average rows of an expert from which tiles of 128 rows need fewer bytes of the L2 cache per product."""
 GRANULE = 8
 """Rows of the swizzled layout. A tile begins at a multiple of it; rows of the expert before it are not stored."""
 COMPUTE = 2
 """Compute warpgroups, each with half of a tile's columns; one more loads."""
 TILE_K = 64
-"""Of the inputs, in a stage: a row of 128 bytes."""
+"""Inputs in a stage: a row of 128 bytes."""
 STAGES = 4, 3
-"""With tiles of 64 and of 128 rows."""
+"""Stages with tiles of 64 and of 128 rows."""
 _MAX_COLUMNS = 128
-"""Of half a tile: float32 results of two warpgroups then fit beside the stages."""
+"""Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
 # mypy takes a method of jax without a body for an abstract one.
 _DTYPES = ("bfloat16", "float16")
 _SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
@@ -79,7 +79,7 @@ def _columns(outputs: int, *, coded: bool) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is static of a call."""
+    """The static part of a call."""
 
     dtype: Any
     inputs: int
@@ -109,7 +109,7 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Of a tile."""
+        """Rows of a tile."""
         return self.row_parts * ROWS
 
     @property
@@ -118,7 +118,7 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Tiles beside one another, of the same rows. The second half of the last may lie past the outputs."""
+        """Tiles of the same rows. The second half of the last may lie past the outputs."""
         return -(-self.outputs // (COMPUTE * self.columns))
 
     @property
@@ -135,7 +135,7 @@ class Shape:
         return (lax.rem(item, jnp.int32(self.groups)) * COMPUTE + half) * self.columns >= self.outputs
 
     def tile(self, item: Int[Array, ""]) -> Int[Array, ""]:
-        """Where the numbers of an item's tile begin."""
+        """Return where the numbers of an item's tile begin."""
         return lax.div(item, jnp.int32(self.groups)) * FIELDS
 
     def scratch(self, dtype: DTypeLike) -> list[Any]:
