@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 from tests.clients.conftest import MODEL, ROOT
 
-SECONDS = 30
+SECONDS = 120
 """Most time for anything that a test waits for."""
 SHARED = ("--stream-secret", "what all replicas share")
 WORKER = "x-smg-routed-worker-id"

@@ -61,7 +61,7 @@ def nginx(target: str, folder: Path) -> Iterator[str]:
     config.write_text(CONFIG.format(target=target.removeprefix("http://"), port=port))
     with subprocess.Popen([NGINX, "-p", f"{folder}/", "-e", "stderr", "-c", str(config)]) as process:
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while True:
                 assert process.poll() is None, "nginx has ended"
                 try:

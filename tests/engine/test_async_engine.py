@@ -216,7 +216,7 @@ def test_a_stuck_step_shows_in_the_status(engine: AsyncEngine, monkeypatch: pyte
     real = Engine.step
 
     def hang(self: Engine) -> list[TokenEvent]:
-        release.wait(30)
+        release.wait(120)
         return real(self)
 
     monkeypatch.setattr(Engine, "step", hang)

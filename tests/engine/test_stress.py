@@ -153,7 +153,7 @@ async def terminate(server: ServerProcess, client: httpx2.AsyncClient, expected:
         assert (await numbers(client))["num_requests_running"] > 0
         server.process.send_signal(signal.SIGTERM)
     assert [task.result() for task in tasks] == [expected] * len(tasks)
-    assert await asyncio.to_thread(server.process.wait, timeout=30) == 0
+    assert await asyncio.to_thread(server.process.wait, timeout=120) == 0
     assert "Traceback" not in server.log()
     assert "ERROR" not in server.log()
 

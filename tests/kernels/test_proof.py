@@ -70,7 +70,7 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(proof: Callable[[str],
     )
     verdict = run_proof({}, seconds=2)
     assert (verdict.outcome, verdict.reason) == ("timed out", "their proof was not done after 2 s")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(_runs(int(pid)) for pid in pids.read_text().split()):
         assert time.monotonic() < deadline
 
@@ -110,7 +110,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
         "kernel_proof.run_proof({}, 600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while not (pid.is_file() and pid.read_text()):
             assert time.monotonic() < deadline

@@ -22,7 +22,7 @@ zmq = pytest.importorskip("zmq", reason="the extra events is not installed")
 from jaxgen.kv_events.publisher import END, ZmqPublisher  # noqa: E402
 
 TOPIC = "kv@pod@model"
-PATIENCE_MS = 20_000
+PATIENCE_MS = 120_000
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_replay_has_what_is_kept_from_the_number_asked_for(endpoints: dict[str
     publisher = publisher_of(endpoints, buffer_steps=3)
     for n in range(5):
         publisher.publish([Removed(bytes([n] * 16))])
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while [n for n, _ in asked_for(context, endpoints["replay_endpoint"], 0)] != [3, 4, 5]:
         assert time.monotonic() < until
     assert [n for n, _ in asked_for(context, endpoints["replay_endpoint"], 5)] == [5]

@@ -252,7 +252,7 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {}
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 def test_the_environment_of_a_process() -> None:

@@ -38,7 +38,7 @@ def start(client: TestClient, file_id: str, endpoint: str = PATH, **fields: Any)
 
 
 def wait(client: TestClient, batch_id: str, *states: str) -> Batch:
-    deadline = monotonic() + 30
+    deadline = monotonic() + 120
     while (batch := Batch.model_validate(client.get(f"/v1/batches/{batch_id}").json())).status not in (states or ENDED):
         assert monotonic() < deadline, batch
         sleep(0.01)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, expect,
 # As in make_browser of scripts/ci/environment.sh.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOW = "no Chromium here: apt-get install --no-install-recommends chromium fonts-dejavu-core, or name one in CHROMIUM"
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 """What a test waits for at most: long, since a slow machine is no fault."""
 
 

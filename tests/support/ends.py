@@ -179,7 +179,7 @@ class Client:
 
     async def serve(self, todo: list[Request]) -> None:
         """Until each has its end; raises TimeoutError where one has none."""
-        await asyncio.wait_for(asyncio.gather(*map(self._follow, todo)), 20)
+        await asyncio.wait_for(asyncio.gather(*map(self._follow, todo)), 120)
         await asyncio.sleep(0.01)  # for what comes too late
         for name, items in self.items.items():
             ends = [isinstance(item, Exception) or item.finish_reason is not None for item in items]

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.door.config import DoorConfig
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 def configured(app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, port: int = 0, **options: Any) -> DoorConfig:

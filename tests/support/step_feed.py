@@ -24,7 +24,7 @@ def events_in(lines: Iterator[str]) -> Iterator[FeedEvent]:
 def reading(url: str, key: str = "") -> Iterator[Iterator[FeedEvent]]:
     """The events of a stream that is closed at the end."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx2.stream("GET", f"{url}/steps", headers=headers, timeout=30) as answer:
+    with httpx2.stream("GET", f"{url}/steps", headers=headers, timeout=120) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield events_in(answer.iter_lines())

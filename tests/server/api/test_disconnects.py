@@ -25,7 +25,7 @@ from tests.support.server_app import (
 )
 from tests.support.stream_answers import joined, streamed
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 
 async def forever(request: Request, index: int) -> None:

@@ -90,9 +90,9 @@ def test_a_silent_writer_pings_unless_the_connection_is_full() -> None:
     async def run() -> None:
         connection = Connection()
         writer = EventWriter(connection.send, ping=lambda: b":", ping_seconds=0.02)
-        await asyncio.sleep(0.1)
+        while len(connection.sent) < 2:
+            await asyncio.sleep(0.001)
         assert set(connection.sent) == {b":"}
-        assert len(connection.sent) >= 2
         connection.open.clear()
         connection.sent.clear()
         writer.write_at_once([b"a"])
@@ -110,12 +110,16 @@ def test_a_silent_writer_pings_unless_the_connection_is_full() -> None:
 
 
 def test_a_ping_that_fails_is_told_with_the_next_write() -> None:
-    async def send(message: Message) -> None:
-        raise OSError("gone")
-
     async def run() -> None:
+        pinged = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if not pinged.is_set():
+                pinged.set()
+                raise OSError("gone")
+
         writer = EventWriter(send, ping=lambda: b":", ping_seconds=0.01)
-        await asyncio.sleep(0.1)
+        await pinged.wait()
         await writer.write([b"a"])
 
     with pytest.raises(OSError, match="gone"):

@@ -41,5 +41,5 @@ def test_those_of_the_answer_are_counted_as_they_come(stream: bool) -> None:
         assert "[DONE]" in answer.text
     else:
         assert (answer.status_code, error_of(answer.json())["param"]) == (400, "logprobs")
-    assert engine.idle.wait(10)
+    assert engine.idle.wait(120)
     assert not engine.open

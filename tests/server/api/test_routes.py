@@ -69,7 +69,7 @@ def test_draining_lets_running_requests_finish() -> None:
             target=lambda: answers.append(httpx2.post(f"{url}/v1/completions", json=body(), timeout=60))
         )
         thread.start()
-        assert running.wait(30)
+        assert running.wait(120)
         assert app.state.lifecycle.num_requests == 1
         app.state.lifecycle.draining = True
         refused = httpx2.post(f"{url}/v1/completions", json=body())
@@ -78,7 +78,7 @@ def test_draining_lets_running_requests_finish() -> None:
         for path, status in (("/ready", 503), ("/health", 503), ("/livez", 200)):
             assert httpx2.get(f"{url}{path}").status_code == status
         go_on.set()
-        thread.join(30)
+        thread.join(120)
     assert answers[0].json()["choices"][0]["text"] == "Hello"
     assert app.state.lifecycle.num_requests == 0
 

@@ -27,7 +27,7 @@ from tests.support.fakes import says
 from tests.support.live_server import serve
 from tests.support.server_app import TOKENIZER, client_of, error_of, fake_engine
 
-SECONDS = 30.0
+SECONDS = 120.0
 FORM = (
     b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
     b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'

@@ -20,7 +20,6 @@ from tests.support.server_app import body
 
 MEGABYTE = 2**20
 MOST_GROWTH = 100 * MEGABYTE
-MOST_HEALTH_SECONDS = 5.0
 
 
 class Watch:
@@ -39,10 +38,12 @@ class Watch:
         while not self._ended.wait(0.02):
             begun = monotonic()
             connection = http.client.HTTPConnection(*where(self._url), timeout=WAIT_SECONDS)
-            connection.request("GET", "/health")
-            self.statuses.add(connection.getresponse().status)
-            connection.close()
-            self.worst = max(self.worst, monotonic() - begun)
+            try:
+                connection.request("GET", "/health")
+                self.statuses.add(connection.getresponse().status)
+            finally:  # an answer that never comes counts too
+                connection.close()
+                self.worst = max(self.worst, monotonic() - begun)
             self._most = max(self._most, self._process.memory_info().rss)
 
     @property
@@ -66,7 +67,7 @@ def unharmed(url: str, process: psutil.Process) -> Iterator[None]:
         sleep(0.1)
     assert watch.statuses == {200}
     assert watch.growth < MOST_GROWTH
-    assert watch.worst < MOST_HEALTH_SECONDS
+    assert watch.worst < WAIT_SECONDS
 
 
 @pytest.fixture(scope="module")

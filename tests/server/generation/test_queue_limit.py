@@ -44,17 +44,17 @@ def one_waits(config: ServerConfig, *, first_token: bool = False, **fields: Any)
     answers: list[int] = []
 
     def call() -> None:
-        answers.append(httpx2.post(f"{url}/v1/completions", json=body(), timeout=60).status_code)
+        answers.append(httpx2.post(f"{url}/v1/completions", json=body(), timeout=120).status_code)
 
     with serve(create_app(engine, config)) as url:
         thread = threading.Thread(target=call)
         thread.start()
-        assert arrived.wait(30)
+        assert arrived.wait(120)
         try:
             yield url
         finally:
             go_on.set()
-            thread.join(30)
+            thread.join(120)
     assert answers == [200]
 
 
@@ -80,7 +80,7 @@ def test_without_a_step_the_configured_time_is_told() -> None:
 
 def test_who_has_a_token_waits_no_more() -> None:
     with one_waits(ServerConfig(max_queued_requests=1), first_token=True) as url:
-        answer = httpx2.post(f"{url}/v1/completions", json=body(max_tokens=1), timeout=30)
+        answer = httpx2.post(f"{url}/v1/completions", json=body(max_tokens=1), timeout=120)
         assert answer.status_code == 200
 
 

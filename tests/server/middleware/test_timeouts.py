@@ -86,7 +86,7 @@ def test_a_reader_that_has_stopped_does_not_keep_the_engine() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 120))
     assert engine.open == set()
 
 
@@ -144,7 +144,7 @@ def test_a_body_that_does_not_come_is_refused(path: str) -> None:
     app = create_app(fake_engine(), ServerConfig(body_timeout_s=0.05))
     with serve(app) as url:
         where = urlsplit(url)
-        with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        with socket.create_connection((where.hostname, where.port), timeout=120) as connection:
             head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n"
             head += "content-type: application/json\r\ncontent-length: 50\r\n\r\n"
             connection.sendall(head.encode() + b'{"model": ')

@@ -140,7 +140,7 @@ def test_spans_reach_a_collector() -> None:
             client.post("/v1/completions", json=body())
         provider.shutdown()
         collector.shutdown()
-        thread.join(30)
+        thread.join(120)
     (path, content), *others = received
     assert (path, others) == ("/v1/traces", [])
     (resource,) = ExportTraceServiceRequest.FromString(gunzip(content)).resource_spans

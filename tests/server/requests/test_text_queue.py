@@ -26,7 +26,7 @@ from tests.support.live_server import serve
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
 LONG = SHORT_CHARS + 1
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 async def until(state: Callable[[], bool]) -> None:

@@ -31,19 +31,17 @@ def asked(route: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def begin(server: ServerProcess, route: str, body: dict[str, Any], count: int) -> str:
-    """The bytes of a stream up to event ``count``, in which the server is killed."""
+    """A stream's first ``count`` events. The server is killed when they are here, however much more it has sent."""
     text = ""
     with httpx2.stream("POST", f"{server.url}/{route}", json=body, timeout=60) as answer:
         assert answer.status_code == 200, answer.read()
-        try:
-            for part in answer.iter_text():
-                text += part
-                if text.count("\n\n") >= count and server.process.poll() is None:
-                    server.process.kill()
-                    server.process.wait()
-        except httpx2.HTTPError:
-            return text
-    raise AssertionError("the stream came to its end")
+        for part in answer.iter_text():
+            text += part
+            if text.count("\n\n") >= count:
+                server.process.kill()
+                server.process.wait()
+                return "\n\n".join(text.split("\n\n")[:count]) + "\n\n"
+    raise AssertionError(f"the stream had fewer than {count} events")
 
 
 def begun(route: str, text: str) -> list[Event]:
@@ -96,7 +94,6 @@ def test_killed_in_mid_stream() -> None:
             killed.append((route, body, begin(first, route, body, 25)))
     with served(*FLAGS) as other:
         for route, body, text in killed:
-            assert text.count("\n\n") >= 25
             check(route, text, body, other)
         client = OpenAI(base_url=other.url, api_key="x", max_retries=0)
         route, body, text = killed[0]

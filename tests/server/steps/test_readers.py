@@ -178,5 +178,5 @@ async def test_a_drain_ends_readers(world: World) -> None:
     world.engine.numbers = EngineStats()
     world.lifecycle.draining = True
     await world.tick(1)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 120)
     assert connection.steps() == ([1], 0), "what had come is told"
