@@ -11,7 +11,8 @@ from jax._src import xla_bridge  # no public function tells whether a backend is
 from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
 from jaxgen.hardware.container import allowed_cores, num_cores
 from jaxgen.hardware.nvidia import Gpu
-from jaxgen.kernels.choice import gpu_sources, made_for
+from jaxgen.kernels.choice import made_for
+from jaxgen.kernels.gpu_proof import gpu_sources
 from jaxgen.kernels.proof import judge
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config

@@ -1,6 +1,5 @@
-"""Choose each kernel, native or its ``_ref`` twin, once; the only module of jaxgen that imports pallas_kernels."""
+"""Choose each kernel, native or its ``_ref`` twin, once."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,11 +15,9 @@ from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
-from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
-from pallas_kernels import proof
 from pallas_kernels.activations import activate_ref, gated_ref
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import UnavailableError
@@ -136,7 +133,8 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
-_GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
+GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
+"""XLA's loop over tiles of rows."""
 
 
 def _plain(*, floats: bool) -> QuantizedProduct:
@@ -153,7 +151,7 @@ REFERENCE_GPU = replace(
     ragged_paged_attention=partial(
         ragged_paged_attention_ref, piece_tokens=GPU_PIECE_TOKENS, tile_group=GPU_TILE_GROUP
     ),
-    expert_product=_GPU_EXPERT_PRODUCT,
+    expert_product=GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
     compiler_options=COMPILER_OPTIONS,
@@ -243,7 +241,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
-        expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else _GPU_EXPERT_PRODUCT,
+        expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else GPU_EXPERT_PRODUCT,
         quantized=with_experts(_GPU_QUANTIZED) if wgmma else _GPU_QUANTIZED,
         floats=with_experts(_GPU_FLOATS) if wgmma else _GPU_FLOATS,
         compiler_options=COMPILER_OPTIONS,
@@ -341,7 +339,7 @@ def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
     reason = None if shapes is None else _expert_trouble(kernels, shapes, model)
     if reason is None:
         return kernels
-    loops: dict[str, Any] = {"expert_product": _GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
+    loops: dict[str, Any] = {"expert_product": GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
     return replace(kernels, **loops, reason=f"XLA's loop over tiles for experts: {reason}")
 
 
@@ -349,7 +347,7 @@ def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, model: ModelConfig) 
     from pallas_kernels.gpu.expert_tiles import supports
     from pallas_kernels.gpu.expert_weights import supports_codes
 
-    if kernels.expert_product is _GPU_EXPERT_PRODUCT:
+    if kernels.expert_product is GPU_EXPERT_PRODUCT:
         return "the others are for Hopper"
     if any(isinstance(form, MixedFormat) for path, form in model.weight_formats if ".experts." in path):
         return "their layers have different formats"
@@ -380,60 +378,3 @@ def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kern
     )
     products = {name: getattr(kernels, name) for name in ("expert_product", "quantized", "floats")}
     return replace(REFERENCE_GPU, **products, reason=reason)
-
-
-PROOF_TOLERANCE = proof.TOLERANCE
-"""Largest absolute error of attention in a proof, by dtype."""
-
-
-def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) -> None:
-    """Raise AssertionError if the kernels copy blocks of such a model incorrectly."""
-    proof.prove_copies(
-        kernels.gather_blocks,
-        kernels.scatter_blocks,
-        kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        block_size=block_size,
-        dtype=model.dtype,
-    )
-
-
-def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, dtype: str) -> None:
-    """Raise AssertionError if a product of experts is wrong in a step of ``tokens`` tokens. XLA's is not asked."""
-    if kernels.expert_product is _GPU_EXPERT_PRODUCT:
-        return
-    for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
-        placed = None if form is None else kernels.placed(form)
-        sizes: dict[str, Any] = {"experts": shapes.experts, "inputs": inputs, "outputs": outputs}
-        sizes["rows"] = tokens * shapes.per_token
-        if placed is None:
-            proof.prove_expert_product(kernels.expert_product, **sizes, dtype=dtype)
-            continue
-        product = kernels.floats if placed.floats else kernels.quantized
-        assert product is not None
-        group = inputs if placed.group is None else placed.group
-        about: dict[str, Any] = {"bits": placed.bits, "group": group, "out_features": outputs}
-        weights = coded_weights(placed, outputs, inputs, product.pack_codes, product.pack_groups)
-        proof.prove_expert_product(partial(product.expert_product, **about), **sizes, dtype=dtype, weights=weights)
-
-
-_PROVING = (
-    *("tools/prove_kernels.py", "kernels/choice.py", "models/attention.py", "models/batch.py", "models/kv_cache.py"),
-    *("runner/packer.py", "runner/row_state.py", "arrays.py", "kernels/coded_weights.py", "core/quantization.py"),
-)
-"""Files other than the kernels that the result of a proof depends on."""
-
-
-def gpu_sources() -> str:
-    """Return a digest of the source files of the GPU kernels and of their proof."""
-    kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
-    files = [
-        kernels / "proof.py",
-        kernels / "plain_codes.py",
-        *kernels.glob("gpu/**/*.py"),
-        *(package / name for name in _PROVING),
-    ]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:20]

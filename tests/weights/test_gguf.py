@@ -1,11 +1,9 @@
-"""GGUF files, which the gguf package writes from recorded checkpoints: the same weights and logits; bad files."""
+"""GGUF files, which the gguf package writes from recorded checkpoints: the same weights and logits."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,18 +21,10 @@ from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS, parameter_bytes
 from tests.support.conversions import bits_of, run
-from tests.support.gguf_files import CONTROL, F32, NORMAL, USER_DEFINED, byte_level, letters, load, save_rounded, write
+from tests.support.gguf_files import CONTROL, NORMAL, USER_DEFINED, letters, load, save_rounded, write
 from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, relative_logit_error
 from tests.support.goldens import GOLDENS, bits, copy_golden, golden_answers
-from tests.support.tiny_tokenizers import byte_level as byte_level_tokenizer
 
-YARN = {
-    "rope.scaling.type": "yarn",
-    "rope.scaling.factor": 4.0,
-    "rope.scaling.original_context_length": 32,
-    "rope.scaling.yarn_beta_fast": 2.0,
-    "rope.scaling.yarn_beta_slow": 0.25,
-}
 LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 
 
@@ -201,93 +191,6 @@ def test_a_quantization_rounds_the_numbers_of_codes(tmp_path: Path) -> None:
     assert load_model_config(directory) == load_model_config(expected, quantization="int4")
 
 
-def q8_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    return half(block[:2]) * block[2:].view(np.int8).astype(np.float64)
-
-
-def q4_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    return half(block[:2]) * (np.concatenate([block[2:] & 15, block[2:] >> 4]).astype(np.float64) - 8)
-
-
-def q4_1(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    return half(block[:2]) * np.concatenate([block[4:] & 15, block[4:] >> 4]) + half(block[2:4])
-
-
-def q5_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    return half(block[:2]) * (five_bits(block[2:6], block[6:]) - 16)
-
-
-def q5_1(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    return half(block[:2]) * five_bits(block[4:8], block[8:]) + half(block[2:4])
-
-
-def five_bits(high: npt.NDArray[np.uint8], low: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    bits = [int(high[i // 8]) >> (i % 8) & 1 for i in range(32)]
-    return np.concatenate([low & 15, low >> 4]) + 16.0 * np.array(bits)
-
-
-def scales_of_k(block: npt.NDArray[np.uint8]) -> list[tuple[float, float]]:
-    """Scale and minimum of the eight groups of Q4_K and Q5_K: six bits each, in twelve bytes."""
-    s = [int(byte) for byte in block[4:16]]
-    codes = [(s[j] & 63, s[j + 4] & 63) for j in range(4)]
-    codes += [(s[j + 8] & 15 | s[j] >> 6 << 4, s[j + 8] >> 4 | s[j + 4] >> 6 << 4) for j in range(4)]
-    return [(half(block[:2]) * scale, half(block[2:4]) * minimum) for scale, minimum in codes]
-
-
-def q4_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    quarters = block[16:].reshape(4, 32)
-    codes = [part for quarter in quarters for part in (quarter & 15, quarter >> 4)]
-    return np.concatenate([s * q - m for (s, m), q in zip(scales_of_k(block), codes, strict=True)])
-
-
-def q5_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    high, quarters = block[16:48], block[48:].reshape(4, 32)
-    codes = [part for quarter in quarters for part in (quarter & 15, quarter >> 4)]
-    codes = [part + 16.0 * (high >> group & 1) for group, part in enumerate(codes)]
-    return np.concatenate([s * q - m for (s, m), q in zip(scales_of_k(block), codes, strict=True)])
-
-
-def q6_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    values = []
-    for side in range(2):
-        low, high = block[64 * side :][:64], block[128 + 32 * side :][:32]
-        scales = block[192 + 8 * side :][:8].view(np.int8)
-        for part in range(4):
-            four = low[32 * (part % 2) :][:32] >> (4 * (part // 2)) & 15
-            codes = (four | (high >> (2 * part) & 3) << 4).astype(np.float64) - 32
-            values.append(codes * np.repeat(scales[2 * part :][:2], 16) * half(block[208:]))
-    return np.concatenate(values)
-
-
-def half(two: npt.NDArray[np.uint8]) -> float:
-    return float(two.view(np.float16)[0])
-
-
-@pytest.mark.parametrize("definition", [q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k], ids=lambda one: one.__name__)
-def test_blocks_have_the_values_of_their_definition(definition: Callable[..., Any], tmp_path: Path) -> None:
-    """Of random blocks, in more rows than are read at once."""
-    kind = Kind[definition.__name__.upper()]
-    size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 256, size=(6, 2, num_bytes), dtype=np.uint8)
-    at = {"Q6_K": [208]}.get(kind.name, [0, 2] if kind.name.endswith(("1", "4_K", "5_K")) else [0])
-    for start in at:
-        blocks[..., start : start + 2] = rng.normal(size=(6, 2, 1)).astype(np.float16).view(np.uint8)
-    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
-    writer.add_tensor("blocks", blocks.reshape(6, -1), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    stored = GgufFile(tmp_path / "one.gguf").tensors["blocks"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxgen.weights.gguf.file._AT_ONCE", 4 * size)
-        got = stored.dequantised(np.float32)
-    want = np.array([[definition(block) for block in row] for row in blocks]).reshape(6, -1)
-    assert stored.shape == (6, 2 * size)
-    np.testing.assert_array_equal(got, want.astype(np.float32))
-
-
 def test_parts_are_one_model(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", split=8)
     parts = sorted(tmp_path.glob("*.gguf"))
@@ -323,85 +226,3 @@ def test_a_directory_names_its_file(tmp_path: Path) -> None:
     file.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match=rf"no config.json, but a GGUF file: name that, as --model {file}$"):
         resolve_model(str(tmp_path))
-
-
-def damaged(path: Path, change: Callable[[bytes], bytes]) -> Path:
-    path.write_bytes(change(path.read_bytes()))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda data: data[:-40], "cut off, damaged, or has a type not known"),
-        (lambda data: data[:2000], "cut off, damaged, or has a type not known"),
-        (lambda data: data[:5], "cut off, damaged, or has a type not known"),
-        (lambda data: b"PK\3\4" + data[4:], "is not a GGUF file: it begins with b'PK"),
-        (lambda data: b"", "is not a GGUF file: it begins with b''"),
-    ],
-)
-def test_damaged_files(change: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
-    file = damaged(write(tmp_path / "model.gguf", GOLDENS / "llama", "llama"), change)
-    with pytest.raises(ConfigError, match=message) as caught:
-        run(file, tmp_path / "dest")
-    assert str(caught.value).startswith(str(file))
-    assert not (tmp_path / "dest").exists()
-
-
-def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
-    """And one that the gguf package knows, but cannot dequantise."""
-    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama")
-    name = b"blk.1.ffn_up.weight"
-    at = file.read_bytes().index(name) + len(name) + 4 + 16
-    for kind, message in (
-        (200, r"200.* is not a valid"),
-        (Kind.I32, "blk.1.ffn_up.weight is of type I32, which cannot"),
-    ):
-        data = bytearray(file.read_bytes())
-        data[at : at + 4] = int(kind).to_bytes(4, "little")
-        file.write_bytes(data)
-        with pytest.raises(ConfigError, match=message):
-            run(file, tmp_path / "dest")
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "message"),
-    [
-        ("mamba", {}, "general.architecture is 'mamba'; supported: llama, mistral3, qwen2"),
-        ("llama", {"without": ("blk.1.ffn_up.weight",)}, "the tensor blk.1.ffn_up.weight is missing"),
-        ("llama", {"without": ("token_embd.weight",)}, "the tensor token_embd.weight is missing"),
-        ("llama", {"more": {"blk.0.extra.weight": np.ones(3, np.float32)}}, "without the tensors blk.0.extra.weight"),
-        ("llama", {"metadata": {"block_count": None}}, "llama: block_count is missing"),
-        ("llama", {"metadata": {"feed_forward_length": 95}}, r"blk.0.ffn_gate.weight has shape \[96, 64\], but"),
-        ("qwen2", {"metadata": {"expert_count": 8}}, "expert_count 8 is not supported, only 0: models of this arch"),
-        ("llama", {"metadata": {"expert_count": 8}}, "expert_used_count is missing; it must be a positive integer"),
-        ("llama", {"metadata": {"attention.causal": False}}, "attention in both directions is not computed: take a"),
-        ("llama", {"metadata": {"logit_scale": 0.5}}, "logit_scale is 0.5, which is not supported"),
-        ("llama", {"metadata": {"rope.dimension_count": 8}}, "rope.dimension_count must be the size of a head, 16"),
-        ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
-        ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
-        ("llama", {"metadata": {"attention.head_count_kv": [2, 2]}}, "head_count_kv must be a positive integer, not"),
-        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: llama"),
-        ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),
-        ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
-        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "gpt-2", "merges": ["a b"]}}, "makes no tokenizer: "),
-        ("llama", {"vocabulary": byte_level(byte_level_tokenizer(), "gpt-2")}, "but the embedding has 256 rows"),
-        ("llama", {"metadata": {"tokenizer.ggml.eos_token_id": 256}}, "is 256, which is not in the vocabulary"),
-    ],
-)
-def test_what_cannot_be_converted(family: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "model.gguf", GOLDENS / "llama", family, **options)
-    with pytest.raises(ConfigError, match=message) as caught:
-        run(file, tmp_path / "dest")
-    assert str(caught.value).startswith(str(file))
-    assert not (tmp_path / "dest").exists()
-
-
-def test_destinations_and_missing_files(tmp_path: Path) -> None:
-    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=F32)
-    (tmp_path / "dest").mkdir()
-    (tmp_path / "dest" / "mine").write_text("mine")
-    with pytest.raises(ConfigError, match="dest exists already; choose another destination"):
-        run(file, tmp_path / "dest")
-    with pytest.raises(ConfigError, match=r"^SOURCE .*other\.gguf: there is no such file"):
-        run(tmp_path / "other.gguf", tmp_path / "new")

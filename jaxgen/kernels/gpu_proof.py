@@ -1,0 +1,69 @@
+"""What the proof of GPU kernels computes beside attention, and which source files its result depends on."""
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT, Kernels
+from jaxgen.kernels.coded_weights import coded_weights
+from jaxgen.kernels.verdict import ExpertShapes
+from pallas_kernels import proof
+
+PROOF_TOLERANCE = proof.TOLERANCE
+"""Largest absolute error of attention in a proof, by dtype."""
+
+
+def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) -> None:
+    """Raise AssertionError if the kernels copy blocks of such a model incorrectly."""
+    proof.prove_copies(
+        kernels.gather_blocks,
+        kernels.scatter_blocks,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        block_size=block_size,
+        dtype=model.dtype,
+    )
+
+
+def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, dtype: str) -> None:
+    """Raise AssertionError if a product of experts is wrong in a step of ``tokens`` tokens. XLA's is not asked."""
+    if kernels.expert_product is GPU_EXPERT_PRODUCT:
+        return
+    for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
+        placed = None if form is None else kernels.placed(form)
+        sizes: dict[str, Any] = {"experts": shapes.experts, "inputs": inputs, "outputs": outputs}
+        sizes["rows"] = tokens * shapes.per_token
+        if placed is None:
+            proof.prove_expert_product(kernels.expert_product, **sizes, dtype=dtype)
+            continue
+        product = kernels.floats if placed.floats else kernels.quantized
+        assert product is not None
+        group = inputs if placed.group is None else placed.group
+        about: dict[str, Any] = {"bits": placed.bits, "group": group, "out_features": outputs}
+        weights = coded_weights(placed, outputs, inputs, product.pack_codes, product.pack_groups)
+        proof.prove_expert_product(partial(product.expert_product, **about), **sizes, dtype=dtype, weights=weights)
+
+
+_PROVING = (
+    *("tools/prove_kernels.py", "kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
+    *("models/attention.py", "models/batch.py", "models/kv_cache.py", "runner/packer.py", "runner/row_state.py"),
+    *("arrays.py", "core/quantization.py"),
+)
+"""Files other than the kernels that the result of a proof depends on."""
+
+
+def gpu_sources() -> str:
+    """Return a digest of the source files of the GPU kernels and of their proof."""
+    kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
+    files = [
+        kernels / "proof.py",
+        kernels / "plain_codes.py",
+        *kernels.glob("gpu/**/*.py"),
+        *(package / name for name in _PROVING),
+    ]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:20]
