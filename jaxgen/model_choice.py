@@ -30,7 +30,7 @@ from jaxgen.weights.load import (
     load_model_config,
     resolve_model,
 )
-from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
+from jaxgen.weights.weight_formats import FIRST_WITH_FP8, largest_matrix_bytes, parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ def find_model(
     """
     if load_format not in LOAD_FORMATS:
         raise ConfigError(f"--load-format must be {' or '.join(LOAD_FORMATS)}, not {load_format!r:.40}")
+    if quantization == "fp8_dynamic":
+        _check_multiplies_fp8(device)
     if load_format == "dummy" and fetch is download_model:
         fetch = download_outline
     if not model and hub is not None and hub.revision is not None:
@@ -95,6 +97,17 @@ def longrope_note(model: ModelConfig, max_model_len: int) -> str:
         f"longrope: all texts get the short factors, as by transformers, since at most {max_model_len} tokens are "
         f"served; a --max-model-len above {original} gives the long ones to all"
     )
+
+
+def _check_multiplies_fp8(device: DeviceInfo) -> None:
+    """Raise ConfigError for a device whose products have no FP8. One that is not known may have."""
+    capability = device.compute_capability
+    if device.is_cpu or (capability is not None and capability < FIRST_WITH_FP8):
+        raise ConfigError(
+            f"--quantization fp8_dynamic needs a GPU whose products read FP8, of compute capability "
+            f"{'.'.join(map(str, FIRST_WITH_FP8))} or more, and {device.kind} is none: use fp8, which leaves "
+            "activations as they are, or int8"
+        )
 
 
 def _check_formats_known(directory: Path) -> None:

@@ -27,6 +27,7 @@ from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
+from pallas_kernels.fp8_inputs import fp8_inputs as fp8_inputs
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref

@@ -17,8 +17,10 @@ TITLES = {
     "llama3_8b_bf16": "Llama-3-8B, bf16",
     "llama3_8b_int8": "Llama-3-8B, int8",
     "llama3_8b_fp8": "Llama-3-8B, fp8",
+    "llama3_8b_fp8_dynamic": "Llama-3-8B, fp8_dynamic",
     "llama3_8b_int4": "Llama-3-8B, int4",
     "qwen3_30b_a3b_bf16": "Qwen3-30B-A3B, bf16",
+    "gpt_oss_20b_mxfp4": "gpt-oss-20b, experts in MXFP4",
 }
 COSTLIEST = 12
 """Kernels that the page lists for a step."""

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
 from jaxgen.core.moe_config import MoEConfig
+from jaxgen.weights.encodings.mxfp4 import FORMAT as MXFP4
+from jaxgen.weights.weight_formats import with_formats
 from tests.support.hub_configs import described
 
 LLAMA3_8B = llama_config(
@@ -46,6 +48,9 @@ OPT_6_7B = opt_config(
     embed_size=4096,
 )
 QWEN3_30B_A3B = described("Qwen3-30B-A3B-Thinking-2507")
+GPT_OSS_20B = with_formats(
+    described("gpt-oss-20b"), {f"layers.mlp.experts.{name}.weight": MXFP4 for name in ("gate_up", "down")}
+)
 TINY = llama_config(
     vocab_size=2048,
     hidden_size=64,

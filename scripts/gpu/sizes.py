@@ -61,7 +61,7 @@ KV_CODES: tuple[KVDType, ...] = ("int8", "fp8")
 
 def variants(model: DecoderConfig) -> dict[str, DecoderConfig]:
     """Return the model as it is, with weights of 8 and 4 bits, and with a KV cache of 8 bits."""
-    weights: tuple[Quantization, ...] = ("int8", "int4", "fp8")
+    weights: tuple[Quantization, ...] = ("int8", "int4", "fp8", "fp8_dynamic")
     return (
         {"bf16": model}
         | {name: quantized_config(model, name) for name in weights}
