@@ -15,6 +15,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
+from jaxgen.kernels.expert_support import reads_experts_codes
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
@@ -30,7 +31,13 @@ from jaxgen.weights.load import (
     load_model_config,
     resolve_model,
 )
-from jaxgen.weights.weight_formats import FIRST_WITH_FP8, largest_matrix_bytes, parameter_bytes, placed_config
+from jaxgen.weights.weight_formats import (
+    FIRST_WITH_FP8,
+    largest_matrix_bytes,
+    parameter_bytes,
+    placed_config,
+    with_formats,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +147,11 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
     return parameter_bytes(placed_config(model, lambda form: form.placed(integers=integers, floats=not device.is_cpu)))
 
 
-def dequantised_bytes(model: ModelConfig, device: DeviceInfo) -> int:
+def dequantised_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
     """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix that products do not read
     as codes, and none on a CPU."""
-    return 0 if device.is_cpu else largest_matrix_bytes(model, device.compute_capability)
+    if device.is_cpu:
+        return 0
+    if reads_experts_codes(device, model, kernels):
+        model = with_formats(model, {path: form for path, form in model.weight_formats if ".experts." not in path})
+    return largest_matrix_bytes(model, device.compute_capability)

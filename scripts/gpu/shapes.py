@@ -64,18 +64,6 @@ TINY = llama_config(
     norm_eps=1e-5,
     rope=RopeConfig(),
 )
-TINY_OPT = opt_config(
-    vocab_size=512,
-    hidden_size=64,
-    intermediate_size=256,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=16,
-    max_position=512,
-    dtype="bfloat16",
-    embed_size=64,
-)
 TINY_MOE = replace(
     QWEN3_30B_A3B.of_layers(1),
     vocab_size=512,

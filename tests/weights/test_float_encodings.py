@@ -89,7 +89,7 @@ def test_weights_that_activations_in_fp8_cannot_multiply_are_refused(tmp_path: P
         "needs one for each output or matrix: use --quantization fp8, which leaves activations as they are"
     )
     integers = run(GOLDENS / "llama", tmp_path / "int8", quantization="int8")
-    with pytest.raises(ConfigError, match="^--quantization fp8_dynamic: .* are quantised already, to int8; leave"):
+    with pytest.raises(ConfigError, match=r"^--quantization fp8_dynamic: .* are quantised already, to int8; leave"):
         load_model_config(integers, quantization="fp8_dynamic")
 
 
