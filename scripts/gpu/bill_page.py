@@ -39,6 +39,7 @@ class Compared:
 
 BRANCHES = "of one program with branches, at whose end the host waited"
 EARLIER = "of earlier programs for such weights"
+INT8 = "slower than bf16, though it reads fewer bytes: see below"
 COMPARED = (
     Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
     Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32, BRANCHES),
@@ -47,7 +48,7 @@ COMPARED = (
         "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, of gpu-dispatch-2026-11-26.json"
     ),
     Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
-    Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8),
+    Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8, INT8),
     Compared("step_llama3_8b_8_layers_fp8_64", "llama3_8b_fp8", 64, 8, EARLIER),
     Compared("step_llama3_8b_8_layers_int4_64", "llama3_8b_int4", 64, 8, EARLIER),
     Compared("step_qwen3_30b_a3b_8_layers_256", "qwen3_30b_a3b_bf16", 256, 8),
@@ -68,11 +69,26 @@ this page of docs/results/gpu-bill.json and of the results of [gpu_check.md](gpu
   of them for the load: 32 decodes at a context of 1,024 tokens, and a prompt that fills the step. The expert of each
   row is drawn at random.
 - Programs have one layer and two; the others cost what the second adds. Tokens are chosen greedily.
+- Attention reads whole contexts, also in layers with windows (gpt-oss). What converts codes in registers is not counted.
 
 A device chooses other kernels for some products than a compiler without one, and splits their sums otherwise. So the
 bill says what the program asks for; the tables of times below say how far it is off.
 """
 
+INT8_ABOUT = """### Why int8 is slower than its bill
+
+The program that is compiled without a device has one kernel for each product in int8. It reads each code once, writes
+no matrix of numbers, and splits its sums as in bf16. So the bytes of the bill are those of the program, and the reason
+is in what the device chose. Two reasons fit, by arithmetic:
+
+- XLA tunes its products on the device. It may write the gates' matrix in bfloat16 for cuBLAS, which is 235 MB each way
+  in a layer. The bill would be 2.26 ms then, 0.89 of the time. The memory that the step took, 264 MB as in bf16, leaves
+  room for that matrix, and for none of the head's.
+- The kernels that read the codes may reach 1.5 TB/s, because they convert them.
+
+The bill of the program that ran, which the check keeps now, tells them apart. So does the row
+`step_llama3_8b_8_layers_int8_64_without_cublas`, in which the first cannot be.
+"""
 
 PROFILED = """## Kernels beside a profile
 
@@ -92,7 +108,7 @@ def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
         "## Steps\n\n" + _steps(bills, rates),
         "## Beside what an H200 took\n\n" + _compared(bills, rates[MEASURED], measured),
     ]
-    parts += [PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
+    parts += [INT8_ABOUT, PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
     parts += [_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills]
     return "\n".join([f"{part.rstrip()}\n" for part in parts])
 
