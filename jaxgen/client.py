@@ -69,7 +69,7 @@ class EngineClient(Protocol):
 
 @runtime_checkable
 class JournalKeeper(Protocol):
-    """An engine, beside what EngineClient says, that notes down its steps and what happens to its requests."""
+    """An EngineClient that also notes down its steps and what happens to its requests."""
 
     @property
     def journal(self) -> Journal | None:

@@ -1,7 +1,8 @@
 """Gather what the bits of an engine's answers depend on. Imports no jax.
 
-Not in it, since bits do not depend on them: threads and cores of a CPU, directories, the narrow program (which is used
-only where its bits are the wide one's), prefix caching, offloading in the cache's own numbers, limits of the server.
+Bits do not depend on these, so they are left out: threads and cores of a CPU, directories, prefix caching, offloading
+in the cache's own numbers, and limits of the server. The narrow program is left out too, since it is used only where
+its bits equal those of the wide one.
 """
 
 import hashlib
@@ -113,7 +114,7 @@ def _sorted_config(line: str) -> str:
         return line
     try:
         value, end = json.JSONDecoder().raw_decode(after)
-    except ValueError:  # some are no JSON, and have one order
+    except ValueError:  # some are not JSON, and have one order
         return line
     return f"{before}{found}{json.dumps(value, sort_keys=True)}{after[end:]}"
 

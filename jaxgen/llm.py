@@ -263,9 +263,9 @@ class LLM:
 
 
 def _checked(conversation: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages for the template. Raises RequestRefusedError for what is no message, or for none."""
+    """Return the messages for the template. Raises RequestRefusedError for an invalid message, or for none."""
     if not conversation:
-        raise RequestRefusedError("messages must have one message at least", "messages")
+        raise RequestRefusedError("messages must have at least one message", "messages")
     return for_template(conversation)
 
 

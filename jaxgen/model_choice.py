@@ -140,7 +140,7 @@ def token_budget(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, 
 def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
     """Return the bytes of a model's parameters as they are kept on a device.
 
-    Weights of few bits become numbers where no kernel multiplies them as they are.
+    Quantized weights become numbers where no kernel multiplies them as they are.
     """
     multiplied = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
     integers = (NATIVE_BITS if device.is_cpu else PLAIN_BITS) if multiplied else ()

@@ -96,7 +96,8 @@ def _load_tokenizer(
     tokenizer = load_tokenizer(directory, cache)
     if tokenizer.vocab_size > vocab_size:
         raise ConfigError(
-            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: it is another model's"
+            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: "
+            "name this model's tokenizer"
         )
     return tokenizer, directory
 
@@ -111,7 +112,7 @@ def _chat_format(
 
 
 def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end an answer beside the model's own, since the template of this name ends turns so."""
+    """Return the tokens that end an answer in addition to the model's own, as the template of this name ends turns."""
     name = end_of_turn(chat_template) if isinstance(chat_template, str) else None
     token = None if name is None else tokenizer.added_token(name)
     if name is not None and token is None:

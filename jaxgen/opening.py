@@ -39,7 +39,7 @@ def share_memory(fraction: float) -> None:
 def limit_threads() -> None:
     """Let XLA's CPU have no more threads than a container's quota of time fills, unless the environment says how many.
 
-    With more, those that wait for each other use the quota up, and all of them stand still until the next period.
+    With more, threads that wait for each other use up the quota, and all stand still until the next period.
     """
     if not is_open() and THREADS not in os.environ and (cores := num_cores()) < allowed_cores():
         os.environ[THREADS] = str(cores)
@@ -70,7 +70,7 @@ def served_shapes(
 ) -> ServedShapes:
     """Return the attention shapes of the steps that a GPU will run. Raises ConfigError.
 
-    ``room``: bytes of the memory that may be used, beside the weights; None: unknown.
+    ``room``: bytes of memory that may be used on top of the weights; None: unknown.
 
     Widths are ``token_budget``, unless the options name one, and that of the narrow program; with ``budgets`` their
     smallest and largest.

@@ -42,14 +42,19 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
-"""By the names that ``activate`` takes. relu2: relu squared (Primer, arXiv 2109.08668); silu: x * sigmoid(x); gelu: x
-times the normal distribution's share below x (arXiv 1606.08415); gelu_tanh: that paper's approximation by a tanh."""
+"""Activations by the names that ``activate`` takes.
+
+relu2: relu squared (Primer, arXiv 2109.08668). silu: x * sigmoid(x). gelu: x times the normal distribution's share
+below x (arXiv 1606.08415). gelu_tanh: that paper's approximation by a tanh.
+"""
 GATED: Mapping[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     **{name: _times_up(ACTIVATIONS[name]) for name in ("silu", "gelu", "gelu_tanh")},
     "swiglu_clipped": _swiglu_clipped,
 }
-"""By the names that ``gated`` takes: activation(gate) * up (GLU: arXiv 2002.05202). swiglu_clipped, of gpt-oss: gate *
-sigmoid(1.702 gate) * (up + 1), where gate is at most 7 and up between -7 and 7."""
+"""Gated activations by the names that ``gated`` takes: activation(gate) * up (GLU: arXiv 2002.05202).
+
+swiglu_clipped, of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), where gate is at most 7 and up between -7 and 7.
+"""
 
 
 def check_activation(activation: str, known: Mapping[str, object]) -> None:

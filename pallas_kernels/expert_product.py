@@ -65,7 +65,7 @@ def packed_expert_product_ref(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "S O"]:
-    """As ``expert_product_ref``, for weights [out_features, I] that ``packed_product.pack`` has packed."""
+    """Compute ``expert_product_ref`` for weights [out_features, I] that ``packed_product.pack`` has packed."""
     E = packed.shape[1]
     stack = packed.reshape(-1, *packed.shape[2:])
 

@@ -1,10 +1,10 @@
-"""Keys and values of a cache as codes of 8 bits with a scale, and back.
+"""Convert keys and values of a cache to codes of 8 bits with a scale, and back.
 
-A row of such a cache, what it has of one token and head, is ``head_dim`` codes and behind them the four bytes of the
-row's float32 scale: number i is about code i times the scale. The scale follows from the row alone, so a token's bytes
+A row of such a cache belongs to one token and head. It has ``head_dim`` codes, and then the four bytes of the row's
+float32 scale. Number i is about code i times the scale. The scale follows from the row alone, so a token's bytes
 depend on nothing but its own keys and values.
 
-The cache's dtype says what codes are. int8: integers from -127 to 127. uint8: the bits of float8_e4m3fn, which stay in
+The cache's dtype says what codes are. int8: integers from -127 to 127. uint8: the bits of float8_e4m3fn. They stay in
 integers because XLA may rewrite numbers of 8 bits that it copies.
 """
 

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 
 def row_sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
-    """The sum over the last axis, with the same bits for a row however many rows there are.
+    """Sum over the last axis, with the same bits for a row however many rows there are.
 
-    On a CPU XLA takes one of several ways to sum, by the size of the array, and each has an order of its own; so there
-    the order, pairs of halves, is part of the program.
+    On a CPU XLA takes one of several ways to sum, by the size of the array, and each has another order. So there the
+    order, pairs of halves, is part of the program.
     """
     return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum)
 
@@ -37,10 +37,10 @@ def _sum_by_halves(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
 def rms_norm_ref(
     x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
 ) -> Float[Array, "T D"]:
-    """x / rms(x) in float32, times the weight; raises ValueError for a weight that is neither x's dtype nor float32.
+    """Return x / rms(x) in float32, times the weight. Raises ValueError for a weight of neither x's dtype nor float32.
 
-    A weight of x's dtype multiplies what is rounded to that dtype (early, as Llama does); a float32 weight multiplies
-    before anything is rounded (late, as Gemma and OLMo 2 do). Rows from ``num_tokens`` on hold nothing to read.
+    A weight of x's dtype multiplies the norm after it is rounded to that dtype (as in Llama). A float32 weight
+    multiplies before anything is rounded (as in Gemma and OLMo 2). Rows from ``num_tokens`` on are undefined.
     """
     del num_tokens  # XLA's program has one shape
     if weight.dtype not in (x.dtype, jnp.float32):

@@ -1,8 +1,8 @@
 """Products with weights that were laid out for the processor once, when they were loaded.
 
 ``y = x @ weight.T`` reads a weight many outputs at a time. Packed, the PANEL outputs that are computed together lie
-next to each other for each input, so that a kernel streams through the weight from its beginning to its end; float32
-and the 16-bit types share the layout in units of 32 bits (one or two neighbouring inputs).
+next to each other for each input. So a kernel streams through the weight from its beginning to its end. float32 and the
+16-bit types share the layout in units of 32 bits (one or two neighbouring inputs).
 """
 
 import jax
@@ -17,7 +17,7 @@ PANEL = 64
 
 @jax.jit
 def pack(weight: Float[Array, "*stack O I"]) -> Float[Array, "*stack P U N E"]:
-    """The same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
+    """Return the same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
 
     E = 2 for 16-bit types and 1 for float32. Outputs and inputs that fill up the last panel and unit are zeros. Takes
     memory for the weight and the result, no more.
@@ -45,11 +45,11 @@ def packed_product_ref(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "T O"]:
-    """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
-    ``dtype``, float32 or that of x; then the ``residual`` of that dtype, if any, is added.
+    """Return x @ weight.T for the weight [out_features, I] that was packed as ``layer``.
 
-    Rows from ``num_tokens`` on hold nothing to read. float32 operands are not rounded to fewer bits. The whole stack is
-    passed because a slice of it would be a copy.
+    It is accumulated in float32 and rounded to ``dtype``, which is float32 or the dtype of x. Then the ``residual`` of
+    that dtype, if any, is added. Rows from ``num_tokens`` on are undefined. float32 operands are not rounded to fewer
+    bits. The whole stack is passed because a slice of it would be a copy.
     """
     del num_tokens  # XLA's program has one shape
     T, I = x.shape  # noqa: E741

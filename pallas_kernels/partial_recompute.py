@@ -1,5 +1,7 @@
-"""Rebuild K and V of one layer from its stored inputs, so that a context kept on the host can be recomputed while the
-rest of it crosses the link (KVPR, arXiv 2411.17089)."""
+"""Rebuild K and V of one layer from its stored inputs (KVPR, arXiv 2411.17089).
+
+So part of a context kept on the host is recomputed while the rest of it crosses the link.
+"""
 
 from collections.abc import Callable
 
@@ -30,15 +32,15 @@ def partial_recompute_ref(
 ) -> Num[Array, "N L 2 K B W"]:
     """Return the cache with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
 
-    ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the query, key and
-    value projection of all layers (M = L) or of this layer alone (M = 1), whose last 2 * K * D outputs are K and V of
-    all heads. ``k_norm`` is what the layer does to K [T, K, D] before the rotation, if anything (arXiv 2010.04245).
-    ``angles``: the first 2 * half numbers of each head of K are turned by them (rotary embedding with the halves of
-    these as pairs, arXiv 2104.09864), if given; ValueError if a head has fewer. Products are accumulated, and bias and
+    ``norm``: the layer's norm of x, if any. ``weight``, ``bias``: of the query, key and value projection of all layers
+    (M = L) or of this layer alone (M = 1). Its last 2 * K * D outputs are K and V of all heads. ``k_norm``: the layer's
+    norm of K [T, K, D] before the rotation, if any (arXiv 2010.04245). ``angles``: if given, the first 2 * half numbers
+    of each head of K are turned by them. This is a rotary embedding with the halves as pairs (arXiv 2104.09864). Raises
+    ValueError if a head has fewer numbers. Products are accumulated, and bias and
     rotation computed, in float32; the projection is rounded to x's dtype before ``k_norm`` and after the rotation.
 
-    A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run``: the caller's promise that
-    the slots of tokens i * run to (i + 1) * run follow one another from a multiple of run, or all write nothing; it
+    A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run`` is a promise of the caller:
+    the slots of tokens i * run to (i + 1) * run follow one another from a multiple of run, or all write nothing. It
     changes no result. 4 * T * E * K * D FLOPs; bytes moved: x, 2 * K * D * E weights, and 2 * T * K * D written.
     """
     del run

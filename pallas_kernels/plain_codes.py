@@ -1,13 +1,14 @@
-"""Products with weights of 2 to 8 bits whose codes are plain arrays [outputs, inputs], as XLA on GPUs reads them inside
-its products: no matrix of numbers is written.
+"""Products with weights of 2 to 8 bits whose codes are plain arrays [outputs, inputs].
 
-The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean: int8 and int4 are codes
-less the one in the middle, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
+XLA on GPUs reads the codes inside its products, so no matrix of numbers is written.
+
+The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean. int8 and int4 are codes
+less the middle code, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
 
 Scales of whole outputs multiply the product. Scales of groups multiply the codes, which XLA does inside the product if
 it is compiled with COMPILER_OPTIONS. Zero points are a product of their own, with sums of the inputs:
-``x @ (codes * scale) - sums(x) @ (zero * scale)``; so are minimums. XLA still writes a matrix before a product of e2m1,
-in int8, and of e4m3 on GPUs that have no FP8, in the dtype of the inputs.
+``x @ (codes * scale) - sums(x) @ (zero * scale)``. So are minimums. XLA still writes a matrix before two products: of
+e2m1, in int8, and of e4m3 on GPUs without FP8, in the dtype of the inputs.
 """
 
 from functools import partial
@@ -67,8 +68,8 @@ def plain_product(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "T O"]:
-    """As ``quantized_product_ref`` with exact inputs. Scales of groups, and codes times them, are rounded to the dtype
-    of x."""
+    """Compute ``quantized_product_ref`` with exact inputs. Scales of groups, and codes times them, are rounded to the
+    dtype of x."""
     del num_tokens, out_features  # XLA's program has one shape, and no output is padded
     at = weight.only(layer)
     numbers, (of_groups, minimums) = _numbers(at.codes, x.dtype), at.factors(group, -1)
@@ -97,8 +98,10 @@ def plain_expert_product(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "S O"]:
-    """As ``plain_product`` for each row of ``x`` and the weight of its expert, whose rows are those of
-    ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
+    """Compute ``plain_product`` for each row of ``x`` and the weight of its expert.
+
+    As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
+    """
     about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
     product = partial(plain_product, **about)
     return product_of_experts(product, x, weight, layer, starts, GPU_TILE_ROWS)
@@ -111,7 +114,10 @@ def _dot(a: Float[Array, "T I"], b: Float[Array, "O I"]) -> Float[Array, "T O"]:
 
 
 def _numbers(codes: Shaped[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
-    """What codes mean, which each dtype holds, before scales and zero points. By way of float32 XLA would write it."""
+    """Return the numbers of codes before scales and zero points; each dtype holds them.
+
+    Via float32, XLA would write a matrix of them.
+    """
     if codes.dtype == jnp.uint4:
         return _twice_e2m1(codes).astype(dtype) * jnp.asarray(0.5, dtype)
     return codes.astype(dtype)

@@ -103,8 +103,11 @@ def prove_copies(
 
 
 Weights = Callable[[np.ndarray], tuple[Any, Callable[[int, np.ndarray], np.ndarray]]]
-"""(which experts have rows) -> weights of all, with NaN in those of the others, and a function (expert, columns) -> the
-numbers [columns, inputs] of some of its outputs in float64."""
+"""(which experts have rows) -> weights of all experts, and a function for their numbers.
+
+Weights of experts without rows are NaN. The function is (expert, columns) -> the numbers [columns, inputs] of some of
+its outputs in float64.
+"""
 
 
 def prove_expert_product(

@@ -1,14 +1,14 @@
 """Products with weights of 2 to 8 bits, in which neighbouring inputs of an output share a scale.
 
-A weight is codes, scales and perhaps zero points by output and group of inputs: ``weight = (code - zero) * scale``; or
+A weight is codes, scales and perhaps zero points by output and group of inputs: ``weight = (code - zero) * scale``. Or
 it has minimums: ``weight = code * scale + minimum``. Packed, the PANEL outputs that are computed together lie next to
-each other in words of 32 bits, as in ``packed_product``. A word has 4 inputs of 8 bits, or 8 of 4 bits, of which the
-first four are the low halves of the bytes, and so on with 2 bits and 1. Codes of 5 and 6 bits are parts of 4 bits and
-of 1 or 2: a unit is the fewest inputs whose parts fill words, first those of the low parts.
-GPUs have codes in another layout: see ``plain_codes``.
+each other in words of 32 bits, as in ``packed_product``. A word has 4 inputs of 8 bits, or 8 of 4 bits. The first four
+of these are the low halves of the bytes. Codes of 2 bits and 1 bit are packed alike. Codes of 5 and 6 bits are parts of
+4 bits and of 1 or 2. A unit is the fewest inputs whose parts fill words, first the words of the low parts. GPUs have
+codes in another layout: see ``plain_codes``.
 
-Inputs are rounded to 8 bits, by token and group, and multiplied in integers, whose sums are exact, as llama.cpp does
-with its Q8_0 blocks. With ``exact_inputs`` the weight is made of its codes instead, and the inputs stay.
+Inputs are rounded to 8 bits, by token and group, and multiplied in integers, whose sums are exact. llama.cpp does the
+same with its Q8_0 blocks. With ``exact_inputs`` the weight is made of its codes instead, and the inputs stay.
 """
 
 from collections.abc import Callable
@@ -85,8 +85,8 @@ def unit_inputs(bits: int) -> int:
 
 @partial(jax.jit, static_argnames="bits")
 def pack_codes(codes: UInt8[Array, "*stack O I"], *, bits: int) -> UInt8[Array, "*stack P W N B"]:
-    """The same codes, packed: P = ceil(O / N) panels of N = PANEL outputs, W words of B = 4 bytes of each output, whole
-    units of them. Codes that fill up the last panel and unit are zeros."""
+    """Return the same codes, packed: P = ceil(O / N) panels of N = PANEL outputs, W words of B = 4 bytes of each
+    output, whole units of them. Codes that fill up the last panel and unit are zeros."""
     *stack, O, I = codes.shape  # noqa: E741
     unit = unit_inputs(bits)
     P, U = -(-O // PANEL), -(-I // unit)
@@ -102,7 +102,7 @@ def pack_codes(codes: UInt8[Array, "*stack O I"], *, bits: int) -> UInt8[Array, 
 
 @jax.jit
 def pack_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack P G N"]:
-    """Scales or zero points of G groups, packed beside the codes; those that fill up the last panel are zeros."""
+    """Scales or zero points of G groups, packed next to the codes; the padding of the last panel is zeros."""
     *stack, O, G = values.shape  # noqa: E741
     P = -(-O // PANEL)
     padding = [(0, 0)] * len(stack) + [(0, P * PANEL - O), (0, 0)]
@@ -148,7 +148,8 @@ def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, gro
 
 
 def input_group(group: int) -> int:
-    """How many inputs share a scale when they are rounded, for a weight with groups of ``group`` inputs."""
+    """Return the number of inputs that share a scale when they are rounded, for a weight with groups of ``group``
+    inputs."""
     return min(group, INPUT_GROUP)
 
 
@@ -180,9 +181,10 @@ def quantized_product_ref(
     dtype: DTypeLike = jnp.float32,
     exact_inputs: bool = False,
 ) -> Float[Array, "T O"]:
-    """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
-    ``dtype``; then the ``residual`` of that dtype, if any, is added. Rows from ``num_tokens`` on hold nothing to
-    read.
+    """Return x @ weight.T for the weight [out_features, I] that was packed as ``layer``.
+
+    It is accumulated in float32 and rounded to ``dtype``. Then the ``residual`` of that dtype, if any, is added. Rows
+    from ``num_tokens`` on are undefined.
 
     ``group``: inputs that share a scale, a multiple of 8, and of INPUT_GROUP if it is more than that, or all of them.
     ``exact_inputs``: the inputs are not rounded to 8 bits, and the weight is rounded to the dtype of x.
@@ -216,8 +218,10 @@ def quantized_expert_product_ref(
     dtype: DTypeLike = jnp.float32,
     exact_inputs: bool = False,
 ) -> Float[Array, "S O"]:
-    """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
-    ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
+    """Compute ``quantized_product_ref`` for each row of ``x`` and the weight of its expert.
+
+    As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
+    """
     about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
     product = partial(quantized_product_ref, exact_inputs=exact_inputs, **about)
     return product_of_experts(product, x, weight, layer, starts, TILE_ROWS)

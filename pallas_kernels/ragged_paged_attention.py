@@ -3,14 +3,14 @@
 A step's tokens are laid end to end; row r owns ``query_starts[r] : query_starts[r + 1]`` of them, the last tokens of a
 context of ``context_lens[r]`` whose blocks ``block_tables[r]`` lists in order. Rows of one token come first.
 
-A token's output depends on its own query and context alone, to the bit, because there is one way to compute it:
+A token's output depends bit for bit on its own query and context alone, because there is one way to compute it:
 
 - Rows are cut in tiles of QUERY_TILE tokens, and a row of one token fills a tile as well as it can. XLA chooses the
-  code of a product by its shape, and one code adds up in another order than another, so one token and many must be the
-  same product.
-- The walk over a context is split in pieces of a fixed number of tokens, which begin at the same tokens for everyone,
-  and folded from the left with the online softmax (Milakov and Gimelshein, arXiv 1805.02867). A piece of which a token
-  sees nothing leaves its maximum, sum and output as they were.
+  code of a product by its shape, and each code adds up in another order. So one token and many must be the same
+  product.
+- The walk over a context is split in pieces of a fixed number of tokens, which begin at the same tokens for everyone.
+  Pieces are folded from the left with the online softmax (Milakov and Gimelshein, arXiv 1805.02867). A piece of which a
+  token sees nothing leaves its maximum, sum and output as they were.
 
 All pieces of all tiles are folded in one loop. At each of its turns a GPU's host waits to see whether there is another,
 so a nest of loops of small turns would be slow. How many tiles and tokens a turn takes is the caller's choice.
@@ -28,8 +28,10 @@ from pallas_kernels.kv_codes import decode
 PIECE_TOKENS = 64
 """Context tokens folded at a time (or one block, where blocks are larger)."""
 QUERY_TILE = 4
-"""Query tokens of one row that are walked together: the more, the more work is wasted on a row of one token; the fewer,
-the more often a long chunk reads its context."""
+"""Query tokens of one row that are walked together.
+
+With more of them, more work is wasted on a row of one token. With fewer, a long chunk reads its context more often.
+"""
 TILE_GROUP = 8
 """Tiles, of any rows, that are walked together."""
 GPU_PIECE_TOKENS, GPU_TILE_GROUP = 512, 64
@@ -53,15 +55,17 @@ class _Tiles(NamedTuple):
         return _Tiles(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
 
     def in_groups(self, count: int) -> "_Tiles":
-        """As arrays [n // count, count]."""
+        """Return the fields as arrays [n // count, count]."""
         return _Tiles(*(x.reshape(-1, count) for x in self))
 
 
 def _cut(
     query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], T: int, together: int
 ) -> tuple[_Tiles, Int[Array, "T"]]:
-    """The rows in tiles, in order and padded to whole groups of ``together``; and each token's place, which is
-    tile * QUERY_TILE + offset (anywhere for a token of no row)."""
+    """Return the rows in tiles, in order and padded to whole groups of ``together``, and each token's place.
+
+    A place is tile * QUERY_TILE + offset; it is arbitrary for a token without a row.
+    """
     R = len(context_lens)
     starts = query_starts[:-1]
     lengths = jnp.where(jnp.arange(R) < num_rows, query_starts[1:] - starts, 0)
@@ -109,7 +113,7 @@ class _Running(NamedTuple):
         return cls(jnp.full((b, K, M), _FLOOR), jnp.zeros((b, K, M)), jnp.zeros((b, K, M, D)))
 
     def with_sinks(self, sinks: Float[Array, "H"]) -> "_Running":
-        """As if each query head had seen a key of that score and no value."""
+        """Return the part as if each query head had seen a key of that score and no value."""
         b, K, M = self.maximum.shape
         group = len(sinks) // K
         maximum = jnp.tile(sinks.astype(jnp.float32).reshape(K, group), (b, 1, M // group))
@@ -126,7 +130,7 @@ class _Running(NamedTuple):
         return _Running(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
 
     def update(self, start: Int[Array, ""], part: "_Running") -> "_Running":
-        """With ``part`` in place of what begins at ``start``."""
+        """Return the state with ``part`` at ``start``."""
         return _Running(
             *(lax.dynamic_update_slice_in_dim(x, y, start, axis=0) for x, y in zip(self, part, strict=True))
         )
@@ -152,7 +156,7 @@ class _Context(NamedTuple):
         return self.blocks_per_piece * self.cache.shape[4]
 
     def fold(self, running: _Running, piece: Int[Array, ""], tiles: _Tiles, q: Float[Array, "b K M D"]) -> _Running:
-        """One piece of the walk of ``tiles``, whose queries are ``q``: those of a tile's tokens one after another."""
+        """Fold one piece of the walk of ``tiles``, whose queries are ``q``: a tile's tokens one after another."""
         offsets = jnp.repeat(jnp.arange(QUERY_TILE), q.shape[2] // QUERY_TILE)
         positions = (tiles.first_position[:, None] + offsets)[..., None]
         key_positions = piece * self.piece_tokens + jnp.arange(self.piece_tokens)
@@ -217,11 +221,11 @@ def ragged_paged_attention_ref(
     soft_cap * tanh(s / soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's
     denominator, as in gpt-oss. The cache has q's dtype and W = D, or codes (pallas_kernels.kv_codes), which are read as
     numbers of q's dtype. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
-    ``query_starts[num_rows]`` hold nothing to read. What table entries and cache slots past a row's context hold
-    has no effect. R1 = R + 1; T >= R.
+    ``query_starts[num_rows]`` are undefined. Table entries and cache slots past a row's context have no effect. R1 = R
+    + 1; T >= R.
 
-    Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
-    whole tiles of queries.
+    Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query. Queries count
+    in whole tiles of a row.
     """
     del num_decodes  # a row of one token is a row
     T, H, D = q.shape

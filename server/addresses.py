@@ -53,8 +53,10 @@ class Callers:
     def __init__(self, trusted: Iterable[Network]) -> None:
         self._trusted = tuple(trusted)
         self.name = lru_cache(maxsize=4096)(self._name)
-        """Return the name that an address shares with the other addresses of its host; None for a proxy, behind which
-        there are many callers, and for what is no IP address."""
+        """Return the name that an address shares with the other addresses of its host.
+
+        None for a proxy, which has many callers, and for text that is not an IP address.
+        """
 
     def _name(self, text: str) -> str | None:
         try:

@@ -78,7 +78,7 @@ class ServerConfig:
     api_key_file: Path | None = field(default=None, repr=False)
     """File with further keys, one in each line; it may change while the server runs."""
     service_classes: tuple[ServiceClass, ...] = ()
-    """Classes that service_tier may name, beside the default class, whose targets may be here too."""
+    """Classes that service_tier may name, in addition to the default class, whose targets may be here too."""
     max_body_bytes: int = 4 * 2**20
     """Longest request body, bytes."""
     max_prompts: int = 128
@@ -165,8 +165,8 @@ class ServerConfig:
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names, beside localhost and addresses, by which a server may be called where callers need no key; without any,
-    names of connections to loopback addresses alone are checked."""
+    """Names, in addition to localhost and addresses, by which a server may be called where callers need no key; without
+    any, names of connections to loopback addresses alone are checked."""
     check_origin: bool = True
     """Whether pages of other origins, and other names of the server, are refused where callers need no key; off where
     an outer app checks them."""
@@ -175,7 +175,7 @@ class ServerConfig:
     max_connections: int = 4096
     """Most connections; further ones get 503."""
     max_connections_per_address: int = 1024
-    """Most connections of one address that is no proxy's; of IPv6 the addresses of a /64 are one."""
+    """Most connections of one address, except a proxy's; the addresses of an IPv6 /64 count as one."""
     max_arriving_bytes: int = 256 * 2**20
     """Most bytes of unfinished bodies together, the first 64 KiB of each aside; further ones get 503."""
     forwarded_allow_ips: str = "127.0.0.1,::1"
@@ -189,7 +189,7 @@ class ServerConfig:
     sse_ping_interval_s: float = 15.0
     """Seconds without an event after which a stream gets a comment; 0: never."""
     body_timeout_s: float = 30.0
-    """Seconds that a body may take to arrive, beside those that its length allows."""
+    """Seconds that a body may take to arrive, plus the seconds that its length allows."""
     request_timeout_s: float | None = None
     """Seconds from its arrival after which a request is cancelled; None: never."""
     stall_limit_s: float = 60.0

@@ -60,8 +60,8 @@ NO_LIMITS = (
 class Described:
     """A route. ``answer``: model of its response; None: it is not JSON. ``body``: model of its body; None: no body.
 
-    ``errors``: statuses of errors, beside those for callers without a key and for pages of other origins. ``streams``:
-    the response may also be server-sent events.
+    ``errors``: statuses of errors, in addition to the errors for callers without a key and for pages of other origins.
+    ``streams``: the response may also be server-sent events.
     """
 
     method: str
@@ -74,7 +74,7 @@ class Described:
     """Content type of the body."""
     streams: bool = False
     resumes: bool = False
-    """Whether a stream that broke goes on after the event that Last-Event-ID names."""
+    """Whether a broken stream resumes after the event that Last-Event-ID names."""
     or_body: type[Body] | None = None
     """Model of the other bodies that it takes."""
     or_answer: type[BaseModel] | None = None
@@ -210,7 +210,7 @@ def check_prefix(prefix: str) -> None:
 
 
 class Description:
-    """Endpoints of both documents, which are made once but for the engine's digest, and of a short list of the
+    """Endpoints of both documents, which are made once, except the engine's digest, and of a short list of the
     routes."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig, version: str, conversations: Conversations) -> None:
@@ -235,7 +235,7 @@ class Description:
 
 
 def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, but for ``open_paths``."""
+    """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, except for ``open_paths``."""
     references, definitions = _schemas()
     schemas = {**definitions.get("$defs", {}), "Error": ERROR, "MessagesError": MESSAGES_ERROR}
     paths: dict[str, dict[str, Any]] = {}

@@ -135,7 +135,7 @@ def parse_flags(flags: Flags) -> Any:
             raise ConfigError(f"{name} is not a flag{parser.hint(flag).replace('--', '')}")
         if name.replace("-", "_") in OF_THE_PROXY:
             raise ConfigError(
-                f"{name} has no meaning here: Ray's proxy has the connections (http_options of Ray Serve)"
+                f"{name} has no meaning here: Ray's proxy has the connections, so set http_options of Ray Serve"
             )
         words += parser.words(key, _word(name, value))
     args = parser.parse_args(words)

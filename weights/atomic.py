@@ -12,7 +12,7 @@ from jaxgen.core.errors import ConfigError
 
 @contextmanager
 def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Give an empty directory beside ``destination``, which becomes ``destination`` when the block succeeds.
+    """Give an empty directory next to ``destination``, which becomes ``destination`` when the block succeeds.
 
     All its files are on the disk before that. When the block raises, the directory is removed; a killed process leaves
     it under a hidden name, and the next call clears it. An existing ``destination`` that is not empty is refused with
@@ -46,7 +46,9 @@ def _refuse_occupied(destination: Path, replaceable: Callable[[Path], bool] | No
     if replaceable is None:
         raise ConfigError(f"{destination} exists already; choose another destination, or --force to replace it")
     if not destination.is_dir() or not replaceable(destination):
-        raise ConfigError(f"{destination} is not a converted checkpoint, and --force replaces nothing else")
+        raise ConfigError(
+            f"{destination} is not a converted checkpoint, which --force needs: choose another destination"
+        )
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Save and restore a converted directory: an Orbax checkpoint, configuration and tokenizer files, and a manifest.
 
 jaxgen.json             see jaxgen.weights.manifest
-config.json, ...        as they were in the Hugging Face directory, but for the name of a model without a head
-params/                 Orbax checkpoint: the flat dict from dotted path to array; a weight of few bits has an array for
-                        each part, with the part's name behind the path: layers.attn.out.weight.codes
+config.json, ...        as in the Hugging Face directory, except the name of a model without a head
+params/                 Orbax checkpoint: the flat dict from dotted path to array. A quantized weight has an array for
+                        each part. The part's name follows the path: layers.attn.out.weight.codes
 """
 
 import json

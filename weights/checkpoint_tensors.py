@@ -110,7 +110,7 @@ class CheckpointTensors:
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
     def _is_zero_bias(self, name: str) -> bool:
-        """Whether this is what old tools write beside a quantised weight without a bias."""
+        """Whether this is a bias of zeros, which old tools write for a quantised weight without a bias."""
         if not name.endswith(_BIAS) or self._encoded(f"{name.removesuffix(_BIAS)}.weight") is None:
             return False
         return not self._files.read(name).any()

@@ -52,7 +52,7 @@ class Fields:
         value = self.data.get(name, default)
         if value is REQUIRED:
             raise self.error(name, f"is missing; it must be {wanted}")
-        # bool is a subclass of int, but true is no size
+        # bool is a subclass of int, but true is not a valid size
         if value is not default and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
             raise self.error(name, f"must be {wanted}, not {value!r}")
         return value

@@ -74,7 +74,8 @@ class Family:
     """``read``: by architecture (an entry of ``architectures``), the function that reads its config.json.
 
     ``parameters``: the table of a model's parameters. ``ignored``: fields of config.json that change nothing here,
-    beside those of all families. ``unread``: tensors, as a regular expression of their names, that are not needed.
+    in addition to those of all families. ``unread``: tensors that are not needed, as a regular expression of their
+    names.
     """
 
     name: str
@@ -140,7 +141,7 @@ def read_sizes(
     kv_heads: int | None = None,
     head_dim: int | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of ModelConfig under their usual names, but for windows.
+    """Return the fields of ModelConfig under their usual names, except windows.
 
     ``vocab_size`` and so on: the family's defaults, where files of it omit them. ``kv_heads`` None: as many as heads;
     ``head_dim`` None: the hidden size by their number.

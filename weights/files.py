@@ -31,7 +31,7 @@ SENTENCE_CONFIG = "sentence_bert_config.json"
 SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG, "config_sentence_transformers.json")
 """Files in which sentence-transformers writes how a model's embeddings are made."""
 CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *SENTENCE_FILES)
-"""Files of a model beside its weights; a directory may lack some of them."""
+"""Files of a model other than its weights; a directory may lack some of them."""
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _LONGEST = 2**26

@@ -25,7 +25,7 @@ _FIELDS = {
 
 
 def read_sampling_defaults(directory: Path, choice: str = "auto") -> SamplingDefaults:
-    """Return the defaults of a model directory, and log those that change something.
+    """Return the defaults of a model directory, and log the defaults that change something.
 
     ``choice``: "auto": those of its own file, of which a value that is out of range is left out with a warning; "none"
     or "vllm": none; else a directory with another file. Raises ConfigError for a directory without a file, and for one

@@ -1,7 +1,7 @@
 """Keep conversions of GGUF files in the cache directory: each is made once, by a process of its own. Host only, no jax.
 
 A conversion is a converted directory, whose manifest has the SHA-256 of each of its files. Its name has the SHA-256 of
-the GGUF file, so that a file that was changed is converted anew, and one that was moved is not.
+the GGUF file. So a changed file is converted again, and a moved file is not.
 """
 
 import json
@@ -25,7 +25,7 @@ from jaxgen.weights.manifest import is_converted, read_manifest, verify
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Of what a conversion has; a change of it converts all files anew."""
+"""Version of the content of a conversion; a change of it converts all files again."""
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from jaxgen.weights.gguf_converter import main; main({pipe}, *{arguments!r})"
 )

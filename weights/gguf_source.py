@@ -14,7 +14,7 @@ FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
 """A function that returns a directory with these files of a hub id. It may raise any error."""
 _TAGGED = re.compile(r"([^/:\\]+/[^/:\\]+):([\w.\-]+)")
 _NO_MODEL = ("mmproj", "imatrix")
-"""Beginnings of names of files beside a model: of images, and of a quantiser."""
+"""Beginnings of names of files that come with a model: of images, and of a quantiser."""
 _NOTHING = ("?",)
 """Patterns of no file: the hub's client takes a cache that lacks one of the wanted files for none."""
 _SHOWN = 8

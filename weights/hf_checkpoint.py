@@ -1,9 +1,9 @@
 """Read the safetensors of a Hugging Face directory into the arrays of the parameter tree. Host only, no jax.
 
-Files are memory-mapped and parameters are made one at a time, so that a caller who moves each to a device holds little
-more than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe
-the checkpoint, except harmless kinds: saved rotary frequencies, a copy of tied embeddings as head, biases of zeros that
-quantised layers have.
+Files are memory-mapped and parameters are made one at a time. So a caller who moves each to a device holds little more
+than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe the
+checkpoint. Harmless kinds are accepted: saved rotary frequencies, a copy of tied embeddings as head, and biases of
+zeros of quantised layers.
 """
 
 import logging
@@ -89,9 +89,9 @@ def check_parameters(directory: Path, config: ModelConfig) -> None:
 
 
 def stored_formats(directory: Path, config: ModelConfig) -> dict[str, AnyFormat]:
-    """Return the formats of the parameters that are kept as they are stored, in few bits, by path. Raises ConfigError.
+    """Return the formats of the parameters that stay quantized as they are stored, by path. Raises ConfigError.
 
-    Headers are read and, where there are, the orders of inputs.
+    Only headers are read, and the orders of inputs if the checkpoint has them.
     """
     tensors = CheckpointTensors(directory)
     found = {parameter.path: _kept(parameter, tensors)[0] for parameter in parameters(config)}

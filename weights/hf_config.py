@@ -60,7 +60,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     float32. Raises ConfigError for an architecture, an option or a value that is not supported, and for a field that is
     not known.
     """
-    encodings_of(directory)  # which refuses those that are not read
+    encodings_of(directory)  # it refuses encodings that jaxgen cannot read
     fields = Fields(read_json(directory, CONFIG), str(directory / CONFIG))
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
@@ -93,8 +93,8 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
     _warn_of_code(fields, architecture)
     known = fields.used.union(IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
-        # what is off or empty asks for nothing: a test finds that each field of transformers' classes is known here
-        # whose default is another; what begins with _ is a note of the library that wrote it
+        # A field that is off or empty asks for nothing. A test checks that every field of transformers' classes with
+        # another default is known here. A name that begins with _ is a note of the library that wrote it.
         if name not in known and not name.startswith(("_", "unsloth")) and value not in (None, False, 0, "", [], {}):
             raise fields.error(
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"

@@ -42,7 +42,7 @@ def files_of(name: str, hub: HubOptions) -> list[str]:
 
 
 def fetched(flag: str, name: str, hub: HubOptions, fetch: Fetch) -> Path:
-    """Return what ``fetch`` does. Raises ConfigError with the flag for what is no hub id, or cannot be fetched."""
+    """Return what ``fetch`` does. Raises ConfigError with the flag if an id is not valid or cannot be fetched."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ConfigError(f"{flag} {name}: there is no such directory")
     if hub.download_dir is not None:

@@ -77,7 +77,7 @@ def resolve_model(
     check_path("--model", model)
     if (file := find_gguf(model, hub, fetch_gguf)) is not None:
         if of_gguf is None:
-            raise ConfigError(f"--model {model} is a GGUF file, and no directory with weights")
+            raise ConfigError(f"--model {model} is a GGUF file: name a directory with weights")
         return of_gguf(file)
     directory = Path(model).expanduser()
     if directory.is_file():
@@ -187,7 +187,7 @@ def _quantized(directory: Path, config: ModelConfig, quantization: Quantization)
 
 
 def on_device(_: str, value: Value) -> "jax.Array | AnyWeight":
-    """Put an array on the default device, unchanged; a weight of few bits stays as it is, in host memory."""
+    """Put an array on the default device, unchanged; a quantized weight stays as it is, in host memory."""
     import jax
 
     return value if isinstance(value, AnyWeight) else jax.device_put(value)

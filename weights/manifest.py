@@ -19,8 +19,10 @@ from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
 FORMAT_VERSIONS = (1, 2, 3, 4)
-"""Of the directory; 2: with weights of few bits, which earlier versions of jaxgen would not find; 3: with minimums,
-blocks, or scales in float16, which they would not read; 4: with layers or outputs in different formats."""
+"""Version of the directory. Earlier versions of jaxgen cannot read a directory with what a version adds.
+
+2: quantized weights. 3: minimums, blocks, or scales in float16. 4: layers or outputs in different formats.
+"""
 _SINCE_3 = ("minimums", "blocks")
 _CHUNK = 2**20
 
@@ -37,7 +39,7 @@ class FileRecord:
 class Manifest:
     """The content of ``jaxgen.json``. ``files``: all but the manifest, by path relative to the directory.
 
-    ``formats``: of the parameters that are kept in few bits, by path.
+    ``formats``: those of the quantized parameters, by path.
     """
 
     family: str
@@ -134,7 +136,7 @@ def _version(form: AnyFormat) -> int:
 
 
 def _entry(form: AnyFormat) -> dict[str, Any]:
-    """Return the fields of a format; earlier versions know neither of those that are left out where they are false."""
+    """Return the fields of a format; fields that came with version 3 are left out if false."""
     if isinstance(form, MixedFormat):
         kinds = [[{"format": _entry(part.form), "outputs": part.outputs} for part in kind] for kind in form.kinds]
         return {"kinds": kinds, "layers": form.layers}

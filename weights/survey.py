@@ -27,8 +27,8 @@ from jaxgen.weights.wrappers import WRAPPERS
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a model is; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its weights.
-    ``windows``: those of the layers, as in ModelConfig. ``generates``: as there, whether it continues texts.
+    """Facts about a model; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its
+    weights. ``windows``: those of the layers, as in ModelConfig. ``generates``: as there, whether it continues texts.
 
     ``problem``: why it cannot be loaded, in one line; empty: it is supported.
     """

@@ -43,7 +43,7 @@ class Stacked:
         return (self.shape[0], self.shape[2], self.shape[1])
 
     def part(self, array: Array, expert: int, rows: int, *, turned: bool) -> Array:
-        """Return what a source of so many rows has of a tensor for all experts, or of the scales of its blocks: a view.
+        """Return a view of an expert's part, of ``rows`` rows, of a tensor for all experts or of its blocks' scales.
 
         ``turned``: matrices are [in, out]. Raises ValueError for blocks of which a part has rows of another source.
         """
@@ -51,7 +51,7 @@ class Stacked:
         of_rows = len(whole) / self.shape[1]
         ends = self.row * of_rows, (self.row + rows) * of_rows
         if not all(end.is_integer() for end in ends):
-            raise ValueError("has scales of blocks of which a part are gates and a part are not")
+            raise ValueError("has blocks of scales in which gates and other rows are mixed")
         return whole[slice(*map(int, ends))]
 
 

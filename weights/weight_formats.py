@@ -18,8 +18,8 @@ PRODUCTS = (
     *("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight"),
     *("layers.mlp.shared.gate_up.weight", "layers.mlp.shared.down.weight"),
 )
-"""Matrices of the layers' products. Not so those that are small beside them: routers, gates of shared experts, and the
-projections around the layers."""
+"""Matrices of the layers' products, without small ones: routers, gates of shared experts, and the projections around
+the layers."""
 INT8 = WeightFormat(bits=8, group=None)
 INT4 = WeightFormat(bits=4, group=32)
 FP8 = WeightFormat(bits=8, group=None, floats=True)

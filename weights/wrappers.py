@@ -65,7 +65,7 @@ _OMITTED: dict[str, tuple[int, ...]] = {
     "Qwen2ForCausalLM": (151_936, 4096, 22_016, 32, 32),
     "Qwen3ForCausalLM": (151_936, 4096, 22_016, 32, 32),
 }
-"""Sizes of transformers' classes: the text's part of a file leaves out those that are equal."""
+"""Sizes of transformers' classes: the text's part of a file leaves out fields with equal values."""
 
 
 def text_of(name: str, fields: Fields, head: Collection[str]) -> tuple[str, Fields]:
@@ -98,7 +98,7 @@ def _architecture(name: str, wrapper: Wrapper, text: Fields) -> str:
         return wrapper.text
     found = next((one for one in ARCHITECTURES if _squeezed(one) == _squeezed(str(kind))), None)
     if found is None:
-        raise text.error("model_type", f"is {kind!r}, and a text model of this type in {name} is not served")
+        raise text.error("model_type", f"is {kind!r}, which is not supported as the text model of {name}")
     return found
 
 

@@ -43,7 +43,7 @@ class BlockEventSink(Protocol):
     def stats(self) -> KVEventStats: ...
 
     def close(self, seconds: float) -> None:
-        """Send what was taken, for so many seconds at most."""
+        """Send the events that were taken, for at most the given seconds."""
         ...
 
 

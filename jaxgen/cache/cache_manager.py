@@ -81,8 +81,11 @@ class KVCacheManager:
         return new + len(unowned)
 
     def has_room(self, coming: Several[Sequence], running: Several[Sequence], leaving: Several[Sequence] = ()) -> bool:
-        """Whether waiting sequences would find rows and blocks once running ones have the blocks of their next token,
-        with one more for each of all these that may grow after that. ``leaving``: running ones that are preempted."""
+        """Whether waiting sequences would find rows and blocks after the next step.
+
+        Running sequences first get the blocks of their next token. Each sequence that may grow after that gets one
+        more. ``leaving``: running sequences that are preempted.
+        """
         free_rows, free = len(self._free_rows) + len(leaving), self.pool.num_free
         if leaving:
             running = [s for s in running if s not in leaving]
@@ -95,8 +98,8 @@ class KVCacheManager:
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.
 
-        Returns False and gives nothing unless ``spare`` blocks stay free. ``free_tokens`` of a step and ``num_waiting``
-        sequences beside it decide what a restore may cost.
+        Returns False and gives nothing unless ``spare`` blocks stay free. ``free_tokens`` of a step and the number
+        of other waiting sequences, ``num_waiting``, limit the seconds that a restore may take.
         """
         assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
         found = self.prefixes.look_up(sequence)
@@ -216,7 +219,7 @@ class KVCacheManager:
         """Take back the row and blocks of a sequence, and set its status."""
         if sequence.block_table:
             self.prefixes.register_rest(sequence)
-        # Blocks freed by background sequences are evicted first, except those that they shared with others.
+        # Blocks freed by background sequences are evicted first, except blocks that they shared with others.
         own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
         self.pool.release(sequence.block_table[own:], evict_first=True)
         self.pool.release(sequence.block_table[:own])

@@ -29,7 +29,7 @@ class HostTier(PoolWatcher, Protocol):
 
     @property
     def fetcher(self) -> Fetcher | None:
-        """None: there is nothing behind host memory."""
+        """The fetcher of blocks behind host memory; None: there is none."""
         ...
 
     def holds(self, key: bytes) -> bool:

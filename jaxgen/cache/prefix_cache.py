@@ -6,7 +6,7 @@ Host only, no jax. The key of a sequence's block i is a chained hash,
     key[i]  = BLAKE2b-128(key[i - 1] + the block's tokens as little-endian int32)
 
 so equal keys mean equal salts and equal tokens from the first to the block's last. The hash is collision-resistant
-(about 2**64 attempts) and ``person`` keeps salts apart from blocks: no client can make a prompt or a salt that hits
+(about 2**64 attempts), and ``person`` keeps salts apart from blocks. So no client can make a prompt or a salt that hits
 blocks of other tokens or of another salt. The key of a block that a sequence left partly filled is the same hash of the
 tokens in it, with the person "part".
 """
@@ -34,7 +34,7 @@ def root_key(cache_salt: str | None) -> bytes:
 class PrefixCache:
     """Looks blocks up in a pool, and registers blocks' contents there.
 
-    A block may be registered as soon as the step that writes it is planned: steps run in the order planned, and a step
+    A block may be registered as soon as the step that writes it is planned. Steps run in the order planned, and a step
     writes a layer's K and V before any of its rows attends. Only full blocks are registered, so a shared block is never
     written again.
     """

@@ -69,7 +69,7 @@ def default_cache_dir() -> Path | None:
 
 
 def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
-    """Return the folders in ``root`` (None: the default), and make those that are missing.
+    """Return the folders in ``root`` (None: the default), and make the missing ones.
 
     Only the user may enter them: anyone who can write compiled programs decides what this process runs. A folder that
     others could write, itself or by a folder above it, is not used, and a warning says so. Where files cannot be

@@ -50,7 +50,7 @@ class ModelConfig:
     """By layer: a token attends to itself and the ``window - 1`` tokens before it; None: to all before it. Empty: None
     in all layers."""
     weight_formats: tuple[tuple[str, AnyFormat], ...] = ()
-    """By path, the formats of the parameters that are kept in few bits; all others have ``dtype``, or their own."""
+    """Formats of the quantized parameters, by path; all others have ``dtype``, or a dtype of their own."""
     kv_dtype: KVDType = "auto"
     """What the KV cache has of keys and values."""
     fp8_inputs: bool = False
@@ -64,7 +64,7 @@ class ModelConfig:
             )
 
     def weight_format(self, path: str) -> AnyFormat | None:
-        """Return the format of a parameter; None: it is not kept in few bits."""
+        """Return the format of a parameter; None: it is not quantized."""
         return dict(self.weight_formats).get(path)
 
     @property
@@ -78,7 +78,7 @@ class ModelConfig:
         return True
 
     def within(self, max_model_len: int) -> Self:
-        """Return the configuration for contexts of at most so many tokens, all of which it treats alike."""
+        """Return the configuration for contexts of at most the given tokens, which treats all of them alike."""
         del max_model_len
         return self
 
@@ -100,7 +100,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubOptions:
-    """What of a repository on the hub is loaded, and where it is kept. None: its main branch, and the hub's cache."""
+    """The revision of a hub repository to load, and its directory. None: its main branch, and the hub's cache."""
 
     revision: str | None = None
     download_dir: Path | None = None
@@ -131,7 +131,8 @@ class EngineOptions:
     kv_cache_dtype: str = "auto"
     """A KVDType or an alias of one: becomes the model's ``kv_dtype`` where the model is found."""
     kv_offload_inputs: bool = False
-    """Keep layer inputs beside K and V, so that some KV blocks can be restored by projecting their layer inputs."""
+    """Keep layer inputs in addition to K and V, so that some KV blocks can be restored by projecting their layer
+    inputs."""
     kv_tier: str | None = field(default=None, repr=False)
     """Directory or URL of a server that keeps KV blocks beyond the process, behind host memory; None: none does."""
     kv_tier_dir: Path | str | None = None

@@ -1,8 +1,8 @@
-"""What a decoder computes, as a frozen description composed of small parts. Host only, no jax.
+"""Describe what a decoder computes, in small frozen parts. Host only, no jax.
 
 A family of models is a reader of config.json that returns such a description (jaxgen/weights/families); one module,
 ``jaxgen.models.decoder``, computes all of them. What differs from layer to layer with equal shapes (window, rotary
-embedding) is listed by layer, and becomes data beside the stacked parameters.
+embedding) is listed by layer, and becomes data next to the stacked parameters.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,11 @@ Activation = Literal["relu", "relu2", "silu", "gelu", "gelu_tanh", "swiglu_clipp
 """gelu: exact; gelu_tanh: its approximation by tanh; swiglu_clipped: that of gpt-oss, for gated MLPs only."""
 
 Placement = Literal["pre", "post", "post_sum", "sandwich", "parallel", "parallel_two"]
-"""Where a layer's norms are. pre: x + f(norm(x)); post: x + norm(f(x)); post_sum: norm(x + f(x)); sandwich:
-x + norm(f(norm(x))), for attention and then the MLP. parallel: x + attention(n) + mlp(n) with n = norm(x);
-parallel_two: the same with a norm for each."""
+"""Where a layer's norms are, for attention and then the MLP.
+
+pre: x + f(norm(x)). post: x + norm(f(x)). post_sum: norm(x + f(x)). sandwich: x + norm(f(norm(x))). parallel:
+x + attention(n) + mlp(n) with n = norm(x). parallel_two: the same with a norm for each.
+"""
 
 _NORMS: dict[Placement, tuple[str, ...]] = {
     "pre": ("attn_norm", "mlp_norm"),
@@ -41,7 +43,7 @@ class RopeConfig:
 
     linear: positions divided by ``factor`` (arXiv 2306.15595). llama3: long wavelengths divided by ``factor``, with a
     smooth band between low and high frequency factors. yarn: dimensions that turn less than ``beta_slow`` times in the
-    original context are divided by ``factor``, those that turn more than ``beta_fast`` times are kept (arXiv
+    original context are divided by ``factor``, and dimensions that turn more than ``beta_fast`` times are kept (arXiv
     2309.00071). longrope: each frequency divided by its own of ``factors`` (arXiv 2402.13753).
     """
 
@@ -110,7 +112,7 @@ class QueryScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionConfig:
-    """How a model knows positions: by rotary embedding, by a learned table, or in some layers not at all.
+    """A model's positions: by rotary embedding, by a learned table, or in some layers not at all.
 
     ``ropes``: the kinds of rotary embedding; ``layer_ropes``: the index into them by layer, None for a layer without;
     empty: the first in all layers, or none if there is none. All rotate as many dimensions. ``table_offset``: unused
@@ -135,7 +137,8 @@ class MLPConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
-    """From final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c * tanh(x / c).
+    """The head, from final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c *
+    tanh(x / c).
 
     ``tied``: the embedding's weight is the head's. ``absent``: the model has no head and is for embeddings alone; it is
     ``tied`` then, since the one program has a head.
@@ -204,7 +207,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def score_scale(self) -> float:
-        """What attention scores are multiplied by."""
+        """The factor of attention scores."""
         return self.head_dim**-0.5 if self.attention.scale is None else self.attention.scale
 
     @property
@@ -226,7 +229,7 @@ class DecoderConfig(ModelConfig):
         return self.moe.per_token * (3 * self.moe.inner + 2 * self.hidden_size) + 3 * (self.moe.shared_inner or 0)
 
     def within(self, max_model_len: int) -> Self:
-        """Return the description for contexts of at most so many tokens: with the longrope factors for them."""
+        """Return the description for contexts of at most the given tokens: with the longrope factors for them."""
 
         def fitted(rope: RopeConfig) -> RopeConfig:
             short = rope.kind == "longrope" and max_model_len <= rope.original_max_position

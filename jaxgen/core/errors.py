@@ -43,7 +43,7 @@ class WouldBeLateError(RequestRefusedError):
 
 
 class TooMuchWaitsError(RuntimeError):
-    """A caller's work has no room beside what of it waits already; some of that will be done soon."""
+    """A caller has too much work that waits, so new work has no room; some of it will be done soon."""
 
 
 class EngineDeadError(RuntimeError):
@@ -59,7 +59,7 @@ class ConfigError(ValueError):
 
 
 class NoRoomError(ConfigError):
-    """What is asked for is valid, and the memory does not hold it."""
+    """A valid request for memory that does not fit."""
 
 
 def one_line(text: str) -> str:

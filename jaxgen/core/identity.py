@@ -1,4 +1,4 @@
-"""What the bits of an engine's answers depend on, and the digest that names it. Host only, no jax."""
+"""Describe all that the bits of an engine's answers depend on, and its digest. Host only, no jax."""
 
 import hashlib
 import json
@@ -32,10 +32,10 @@ class Identity:
 
     @property
     def kv_namespace(self) -> bytes:
-        """What the bits of a block of the KV cache depend on beside its tokens.
+        """Digest of all that the bits of a block of the KV cache depend on, except its tokens.
 
-        Not on how requests become tokens. Nor on the number of blocks and the longest context, on which no product or
-        sum depends: they follow the memory that is free at a start.
+        How requests become tokens is not in it. Nor are the number of blocks and the longest context: they follow the
+        memory that is free at a start, and no product or sum depends on them.
         """
         parts = {name: value for name, value in self.parts.items() if name != "texts"}
         steps = {name: value for name, value in parts.get("steps", {}).items() if name not in _SIZES}

@@ -87,9 +87,14 @@ def named_by(key: Any, digits: int = 20) -> str:
 
 
 def make_room(folder: Path, size: int, most: int) -> None:
-    """Remove the files used least recently until ``size`` more bytes are no more than ``most``. Raises OSError."""
+    """Remove the files used least recently until ``size`` more bytes are no more than ``most``. Raises OSError.
+
+    Files that other processes are writing stay.
+    """
     found: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
+        if path.name.endswith(_PART):
+            continue
         with suppress(FileNotFoundError):  # another process has renamed or removed it
             status = path.stat()
             found.append((status.st_mtime, status.st_size, path))

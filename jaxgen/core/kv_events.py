@@ -1,4 +1,4 @@
-"""Where events of KV blocks are published: the JSON of ``--kv-events-config``. Host only, no jax."""
+"""Configure where events of KV blocks are published: the JSON of ``--kv-events-config``. Host only, no jax."""
 
 import json
 from dataclasses import dataclass, fields

@@ -72,7 +72,7 @@ class MixedFormat:
         return sum(part.outputs for part in self.kinds[0])
 
     def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
-        """As ``WeightFormat.placed``; None if a part becomes numbers."""
+        """See ``WeightFormat.placed``; None if a part becomes numbers."""
         found = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
         kinds: list[Kind] = []
         for kind in self.kinds:
@@ -98,11 +98,11 @@ class MixedFormat:
         )
 
     def num_bytes(self, shape: Shape) -> int:
-        """As ``WeightFormat.num_bytes``."""
+        """See ``WeightFormat.num_bytes``."""
         return sum(form.num_bytes(size) for kind in self.shapes(shape) for form, size in kind)
 
     def arrays(self, shape: Shape) -> dict[str, tuple[Shape, np.dtype[np.generic]]]:
-        """As ``WeightFormat.arrays``; behind the numbers of kind and part: 0.1.codes."""
+        """See ``WeightFormat.arrays``; behind the numbers of kind and part: 0.1.codes."""
         return {
             f"{number}.{part}.{name}": about
             for number, kind in enumerate(self.shapes(shape))

@@ -8,7 +8,7 @@ from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 
 
 class Pooling(StrEnum):
-    """How a prompt's embedding is made from its final hidden states: their mean, the last token's, or the first's."""
+    """A way to make a prompt's embedding from its final hidden states: their mean, the last token's, or the first's."""
 
     MEAN = "mean"
     LAST = "last"
@@ -24,7 +24,8 @@ POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
+    """A way to turn conversations into text: a Jinja template, and the special tokens that it may name (bos_token,
+    ...).
 
     ``tool_template``: the template for conversations with tools, if it is a different one.
     """

@@ -1,4 +1,4 @@
-"""What a mixture-of-experts block is made of. Host only, no jax."""
+"""Describe a mixture-of-experts block. Host only, no jax."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,12 +13,12 @@ ExpertActivation = Literal["silu", "gelu", "gelu_tanh", "swiglu_clipped"]
 class MoEConfig:
     """A router that sends each token to ``per_token`` of ``experts`` gated MLPs of width ``inner``.
 
-    ``scoring``: the weights of the chosen experts are those of a softmax over all experts (Mixtral, Qwen), divided by
-    their sum if ``renormalise``, or of a softmax over the chosen ones alone (gpt-oss), whose sum is 1. The highest
-    logits choose. ``router_bias``, ``expert_bias``: whether the router, and both products of the experts, have biases.
-    ``shared_inner``: width of an MLP of the same kind that all tokens go through, without biases; None: there is none.
-    ``shared_gate``: whether its result is multiplied by a sigmoid of one product of the token (Qwen2-MoE). Raises
-    ConfigError if numbers do not fit each other.
+    The experts with the highest logits are chosen. ``scoring``: their weights come from a softmax over all experts
+    (Mixtral, Qwen), divided by their sum if ``renormalise``. Or they come from a softmax over the chosen experts alone
+    (gpt-oss), whose sum is 1. ``router_bias``, ``expert_bias``: whether the router, and both products of the experts,
+    have biases. ``shared_inner``: width of an MLP of the same kind that all tokens go through, without biases; None:
+    there is none. ``shared_gate``: whether its result is multiplied by a sigmoid of one product of the token
+    (Qwen2-MoE). Raises ConfigError if numbers do not fit each other.
     """
 
     experts: int

@@ -13,9 +13,9 @@ def trusted_users() -> set[int]:
 def open_to_others(folder: Path) -> str | None:
     """Return how other users could put files into an existing folder, or put another folder in its place; None: not.
 
-    The folder belongs to this user or to root, and nobody else may write it. So do all folders above it, but they may
-    be written by a group that this user is in, and by all where only owners may rename entries (the sticky bit, as of
-    /tmp). Raises OSError.
+    A closed folder belongs to this user or to root, and nobody else may write it. The same holds for all folders above
+    it, with two exceptions. A group that this user is in may write them. Everyone may write them if only owners may
+    rename entries (the sticky bit, as of /tmp). Raises OSError.
     """
     folder = folder.resolve()
     trusted, groups = trusted_users(), {os.getegid(), *os.getgroups()}

@@ -1,4 +1,4 @@
-"""How weights of few bits are kept. Host only, no jax."""
+"""Describe how quantized weights are kept. Host only, no jax."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ Bits = Literal[2, 4, 5, 6, 8]
 PLANES: dict[Bits, tuple[int, ...]] = {2: (2,), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 """Widths of the parts of which a code is made, its lowest bits first: a byte has parts of one width."""
 NATIVE_BITS, PLAIN_BITS = tuple(PLANES), (4, 8)
-"""Of the integers that native kernels multiply, and of those that XLA does on GPUs."""
+"""Bits of the integers that native kernels multiply, and that XLA multiplies on GPUs."""
 ScaleDType = Literal["bfloat16", "float16", "float32"]
 SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -30,9 +30,9 @@ FLOATS: dict[int, np.dtype[np.generic]] = {
     8: np.dtype(ml_dtypes.float8_e4m3fn),
     4: np.dtype(ml_dtypes.float4_e2m1fn),
 }
-"""Floating-point numbers that codes of so many bits may be."""
+"""Floating-point types of codes, by bits."""
 _GROUPS = 128
-"""Larger groups are of so many inputs, or a multiple of them."""
+"""Larger groups have a multiple of this number of inputs."""
 Index = tuple[int | slice, ...]
 ARRAYS = ("codes", "scales", "zeros", "order", "minimums", "block_scales", "block_minimums")
 """Names of all arrays that a weight may have."""
@@ -70,7 +70,7 @@ class WeightFormat:
 
     @property
     def title(self) -> str:
-        """What the codes are called by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
+        """The name of the codes by their bits: int8, int4, fp8, fp4, and others that no quantization makes."""
         return f"{'fp' if self.floats else 'int'}{self.bits}"
 
     @property
@@ -111,7 +111,7 @@ class WeightFormat:
         return whole and (self.group <= _GROUPS or self.group % _GROUPS == 0)
 
     def num_groups(self, inputs: int) -> int:
-        """Return how many groups share a scale in an output of so many inputs."""
+        """Return the number of groups in an output of ``inputs`` inputs; a group shares a scale."""
         return 1 if self.group is None else -(-inputs // self.group)
 
     def num_bytes(self, shape: tuple[int, ...]) -> int:

@@ -1,11 +1,11 @@
-"""What latencies a request would have if it came now. Host only, no jax."""
+"""Predicted latencies of a request that would come now. Host only, no jax."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """Predicted seconds of a request that comes now, beside what runs and waits; nothing is kept free for it."""
+    """Predicted seconds of a request that comes now, at the current load; nothing is reserved for it."""
 
     cached_tokens: int = 0
     """Tokens of its prompt that it should find in the prefix cache."""
@@ -15,7 +15,7 @@ class Quote:
     longest_step: float = 0.0
     """The longest of the steps between its tokens, in which prompts are computed too."""
     spread: float = 1.0
-    """Of 100 steps one takes more than so many times what was predicted."""
+    """99th percentile of the measured over the predicted time of steps."""
 
     @property
     def first_token_most(self) -> float:

@@ -153,7 +153,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Where a request's time went until one of its events, in seconds of the engine's clock."""
+    """The times that a request spent until one of its events, in seconds of the engine's clock."""
 
     queue_seconds: float
     """Seconds from its arrival to the start of its first step, or of its copies from host memory."""

@@ -9,7 +9,7 @@ from math import isfinite
 from jaxgen.core.limits import require
 
 MAX_LOGPROBS = 20
-"""Most alternatives that a step computes beside the chosen token."""
+"""Most alternatives that a step computes in addition to the chosen token."""
 
 MAX_SEED = 2**63 - 1
 
@@ -39,19 +39,19 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen. Raises RequestRefusedError that names the field if a value is out of range.
+    """The rules by which tokens are chosen. Raises RequestRefusedError that names the field if a value is out of range.
 
     The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
-    renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
+    renormalised). temperature 0 is greedy. ``logprobs`` come from the raw model, before all of this.
     ``top_k`` 0 means off. Tokens that the ``grammar`` or ``allowed_token_ids`` (None: all) do not allow are never
-    chosen, nor is the token that would complete one of ``bad_words`` as the tokenizer writes it, at the beginning of a
-    text or after a space. Where all of these allow nothing but the end, the sequence ends even before ``min_tokens``.
+    chosen. Nor is the token that would complete one of ``bad_words``, as the tokenizer writes it at the beginning of a
+    text or after a space. Where all of these allow only the end, the sequence ends even before ``min_tokens``.
 
-    Handled where text and tokens are turned into each other, not by the engine: ``stop`` strings, which
-    ``include_stop_str_in_output`` leaves in the text, as it does stop tokens; ``skip_special_tokens`` False, by which
-    special tokens are part of the text; ``truncate_prompt_tokens``, the number of a prompt's last tokens to keep (-1:
-    as many as the context has room for).
+    These fields are handled where text becomes tokens and tokens become text, not by the engine. ``stop``: strings that
+    end the text. ``include_stop_str_in_output`` leaves them, and stop tokens, in the text. ``skip_special_tokens``
+    False: special tokens are part of the text. ``truncate_prompt_tokens``: the number of a prompt's last tokens to keep
+    (-1: as many as the context has room for).
     """
 
     max_tokens: int = 16
@@ -142,7 +142,7 @@ def choice_seed(seed: int, choice: int) -> int:
     """Return the seed of the choice-th completion of a request with this seed.
 
     Choice 0 uses the request's own seed. Choice i > 0 uses the first 8 bytes, big-endian, of SHA-256 over the ASCII
-    text ``"{seed}:{i}"``, shifted right by one bit so that it is a non-negative signed 64-bit number.
+    text ``"{seed}:{i}"``. They are shifted right by one bit, which gives a non-negative signed 64-bit number.
     """
     if choice == 0:
         return seed

@@ -141,12 +141,12 @@ class Sequence:
 
     @property
     def order_key(self) -> tuple[int, float, int]:
-        """Its place in the order of service, smaller first."""
+        """The place in the order of service, smaller first."""
         return self.level, *self.place
 
     @property
     def num_tokens(self) -> int:
-        """Its tokens, including pending ones."""
+        """Number of tokens, including pending ones."""
         return len(self.tokens) + self.num_pending
 
     @property
@@ -188,7 +188,7 @@ class Sequence:
         self.service = self.service.without_targets()
 
     def stop_reason(self) -> FinishReason | None:
-        """Return why it ends at the last of ``tokens``, or None if it goes on. Valid once the prompt is computed."""
+        """Return why it ends at the last of ``tokens``, or None if it does not. Valid once the prompt is computed."""
         length = len(self.tokens)
         if self.tokens[-1] in self._stop_tokens and length >= self._min_length:
             return FinishReason.STOP
@@ -223,7 +223,7 @@ class Chunk:
 class Restore:
     """A restore of KV blocks from host memory: the blocks of ``keys``, into ``block_table[first]`` and those after it.
 
-    Meanwhile the sequence computes its tokens up to ``start``. It goes on at token ``end`` once the blocks are there.
+    Meanwhile the sequence computes its tokens up to ``start``. It continues at token ``end`` once the blocks are there.
     """
 
     sequence: Sequence

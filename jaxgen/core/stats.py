@@ -102,18 +102,20 @@ class Pace(Protocol):
 
     @property
     def longest_step(self) -> float:
-        """What 99 of 100 steps take at most beside what runs, with prompts of 1,000 tokens: its longest wait for a
-        token after the first."""
+        """99th percentile of a step's seconds at the current load, with prompts of 1,000 tokens.
+
+        It is the request's longest wait for a token after the first.
+        """
         ...
 
     @property
     def longest_full_step(self) -> float:
-        """The same where as many sequences run as a step may have."""
+        """99th percentile of a step's seconds if as many sequences run as a step may have."""
         ...
 
     @property
     def first_token(self) -> float:
-        """To the first token after 1,000 tokens of a prompt, which come after the prompts that wait."""
+        """Seconds to the first token of a prompt of 1,000 tokens, after the prompts that wait."""
         ...
 
 

@@ -75,8 +75,10 @@ class StepPlan:
 
     @property
     def constrained(self) -> list[Sequence]:
-        """The sequences whose allowed tokens the device does not have yet: those that change come with each sample,
-        others at the admission."""
+        """Sequences whose allowed tokens must be sent to the device.
+
+        Tokens that change are sent with each sample, others once at the admission.
+        """
         sampling = [chunk.sequence for chunk in self.chunks if chunk.samples and chunk.sequence.constraint is not None]
         changing = [one for one in sampling if one.constraint is not None and one.constraint.changes]
         return changing + [one for one in self.admitted if one.constraint is not None and not one.constraint.changes]

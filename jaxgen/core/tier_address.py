@@ -76,14 +76,14 @@ def tier_address(
     else:
         found = None if tier is None else _parse(tier, password)
     if password is not None and not isinstance(found, RedisAddress):
-        raise ConfigError(f"--kv-tier-password is of {FLAG} redis://HOST or rediss://HOST: drop it, or name a server")
+        raise ConfigError(f"--kv-tier-password is for {FLAG} redis://HOST or rediss://HOST: drop it, or name a server")
     return found
 
 
 def check_key(key: str, tier: TierAddress | None) -> None:
     """Raise ConfigError, which does not have the key, for a --kv-tier-key that is too short or is of no tier."""
     if tier is None:
-        raise ConfigError(f"--kv-tier-key is of {FLAG} or --kv-tier-dir: name a KV tier, or drop it")
+        raise ConfigError(f"--kv-tier-key is for {FLAG} or --kv-tier-dir: name a KV tier, or drop it")
     if len(key.encode()) < LEAST_KEY_BYTES:
         raise ConfigError(f"--kv-tier-key has fewer than {LEAST_KEY_BYTES} bytes: make one by `openssl rand -hex 32`")
 
@@ -129,7 +129,7 @@ def _redis(url: SplitResult, port: int | None, password: str | None) -> RedisAdd
     for name in ("ca", "cert", "key"):
         _require_file(name, options.get(name))
     if ("cert" in options) != ("key" in options):
-        raise ConfigError(f"{FLAG}: a client's certificate has two files, ?cert=FILE&key=FILE")
+        raise ConfigError(f"{FLAG}: a client's certificate needs two files, ?cert=FILE&key=FILE")
     if url.password is not None and password is not None:
         raise ConfigError(f"{FLAG} and --kv-tier-password both have a password: drop one of the two")
     return RedisAddress(

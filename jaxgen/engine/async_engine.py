@@ -175,7 +175,7 @@ class AsyncEngine:
 
     @property
     def journal(self) -> Journal | None:
-        """None while the engine starts."""
+        """The journal of steps; None while the engine starts."""
         return self._journal
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:

@@ -46,7 +46,7 @@ class BlockEvents:
         return self._sink.stats()
 
     def close(self, seconds: float) -> None:
-        """Send what is left, for so many seconds at most."""
+        """Send the events that are left, for at most the given seconds."""
         self._sink.close(seconds)
 
     def _publish(self, events: list[BlockEvent]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.sequence import Sequence
@@ -10,8 +11,7 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.text.constraint import Constraint, follow
 
 MOST_FORCED = 32
-"""Most tokens that a request gets beside a sampled one, since each takes the host tens of microseconds. The next step
-samples the one after them."""
+"""Most forced tokens that a request gets after a sampled one. The next step samples the one after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,16 @@ class _Taken:
 
 
 def follow_constraints(
-    outcomes: list[Outcome], scheduler: Scheduler, *, jumps: bool
+    outcomes: list[Outcome], scheduler: Scheduler, *, most_forced: int
 ) -> tuple[list[Outcome], list[TokenEvent]]:
     """Advance the constraints of sequences that have not ended by their new tokens, all in parallel.
 
-    Where a constraint then allows one token alone, its sequence gets that, as a step would sample it, and so on:
-    jump-forward decoding (SGLang, arXiv 2312.07104), by tokens, so that an answer is the same without it. Not without
-    ``jumps``, nor for requests that want log-probabilities, which only steps give.
+    Where a constraint then allows one token alone, its sequence gets that token, as a step would sample it. This
+    repeats. It is jump-forward decoding (SGLang, arXiv 2312.07104), by tokens, so that an answer is the same without
+    it. Requests that want log-probabilities get none, since only steps give these. ``most_forced``: of all sequences
+    together. Each takes the host 10 to 100 microseconds, and the tokens of all requests wait meanwhile.
 
-    Returns the outcomes of the forced tokens, and the last event of each request that cannot go on.
+    Returns the outcomes of the forced tokens, and the last event of each request that cannot continue.
     """
     forced: list[Outcome] = []
     ends: list[TokenEvent] = []
@@ -41,7 +42,8 @@ def follow_constraints(
     for count in range(MOST_FORCED + 1):
         follow([(one.constraint, one.token) for one in taken])
         ends += [_end(one) for one in taken if one.constraint.error is not None]
-        found = list(_forced(taken, scheduler)) if jumps and count < MOST_FORCED else []
+        left = most_forced - len(forced) if count < MOST_FORCED else 0
+        found = list(islice(_forced(taken, scheduler), left))
         if not found:
             break
         forced += found

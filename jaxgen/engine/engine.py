@@ -1,4 +1,4 @@
-"""The engine: its loop is schedule -> dispatch -> complete; on accelerators the next step is planned beside a step."""
+"""The engine: its loop is schedule -> dispatch -> complete; accelerators run a step while the next is planned."""
 
 import logging
 import random
@@ -45,11 +45,11 @@ from jaxgen.text.constraint import Constraint
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0
-"""Seconds after the last online request in which background requests get no tokens, if they get none beside online
+"""Seconds after the last online request in which background requests get no tokens, unless they get some next to online
 requests. A request that finds the device busy with background ones waits for two steps, and after one online request
 more are likely to arrive."""
 CLOSE_SECONDS = 5.0
-"""Most seconds in which an engine that ends goes on to write blocks to its KV tier."""
+"""Most seconds that an engine writes blocks to its KV tier when it ends."""
 MOST_WAIT = 0.02
 """Most seconds that a call of ``step`` waits for copies if it has no other work: new requests come between calls."""
 
@@ -96,7 +96,7 @@ class Engine:
         self.identity = identity
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._jumps = jumps
+        self._most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
         self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
@@ -189,7 +189,7 @@ class Engine:
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on; None: as many as is best.
+        """Limit the prompt tokens of each step from now on; None: as many as is best.
 
         Raises ValueError below 1.
         """
@@ -342,7 +342,7 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        forced, ends = follow_constraints(outcomes, self._scheduler, jumps=self._jumps)
+        forced, ends = follow_constraints(outcomes, self._scheduler, most_forced=self._most_forced)
         outcomes += forced
         self._meter.counters.generation_tokens += len(forced)
         if self._block_events is not None:

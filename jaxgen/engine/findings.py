@@ -1,4 +1,4 @@
-"""What an engine finds out by running its programs before the first request, and keeps for the next start."""
+"""Facts that an engine finds by running its programs before the first request, and keeps for the next start."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

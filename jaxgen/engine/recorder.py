@@ -16,7 +16,7 @@ BACKGROUND = "background"
 
 
 class StepTime(NamedTuple):
-    """What was measured of a step. ``pieces``: its chunks that are no decodes."""
+    """Measurements of a step. ``pieces``: its chunks of prompts."""
 
     number: int
     seconds: float

@@ -8,8 +8,9 @@ from jaxgen.runner.interface import Runner
 def recover(device: Runner, failure: Exception) -> None:
     """Reset the device and prove that it still runs. Raises DeviceLostError if it does not.
 
-    An error that CUDA keeps until the process ends (a fault of an address, of memory or of the bus) is reported as the
-    same INTERNAL error as one of a single step. The message does not tell them apart, so an empty step is run.
+    CUDA keeps some errors until the process ends: faults of an address, of memory or of the bus. JAX reports them as
+    the same INTERNAL error as the error of a single step. The message does not tell them apart, so an empty step is
+    run.
     """
     try:
         device.reset()

@@ -19,7 +19,7 @@ REPEATS = 3
 """Times that a step is run. The least counts: the first is slower, and the time of one that something held up would be
 taken for what its tokens or its context cost, and extrapolated."""
 LONG_SECONDS = 0.5
-"""Once its times sum to this a step is not repeated. What may hold it up is little beside it, and a large model must
+"""Once its times sum to this a step is not repeated. Delays are small compared with such a step, and a large model must
 not start late."""
 DEEP_TOKENS = 4096
 
@@ -42,12 +42,14 @@ class StepSamples:
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepSamples:
-    """Time steps of prompts that fill the budget, a half and an eighth of it, of one decode, of as many as the narrow
-    program takes and of all rows, and of a decode and half a budget of a prompt after a long context.
+    """Time steps of several sizes and contexts.
 
-    Without the last two noise would be taken for the cost of attention, and extrapolated to long prompts. Without the
-    very last the cost of a decode's would be: it reads K and V for one token, a prompt for all tokens of a step.
-    Leaves the device's cache and rows used: reset it after.
+    Prompts fill the budget, a half and an eighth of it. Decodes are one, as many as the narrow program takes, and all
+    rows. The last two steps come after a long context: a decode, and half a budget of a prompt.
+
+    Without the last two, noise would be taken for the cost of attention, and extrapolated to long prompts. A prompt
+    alone would not do: a decode reads K and V for one token, a prompt for all tokens of a step. Leaves the device's
+    cache and rows used: reset it after.
     """
     budget = config.scheduler.token_budget
     longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)

@@ -1,4 +1,4 @@
-"""What an engine does with its device before the first request."""
+"""Prepare an engine's device before the first request."""
 
 import logging
 from pathlib import Path

@@ -90,7 +90,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _tops(root: Path, controller: str) -> list[Path]:
-    """Return the folders where groups may be mounted. Version 2 is at the top, or beside version 1 in "unified"."""
+    """Return the folders where groups may be mounted. Version 2 is at the top, or in "unified" next to version 1."""
     mounted = root / "sys/fs/cgroup"
     return [mounted, mounted / "unified"] if controller == "" else [mounted / controller, mounted / "cpu,cpuacct"]
 

@@ -27,8 +27,8 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 def use_large_pages(address: int, num_bytes: int) -> int:
     """Move the whole large pages of [address, address + num_bytes) into such pages; what they hold stays the same.
 
-    Returns the bytes moved: 0 where the system has no such pages or none is free. Takes about as long as a copy, and no
-    memory beside one page.
+    Returns the bytes moved: 0 where the system has no such pages or none is free. Takes about as long as a copy, and
+    one page of extra memory.
     """
     madvise = _madvise()
     begin = -(-address // LARGE_PAGE) * LARGE_PAGE

@@ -91,7 +91,7 @@ class Kernels:
     packed: PackedProduct | None = None
     """None: XLA's own products, with weights that are not packed."""
     quantized: QuantizedProduct | None = None
-    """None: weights of few bits become numbers of the model's dtype when they are loaded."""
+    """None: quantized weights become numbers of the model's dtype when they are loaded."""
     floats: QuantizedProduct | None = None
     """Of codes that are floating-point numbers. None: these become integers, if such hold them, or numbers."""
     rms_norm: Kernel = rms_norm_ref
@@ -163,8 +163,11 @@ REFERENCE_GPU = replace(
     separate_sampling=True,
     partial_recompute=partial_recompute_ref,
 )
-"""The twins in a program for GPUs, on which each weight of a scanned stack would be copied before it is read, and the
-host would wait for the device in each iteration of a loop."""
+"""The twins in a program for GPUs, without a scanned stack and without loops.
+
+On a GPU each weight of a scanned stack would be copied before it is read, and the host would wait for the device in
+each iteration of a loop.
+"""
 
 
 def reference(device: DeviceInfo) -> Kernels:
@@ -404,7 +407,7 @@ _PROVING = (
     *("tools/prove_kernels.py", "kernels/choice.py", "models/attention.py", "models/batch.py", "models/kv_cache.py"),
     *("runner/packer.py", "runner/row_state.py", "arrays.py", "kernels/coded_weights.py", "core/quantization.py"),
 )
-"""Files beside the kernels that the result of a proof depends on."""
+"""Files other than the kernels that the result of a proof depends on."""
 
 
 def gpu_sources() -> str:

@@ -52,5 +52,5 @@ def coded_weights(
 
 
 def _numbers(codes: np.ndarray, form: WeightFormat) -> np.ndarray:
-    """What codes mean before their scales, in float64."""
+    """Return the numbers of codes before their scales, in float64."""
     return numbers_of(codes, form).astype(np.float64) - (0 if form.floats else form.zero)

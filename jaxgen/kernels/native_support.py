@@ -19,7 +19,7 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 
 
 def multiplies_codes(device: DeviceInfo, dtype: str) -> bool:
-    """Return whether programs of a device multiply weights of few bits, on a CPU if the native kernels compile."""
+    """Return whether programs of a device multiply quantized weights; on a CPU, if the native kernels compile."""
     return not device.is_cpu or dtype in native_dtypes(device)
 
 
@@ -31,7 +31,7 @@ def skips_padding(device: DeviceInfo, model: ModelConfig) -> bool:
 def uses_matrix_units(device: DeviceInfo, model: ModelConfig) -> bool:
     """Return whether a model's products are XLA's, since these run on a CPU's matrix units.
 
-    Weights of few bits have kernels of their own, beside which the others are native too.
+    Quantized weights have native kernels, and then the other kernels are native too.
     """
     return (
         model.dtype == "bfloat16"

@@ -36,7 +36,7 @@ _PACKAGES = (
     *("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc"),
 )
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals that are no evidence about the kernels; a machine that is out of memory sends one of them."""
+"""Signals that say nothing about the kernels; a machine that is out of memory sends one of them."""
 
 
 def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:

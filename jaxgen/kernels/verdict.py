@@ -73,7 +73,7 @@ class ServedShapes:
 
     @property
     def window(self) -> int | None:
-        """That of shapes with one window."""
+        """Window of shapes with one window."""
         (window,) = self.windows
         return window
 

@@ -70,7 +70,7 @@ class ZmqPublisher:
         return KVEventStats(batches=self._next, dropped_batches=self._dropped)
 
     def close(self, seconds: float) -> None:
-        """Send what is queued, then end the thread, within so many seconds."""
+        """Send what is queued, then end the thread, within the given seconds."""
         self._closing = True
         self._rouse()
         self._thread.join(seconds)

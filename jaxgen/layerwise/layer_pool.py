@@ -19,9 +19,9 @@ from jaxgen.models.layer_stack import Layer, project
 class LayerPool:
     """Memory for the N blocks of the layer that is being computed, and for W open blocks of each of L layers.
 
-    An open block is one that steps still write to. A block's place is the same number for all layers: its id, below N,
-    if its content is copied again for each layer, and N + w if it is open block w. ``inputs``: the layer inputs X of
-    open blocks, O = L * W, layer by layer; None: they are not kept.
+    An open block is one that steps still write to. A block's place is the same number for all layers. It is its id,
+    below N, if its content is copied again for each layer. It is N + w if it is open block w. ``inputs``: the layer
+    inputs X of open blocks, O = L * W, layer by layer; None: they are not kept.
     """
 
     cache: KVCache

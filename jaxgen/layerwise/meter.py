@@ -17,8 +17,10 @@ NEAR = 0.7
 EXPLAINED = 1.05
 """Largest ratio of the time per layer to the link's time at which the link is taken to set the pace."""
 DOUBT = 0.02
-"""Share of the device's correction that is dropped by a step whose pace the link sets: the device gets more work then,
-without which it could not show that it is fast again."""
+"""Share of the device's correction that a step drops if the link sets its pace.
+
+The device then gets more work. Without it the device could not show that it is fast again.
+"""
 MOST_CHANGE = 4.0
 """Largest factor, up or down, by which one step may find the device slower or faster."""
 

@@ -52,7 +52,8 @@ class CompiledLayers:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How much of a context comes as inputs. ``prompts``: in steps with longer chunks than decodes; None: ``split``."""
+    """The share of a context that comes as inputs. ``prompts``: in steps with longer chunks than decodes; None:
+    ``split``."""
 
     split: Split
     prompts: Split | None = None
@@ -139,7 +140,7 @@ class LayerwiseRunner:
         self._narrow_width = None
 
     def uses_narrow(self, plan: StepPlan) -> bool:
-        """Whether the plan has decodes only and there is a narrow program for so many."""
+        """Whether the plan has decodes only and there is a narrow program for that number."""
         return self._narrow_width is not None and plan.decodes_only and plan.num_tokens <= self._narrow_width
 
     def load(self, plan: StepPlan) -> None:

@@ -1,9 +1,10 @@
 """The step divided into programs by layer, for a cache of which the device holds one layer at a time.
 
     begin   rows, words of a plan, places of blocks      -> rows, batch, x: the first layer's input
-    layers  one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers whose
-                                                            parameters have the same formats
+    layers  one layer's parameters, pool, x, batch, l    -> pool, x: its output
     end     rows, batch, x: the last layer's output      -> rows, StepOutput
+
+All layers whose parameters have the same formats share a program.
 
 In sequence they compute what ``jaxgen.runner.step`` computes in one program. Between them, blocks from host memory can
 be written to the pool: ``scatter`` writes K and V, ``project`` computes these from the layer's inputs.
@@ -69,7 +70,7 @@ class Uncompiled:
 
 @dataclass(frozen=True)
 class LayerPrograms:
-    """All compiled programs: steps by width, and those that move blocks, in groups of ``group``."""
+    """All compiled programs: steps by width, and programs that move blocks in groups of ``group``."""
 
     widths: dict[int, WidthPrograms]
     gather: Callable[..., Any]
@@ -80,7 +81,7 @@ class LayerPrograms:
     group: int
     kernels: Kernels
     temporary_bytes: int
-    """Bytes of the program that needs most, beside its arguments."""
+    """Bytes of the program that needs most, without its arguments."""
 
 
 def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:

@@ -16,7 +16,7 @@ Split = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Where a step without overlap spent its time, in all layers.
+    """The seconds of a step without overlap by kind of work, in all layers.
 
     ``tokens``: streamed tokens of all sequences, of which ``projected`` were copied as inputs. ``link``: seconds in
     which the link was busy with ``link_bytes`` in ``copies`` copies. ``device``: seconds of computation in the layers.

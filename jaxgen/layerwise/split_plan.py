@@ -2,7 +2,7 @@
 
 Each decode step copies the KV of s' tokens over the link, layer by layer. For the first l of them, KVPR (arXiv
 2411.17089) copies X, the layer's inputs, instead, and projects X to K and V while the KV of the other s' - l tokens is
-copied. A token takes tau seconds for KV and chi for X on the link, and pi for the projection on the device; these are
+copied. A token takes tau seconds for KV and chi for X on the link, and pi for the projection on the device. These are
 seconds of one layer, for all sequences of the batch. A split pays only if chi < tau. The smallest time is next to where
 a rising and a falling line meet; l is a multiple of a chunk and at most ``limit`` (the prompt, in the paper).
 
@@ -55,7 +55,7 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The layers of a step: ``device_seconds`` for each layer beside the projection, and ``other_seconds`` of the step
+    """The layers of a step: ``device_seconds`` for each layer without the projection, and ``other_seconds`` of the step
     before the first layer and after the last. ValueError for values out of range."""
 
     layers: int

@@ -109,5 +109,5 @@ def init_params(config: ModelConfig, seed: int) -> Params:
 
 
 def initial_state(config: ModelConfig, seed: int) -> State:
-    """Return the random parameters of a new model; inside a program only those that are used are made."""
+    """Return the random parameters of a new model; inside a program only the used ones are made."""
     return nnx.state(_build(config, seed))

@@ -14,7 +14,7 @@ from jaxgen.arrays import ArrayLike
 class StepBatch:
     """Chunks laid end to end, padded: T tokens, R = min(T, S) chunks, M = blocks of the longest sequence.
 
-    Padding has no effect: a padded token writes to slot num_slots, which is dropped, and belongs to no row; a padded
+    Padding has no effect. A padded token writes to slot num_slots, which is dropped, and belongs to no row. A padded
     row has no tokens, and its sampled token is not read.
     """
 

@@ -109,7 +109,7 @@ class DecoderLayers(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """From tokens of a StepBatch to hidden states, and from hidden states to logits."""
+    """A decoder: from tokens of a StepBatch to hidden states, and from hidden states to logits."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
         self.config = config

@@ -115,9 +115,9 @@ def project(
 ) -> KVCache:
     """Return the cache with K and V, in its layer ``index``, of tokens whose inputs to ``layer`` are ``x``.
 
-    Those of token t are written to ``slots[t]``. They are what the layer writes in a step (KVPR, arXiv 2411.17089), bit
-    for bit if the rows of a product do not depend on their number, else up to rounding. Slots are those of whole
-    blocks, as for ``KVCache.write``; slots of tokens from ``num_tokens`` on must be past the last slot.
+    K and V of token t are written to ``slots[t]``. They equal what the layer writes in a step (KVPR, arXiv 2411.17089).
+    They are bit for bit equal if the rows of a product do not depend on their number, else up to rounding. Slots are
+    whole blocks, as for ``KVCache.write``; slots of tokens from ``num_tokens`` on must be past the last slot.
     """
     attn, kernels = layer.attn, cache.kernels
 

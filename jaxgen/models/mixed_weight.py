@@ -67,7 +67,7 @@ class MixedQuantizedWeight:
         *,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """As QuantizedWeight does."""
+        """See QuantizedWeight.product."""
 
         def of_part(part: QuantizedWeight, outputs: slice) -> Array:
             added = None if residual is None else residual[:, outputs]
@@ -76,7 +76,7 @@ class MixedQuantizedWeight:
         return self._of_layer(of_part)
 
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
-        """As QuantizedWeight does."""
+        """See QuantizedWeight.expert_product."""
         return self._of_layer(lambda part, _: part.expert_product(x, starts))
 
     def _of_layer(self, product: Callable[[QuantizedWeight, slice], Array]) -> Array:

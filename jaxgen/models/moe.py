@@ -2,8 +2,8 @@
 
 Each token goes through some of the experts, which are gated MLPs (Shazeer et al., arXiv 1701.06538; the routers are
 those of Mixtral, arXiv 2401.04088, Qwen2-MoE and gpt-oss). Tokens are sorted by expert, so that an expert multiplies
-all its rows with one reading of its weights; no token is dropped, and experts that no token chose are not read. A
-token's bits do not depend on the other tokens: products are those of its row alone, and what its experts give is added
+all its rows with one reading of its weights. No token is dropped, and experts that no token chose are not read. A
+token's bits do not depend on the other tokens. Products are of its row alone, and the results of its experts are added
 in the order of its own choices, in float32.
 """
 
@@ -59,8 +59,8 @@ class MoE(nnx.Module):
 class Choice(NamedTuple):
     """The k experts of each token, the best first, and where its rows are among those of all tokens sorted by expert.
 
-    Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``, and row s is that of token ``tokens[s]`` and expert
-    ``experts[s]``; rows from ``starts[E]`` on are of tokens of padding.
+    Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``, and row s is the row of token ``tokens[s]`` and
+    expert ``experts[s]``. Rows from ``starts[E]`` on are tokens of padding.
     """
 
     weights: Float[Array, "T k"]

@@ -14,8 +14,11 @@ from jaxgen.kernels.choice import PackedProduct
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedWeight:
-    """A stack of L weights [out, in], or of L layers of E experts' weights, and the index of the one, or the layer, to
-    use, since a slice of the stack would be a copy."""
+    """A stack of L weights [out, in], or of L layers of E experts' weights, with the index of the weight or layer to
+    use.
+
+    A slice of the stack would be a copy.
+    """
 
     data: Shaped[ArrayLike, "L ..."]
     layer: Int[ArrayLike, ""]

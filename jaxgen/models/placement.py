@@ -1,6 +1,8 @@
-"""Place parameters in memory as a set of kernels reads them: matrices packed, or each layer's matrix separate, or those
-of experts as a stack that is not sliced. Weights of few bits are packed codes, or numbers where no kernel multiplies
-codes."""
+"""Place parameters in memory as a set of kernels reads them.
+
+Matrices are packed, or each layer's matrix is separate, or experts' matrices are a stack that is not sliced. Quantized
+weights are packed codes, or numbers where no kernel multiplies codes.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -65,7 +67,7 @@ def _codes_of(weight: AnyWeight, about: Any) -> Codes | MixedCodes:
 
 
 def _placed_codes(weight: Any, about: AnyFormat, kernels: Kernels, config: ModelConfig) -> Any:
-    """Return a weight of few bits packed for its kernel, the layers of a stack apart if the program has them so."""
+    """Return a quantized weight packed for its kernel, with separate layers if the program has them so."""
     if isinstance(about, MixedFormat):
         return _placed_kinds(weight, about, kernels, config)
     kernel = kernels.floats if about.floats else kernels.quantized

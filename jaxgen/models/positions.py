@@ -1,4 +1,4 @@
-"""What positions do to a layer's attention: rotary angles, the scale of queries, and the window."""
+"""Apply positions to a layer's attention: rotary angles, the scale of queries, and the window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -92,7 +92,7 @@ def _yarn_frequencies(config: RopeConfig, dim: int) -> Float[Array, "half"]:
     """Frequencies of dimensions between two are blended linearly (Peng et al., arXiv 2309.00071, section 3.2)."""
 
     def dimension(turns: float) -> float:
-        """The one that turns so many times in the original context."""
+        """Return the dimension that turns ``turns`` times in the original context."""
         return dim * log(config.original_max_position / (turns * 2 * pi)) / (2 * log(config.theta))
 
     low, high = dimension(config.beta_fast), dimension(config.beta_slow)

@@ -11,8 +11,10 @@ from jaxgen.arrays import ArrayLike
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StackedWeight:
-    """A stack of L layers of E experts' weights [out, in], and the index of the layer to use: a slice of the stack
-    would be a copy of all experts of that layer, of which a step may need few."""
+    """A stack of L layers of E experts' weights [out, in], with the index of the layer to use.
+
+    A slice of the stack would be a copy of all experts of that layer, of which a step may need few.
+    """
 
     data: Shaped[ArrayLike, "L E O I"]
     layer: Int[ArrayLike, ""]

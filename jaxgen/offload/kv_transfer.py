@@ -1,9 +1,9 @@
-"""The device's part of offloading: run the saves and restores of plans beside the steps.
+"""The device's part of offloading: run the saves and restores of plans between steps and next to them.
 
-A save gathers a block into staging memory, by a program in the order of the steps, so that the next step may overwrite
-the block; a link copies it to the host from there. A restore copies from the host into staging memory; a program
-between two steps then scatters K and V into the cache, or projects layer inputs. So no copy reads or writes a block of
-the cache itself.
+A save gathers a block into staging memory. The program that does so runs in the order of the steps, so the next step
+may overwrite the block. A link copies it to the host from staging memory. A restore copies from the host into staging
+memory; a program between two steps then scatters K and V into the cache, or projects layer inputs. So no copy reads or
+writes a block of the cache itself.
 """
 
 import logging

@@ -2,23 +2,23 @@
 
 Two serial resources work at the same time, the device and the link to the host. Of n tokens from position ``start``
 
-    [0, a)    are recomputed from their ids as ordinary prompt chunks: alpha + beta * position seconds a token, where
-              alpha = step_seconds / tokens free in a step, as every step takes the same time;
+    [0, a)    are recomputed from their ids as ordinary prompt chunks: alpha + beta * position seconds a token. Here
+              alpha = step_seconds / tokens free in a step, as every step takes the same time.
     [a, a+l)  are projected to K and V from their stored layer inputs X: chi seconds a token on the link, pi on the
-              device (KVPR, arXiv 2411.17089; HCache, arXiv 2410.05004);
-    the rest  is transferred as KV: tau seconds a token on the link (Cake, arXiv 2410.03065, recomputes from the front
-              while KV is transferred from the back).
+              device (KVPR, arXiv 2411.17089; HCache, arXiv 2410.05004).
+    the rest  is transferred as KV: tau seconds a token on the link. (Cake, arXiv 2410.03065, recomputes from the front
+              while KV is transferred from the back.)
 
 The link transfers X before KV, in copies of c tokens. The device recomputes first, then projects each copy of X once it
-has arrived. Both orders are optimal: the link and the device are a flow shop of two machines in which KV has no work on
-the second, so Johnson's rule (1954) puts it last; recompute needs no data from the link. With R(a) = alpha * a + beta *
-(start * a + a**2 / 2), the three parts are all finished at
+has arrived. Both orders are optimal. The link and the device are a flow shop of two machines. KV has no work on the
+second machine, so Johnson's rule (1954) puts it last. Recompute needs no data from the link. With R(a) = alpha * a +
+beta * (start * a + a**2 / 2), the three parts are all finished at
 
     T(a, l) = max(max(R(a), chi * c) + l * pi,  l * chi + max(c * pi, (n - a - l) * tau)),   T(a, 0) without c.
 
 Projection pays only if chi < tau, that is, if X has fewer bytes than KV. With the grouped-query attention of Llama-3-8B
-it never does, because X has twice as many bytes. For each a, the first term and c * pi rise with l and the term of KV
-falls, so the best l is next, on the grid, to where they meet, min(l_1, l_2):
+it never does, because X has twice as many bytes. For each a, the first term and c * pi rise with l, and the term of KV
+falls. So the best l is the grid point next to where they meet, min(l_1, l_2):
 
     l_1 = ((n - a) * tau - max(R(a), chi * c)) / (pi + tau - chi),   l_2 = ((n - a) * tau - c * pi) / tau.
 

@@ -29,7 +29,7 @@ STACK_BYTES = 2**28
 LONGEST_ANSWER = 2**26
 """Longest answer, bytes."""
 KEPT_BYTES = 2**27
-"""Memory that a process may hold between two calls, beside what it had before the first; one with more ends."""
+"""Memory that a process may gain between its first call and a later one, bytes; a process with more ends."""
 _LENGTH = 8
 _MOST_RECORDS = 20
 _LONGEST_RECORD = 2**14
@@ -37,7 +37,8 @@ _LONGEST_RECORD = 2**14
 
 def main(descriptor: int) -> None:
     """Serve the requests that come through a socket until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the parent drains, then closes the socket
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_serve, args=(socket.socket(fileno=descriptor),))
     thread.start()
@@ -122,7 +123,7 @@ def _answer(work: Callable[[], Any]) -> dict[str, Any]:
         return {"memory": True}
     except TimeoutError:
         return {"late": True}
-    except BaseException as error:  # a panic of llguidance is no Exception
+    except BaseException as error:  # a panic of llguidance is not an Exception
         return {"failed": f"{type(error).__name__}: {error}"[:1000]}
 
 

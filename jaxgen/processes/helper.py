@@ -46,7 +46,7 @@ class Helper:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None: there is none now."""
+        """The process id; None: there is no process now."""
         return None if self._process is None else self._process.pid
 
     def call(self, target: Target, method: str, *arguments: Any, seconds: float, **options: Any) -> Any:
@@ -56,6 +56,8 @@ class Helper:
         Raises TimeoutError and MemoryError at the limits, which mostly end the process; RequestRefusedError as the
         method does; and RuntimeError with the words of any other error of it.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # somebody ended it while it had no work
         if target not in self._made:
             self._make(target)
         return self._ask(("call", self._made[target], method, arguments, options, (seconds, self._memory)), seconds)

@@ -63,13 +63,16 @@ class Helpers:
             if waiting and (
                 len(waiting) >= MOST_WAITING or sum(one.length for one in waiting) + length > MOST_CHARACTERS
             ):
-                raise TooMuchWaitsError("too many grammars and conversations of this caller wait")
+                raise TooMuchWaitsError(
+                    "too many grammars and conversations of yours wait: send fewer requests at a time"
+                )
             waiting.append(job)
             self._wake()
         return job.result
 
     def prepare[Result](self, work: Callable[[Helper], Result]) -> "Future[Result]":
-        """As ``submit``, but all other work that has not begun waits until it is done, and finds its process."""
+        """Submit work; unlike with ``submit``, all other work that has not begun waits until it is done, and finds its
+        process."""
         job = _Job(work, 0)
         with self._changed:
             self._first.append(job)
@@ -115,7 +118,7 @@ class Helpers:
                     self._preparing = False
                 else:
                     self._running.subtract([caller])
-                    self._running += Counter()  # without those that have none
+                    self._running += Counter()  # without callers that have none
                 self._changed.notify_all()
 
     def _next(self) -> tuple[str | None, _Job] | None:

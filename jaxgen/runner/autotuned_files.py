@@ -1,7 +1,7 @@
 """Check what XLA measured of a GPU's kernels and keeps in files, before it reads them. Host only, no jax.
 
 XLA writes a text for each kernel under another name and renames it, but does not flush it to the disk. A text that it
-cannot parse ends the compilation, at every start. So the SHA-256 of each is kept beside them.
+cannot parse ends the compilation, at every start. So the SHA-256 of each text is kept next to them.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Use JAX's persistent compilation cache: a program compiled once is read from a file at the next start.
 
-JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set), so an
+JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set). So an
 entry is never used for another machine or version. Entries used least recently are removed when the size limit is
 reached.
 """
@@ -30,11 +30,11 @@ _SETTINGS: dict[str, Any] = {
     "jax_compilation_cache_max_size": MAX_BYTES,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # What XLA measured of a GPU's kernels stays in a folder beside the programs, for those that are compiled later.
+    # What XLA measured of a GPU's kernels stays in a folder next to the programs, for later compilations.
     "jax_persistent_cache_enable_xla_caches": _AUTOTUNED,
 }
 _TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @contextmanager
@@ -45,11 +45,21 @@ def persistent_compilation(directory: Path | None) -> Iterator[None]:
     whose entry cannot be read is compiled and written again; an entry that cannot be written is left out. One warning
     gives their number. The settings belong to the process, so one thread at a time is inside the context.
     """
-    if directory is None or jax.config.jax_compilation_cache_dir is not None:
+    if directory is None:
         yield
         return
+    with _lock:  # before the question, whose answer another thread inside the context changes
+        if jax.config.jax_compilation_cache_dir is not None:
+            yield
+            return
+        with _through(directory):
+            yield
+
+
+@contextmanager
+def _through(directory: Path) -> Iterator[None]:
     settings = {"jax_compilation_cache_dir": str(directory), **_SETTINGS}
-    with _lock, _troubles(directory), _by_zlib(), checked(directory / _AUTOTUNED):
+    with _troubles(directory), _by_zlib(), checked(directory / _AUTOTUNED):
         before = {name: getattr(jax.config, name) for name in settings}
         try:
             _configure(settings)

@@ -47,7 +47,7 @@ class _UnknownProgramError(Exception):
 
 
 def kept_or_compiled(path: Path, kernels: Kernels, compile_: Callable[[], CompiledStep]) -> CompiledStep:
-    """Return the programs of a file, or those that ``compile_`` returns, which it then names.
+    """Return the programs of a file, or else the result of ``compile_``, which the file then names.
 
     ``kernels``: of the programs. What cannot be kept or found again costs a warning and the time to trace and compile.
     """
@@ -60,7 +60,7 @@ def kept_or_compiled(path: Path, kernels: Kernels, compile_: Callable[[], Compil
 
 
 def compiler_identity() -> dict[str, Any]:
-    """Return what programs depend on beside what they compute: XLA's processor, and the settings of JAX."""
+    """Return the conditions of a program: XLA's processor, and the settings of JAX."""
     topology = xla_client.get_topology_for_devices(jax.devices())
     settings: Mapping[str, Any] = jax.config.values
     return {
@@ -202,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
         return self._client if kind == "client" else self._program(name)
 
     def _program(self, name: str) -> Any:
-        devices = xla_client.DeviceList(tuple(self._devices.values()))
+        devices = xla_client.DeviceList((jax.devices()[0],))  # the one that steps are compiled for
         executable, _ = jax_internals.get_executable_and_time(name, None, self._client, devices)
         if executable is None:
             raise _UnknownProgramError(f"{name} is not in JAX's cache")

@@ -91,7 +91,7 @@ class ModelRunner:
         self._narrow = None
 
     def uses_narrow(self, plan: StepPlan) -> bool:
-        """Whether the plan has decodes only and there is a narrow program for so many."""
+        """Whether the plan has decodes only and there is a narrow program for that number."""
         return self._narrow is not None and plan.decodes_only and plan.num_tokens <= (self._config.narrow_width or 0)
 
     def load(self, plan: StepPlan) -> None:

@@ -65,8 +65,8 @@ class RowPrograms:
 class CompiledStep:
     """The compiled step, the programs that load rows before it, and the step's memory by XLA's analysis, in bytes.
 
-    ``temporary_bytes``: memory beside parameters, cache and rows, while the output of the step before is not read yet,
-    with the room for products of both programs.
+    ``temporary_bytes``: memory on top of parameters, cache and rows, while the previous step's output is not read yet.
+    It includes the room for products of both programs.
     """
 
     run: CompiledProgram
@@ -88,7 +88,7 @@ def compile_step(
 ) -> CompiledStep:
     """Compile the step of a model and configuration with these kernels. Cache and rows are donated.
 
-    ``compiler_options``: XLA's, beside those of the kernels.
+    ``compiler_options``: options of XLA, in addition to the kernels' own.
     """
     width, options = config.scheduler.token_budget, dict(kernels.compiler_options) | dict(compiler_options or {})
     wide: Any = _compile_width(model, config, kernels, width, options)

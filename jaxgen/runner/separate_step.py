@@ -1,4 +1,4 @@
-"""The step for GPUs: programs without branches, of which the host starts those that a plan needs.
+"""The step for GPUs: programs without branches, of which the host starts the ones for a plan.
 
 A branch or a loop of unknown length in a program for GPUs makes the host wait: it reads the condition when the device
 gets there. The host knows what a plan's rows need, so it chooses the programs. What two of them share has equal bits:
@@ -41,7 +41,8 @@ LAYERS, LOGPROBS, PROMPT_LOGPROBS = "layers", "logprobs", "prompt_logprobs"
 
 
 def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> dict[str, Program]:
-    """Return the programs of a step of ``width`` tokens by name. Those that choose tokens have a Sampling's."""
+    """Return the programs of a step of ``width`` tokens by name. Programs that choose tokens have the name of a
+    Sampling."""
     graph, layout, vocab_size = graph_of(model), row_layout(config), model.vocab_size
     num_rows, block_size, num_slots = config.scheduler.max_num_seqs, config.cache.block_size, config.cache.num_slots
 

@@ -62,7 +62,7 @@ class StepOutput:
 PIECE_LOGITS = 2**18
 """Logits that are sampled at once by a program for CPUs: 1 MiB."""
 PROMPT_LOGITS, LEAST_TILE = 2**21, 8
-"""Logits of prompts that such a program makes at once, and the fewest rows of them, if there are so many. It has three
+"""Logits of prompts that such a program makes at once, and the fewest rows of them, if there are enough. It has three
 arrays of them, 24 MiB: temporaries of more than 32 MiB would go back to the system after each step."""
 Piece = Callable[[Array], Array]
 """Takes a few rows of an array."""

@@ -17,7 +17,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RowParams:
-    """How each row's token is chosen: SamplingParams as arrays. B: most bias entries of a row; E: most masked tokens.
+    """SamplingParams of all rows as arrays. B: most bias entries of a row; E: most masked tokens.
 
     Values must be finite and in the ranges of SamplingParams; they are not checked here.
     """

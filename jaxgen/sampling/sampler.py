@@ -1,22 +1,22 @@
 """Choose tokens inside the step: pure functions of logits [R, V], R rows of V tokens, that treat each row by itself.
 
-A row's token depends on its own logits, parameters, seed and position only, bit for bit: whatever is added up over the
-vocabulary to decide it is an integer, and no two rows share a random number. Nothing is sorted.
+A row's token depends on its own logits, parameters, seed and position only, bit for bit. Sums over the vocabulary that
+decide it are of integers, and no two rows share a random number. Nothing is sorted.
 
 The rule, by which other programs can choose the same token from the same logits x of one row:
 
 1. Penalties and bias, in float32 (``adjust_logits``). Then NaN counts as -inf and +inf as the largest float32. If
    temperature is 0 (below 2**-126), the token is the first of the greatest.
 2. Unless top_k is 0, x below the k-th greatest becomes -inf.
-3. Token i weighs ``w[i] = round(2**31 * exp((x[i] - max(x)) / temperature))``, in float32, halves to even, so
-   probabilities are fixed-point numbers relative to the greatest: a token less probable than 2**-32 of the most
+3. Token i weighs ``w[i] = round(2**31 * exp((x[i] - max(x)) / temperature))``, in float32, halves to even. So
+   probabilities are fixed-point numbers relative to the greatest. A token less probable than 2**-32 of the most
    probable one is never drawn. If ``w[i] < min_p * 2**31`` it becomes 0.
-4. With W the sum of all w, weights below t become 0, where t is the greatest integer for which the weights of t or
-   more add up to ``floor(W * floor(2**32 * top_p) / 2**32)`` or more, and to more than 0.
+4. W is the sum of all w. Weights below t become 0. Here t is the greatest integer for which the weights of t or more
+   add up to ``floor(W * floor(2**32 * top_p) / 2**32)`` or more, and to more than 0.
 5. With W the sum of what is left, the token is the first whose running sum of weights exceeds ``floor(U * W / 2**64)``.
    U is 64 random bits, high word first: one block of Threefry-2x32 with 20 rounds, key (high, low) word of the seed,
-   counter (0, position). 64 bits, because the 24 of a float32 uniform would never draw some tokens of probability
-   below 2**-24 and draw others twice as often as they should be.
+   counter (0, position). It has 64 bits, because the 24 bits of a float32 uniform would never draw some tokens of
+   probability below 2**-24, and draw others twice as often as they should be.
 6. If W is 0 (every x is -inf), the token is 0.
 
 Thresholds keep what ties with them.
@@ -125,7 +125,7 @@ def adjust_logits(
     """Return logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
 
     The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
-    al., 2019, as in transformers); frequency * count and presence are subtracted for tokens in the output. ``rows``,
+    al., 2019, as in transformers). For tokens in the output, frequency * count and presence are subtracted. ``rows``,
     ``positions`` and ``needs`` as in ``sample``.
     """
     V = x.shape[1]

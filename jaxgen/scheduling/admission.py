@@ -136,8 +136,8 @@ def make_room(
 def make_room_for_owed(policy: Fifo, kv_cache: KVCacheManager, preempt: Callable[[Sequence], None]) -> list[Sequence]:
     """Return the waiting sequences that begin before all others, none where there is room for all that wait.
 
-    They are those that the policy owes a row, the first of each tenant without one. Running sequences are preempted for
-    them only if that makes room, and for blocks only from tenants that keep as many as the newcomer takes.
+    The policy owes them a row: each is the first of a tenant without one. Running sequences are preempted for them only
+    if that makes room. For blocks, they are preempted only from tenants that keep as many as the newcomer takes.
     """
     queues = policy.queues
     coming: list[Sequence] = []

@@ -1,8 +1,8 @@
-"""How long a step takes, by what it computes: fitted to measured steps, to promise and plan with. Host only, no jax.
+"""Model the seconds of a step by what it computes, fitted to measured steps. Host only, no jax.
 
-That a step's time follows its number of tokens, hardly its number of sequences, is what Dynamic SplitFuse rests on
-(arXiv 2401.08671, 3.1 to 3.3). Attention adds two parts, for what the tokens attend to. A chunk of a prompt reads K and
-V once for all its tokens, so it costs products; a decode reads its whole context for one token, so it costs bytes. On
+A step's time depends on its number of tokens, hardly on its number of sequences. Dynamic SplitFuse rests on this (arXiv
+2401.08671, 3.1 to 3.3). Attention adds two parts, for what the tokens attend to. A chunk of a prompt reads K and
+V once for all its tokens, so it costs products. A decode reads its whole context for one token, so it costs bytes. On
 CPUs a token of the context costs a decode five times what it costs each token of a chunk.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 MEMORY = 500
 """Steps that a meter remembers, roughly: each step weighs ``1 - 1 / MEMORY`` of the one after it."""
 KNOWN_WEIGHT = 16.0
-"""What a meter was told at first weighs as so many steps, always, so that it never forgets what no step shows now."""
+"""Weight, in steps, of the samples that an estimator begins with. It never falls, so rare kinds of steps stay known."""
 PARTS = 4
 """Of a LinearCost that is fitted: all but its floor."""
 FIT_TURNS = 8
@@ -51,8 +51,10 @@ class LinearCost:
         return max(self.floor, self.base + self.per_token * tokens) + attention
 
     def tokens_within(self, seconds: float, contexts: int = 0) -> float:
-        """The most tokens of a step that takes no longer, beside decodes of these ``contexts``; infinite if tokens cost
-        nothing, below 0 where none may."""
+        """Return the most tokens of a step that takes at most ``seconds``, with decodes of these ``contexts``.
+
+        Infinite if tokens cost nothing, below 0 if none fits.
+        """
         left = seconds - self.per_context * contexts
         if left < self.floor:
             return -1.0
@@ -62,11 +64,10 @@ class LinearCost:
 
 
 class CostEstimator:
-    """Keeps a LinearCost up with the steps of one program, by least squares of errors relative to what was predicted,
-    exponentially weighted.
+    """Keeps a LinearCost up to date with the steps of one program, by exponentially weighted least squares.
 
-    Relative to what was measured they would not do: where a host is late to see the end of a step, the next one seems
-    short by as much, and would count for more than the one that seemed long.
+    Errors are relative to the predicted time. Errors relative to the measured time would overweight short outliers: if
+    the host notices the end of a step late, the next step looks too short.
 
     ``known``: steps measured before, at least one.
     """

@@ -1,7 +1,7 @@
-"""Say how much of a step prompts may take beside sequences that decode. Host only, no jax, no clock.
+"""Decide how much of a step prompts may take if sequences decode. Host only, no jax, no clock.
 
-Where padding costs nothing, a step takes as long as its tokens need, so how full it is decides between first
-tokens that come early and tokens that come evenly. docs/tuning.md has what rules give. FastGen's targets are those of
+Where padding costs nothing, a step takes as long as its tokens need. Full steps bring first tokens early; short steps
+bring the other tokens evenly. docs/tuning.md compares the rules. FastGen's targets are those of
 arXiv 2401.08671, 4.3: the first token after prompt tokens / 512 s, and 4 tokens a second.
 """
 
@@ -21,7 +21,7 @@ MOST_REGARDED = 32
 
 
 def target(num_prompt: int) -> float:
-    """Return the seconds to the first token that FastGen grants a prompt of so many tokens."""
+    """Return the seconds to the first token that FastGen grants a prompt of ``num_prompt`` tokens."""
     return num_prompt / PROMPT_RATE
 
 
@@ -36,19 +36,19 @@ class DuePrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FillRule:
-    """How long steps may be in which sequences decode and prompts are computed.
+    """Limits of the seconds of steps in which sequences decode and prompts are computed.
 
-    - A step takes ``stretch`` times its decodes alone at most: with 6 prompts get five parts of six of the time,
-      whatever device and model, and more of it would bring first tokens forward by little.
-    - Where a prompt's first token would come later than ``early`` of the time that FastGen grants it, steps take as
-      much longer as brings it there, up to full ones.
-    - A step may take as much longer as its decodes take alone if that ends a prompt: the rest would cost the prompt one
+    - A step takes at most ``stretch`` times its decodes alone. With 6, prompts get 5/6 of the time on any device and
+      model. More would bring first tokens forward by little.
+    - If a prompt's first token would come later than ``early`` of the time that FastGen grants it, steps take longer,
+      up to full ones.
+    - A step may take longer by the time of its decodes alone, if that ends a prompt. The rest would cost the prompt one
       more step, and the decodes get two tokens in the same time either way.
-    - Still they take no longer than ``gap`` seconds, unless prompts would then get less than ``least`` of the time.
-    - Where nothing decodes, they take no longer than ``gap`` or than ``chunk`` tokens of prompts need, whichever is
-      more: the next request waits for their end.
+    - Still steps take at most ``gap`` seconds, unless prompts would then get less than ``least`` of the time.
+    - If nothing decodes, they take at most the larger of ``gap`` and the time of ``chunk`` prompt tokens, because the
+      next request waits for their end.
 
-    Where a step costs the same however full it is, none of this leaves a token out.
+    If a full step costs the same as any other, these rules leave no token out.
     """
 
     stretch: float = 6.0
@@ -58,14 +58,16 @@ class FillRule:
     chunk: int = 256
 
     def longest(self, step_time: StepTimeModel, rows: int, contexts: int = 0) -> float:
-        """Return the most seconds that a step is made to take in which ``rows`` sequences decode, whose context lengths
-        sum to ``contexts``, beside prompts of PROMISED_PROMPT tokens: half of these are before each, on average."""
+        """Return the most seconds of a step in which ``rows`` sequences decode and prompts are computed.
+
+        The context lengths of the decodes sum to ``contexts``. Prompts have PROMISED_PROMPT tokens; on average half of
+        them come before each token.
+        """
         budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, contexts=contexts))
         return min(step_time.wide.seconds(budget, budget * PROMISED_PROMPT // 2, contexts), bound)
 
     def beside(self, step_time: StepTimeModel, rows: int) -> Decodes:
-        """Return ``rows`` sequences that decode, with the time between tokens that they get beside prompts of which
-        none must be early."""
+        """Return ``rows`` sequences that decode, with their time between tokens if no prompt needs to be early."""
         gap = min(self.stretch * step_time.wide.seconds(rows), self.longest(step_time, rows))
         return Decodes(rows, targets=(gap / MARGIN,) if rows else ())
 

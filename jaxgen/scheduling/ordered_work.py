@@ -26,7 +26,7 @@ class Work(NamedTuple):
     waiting: int = 0
     """Sequences without a row."""
     blocks: int = 0
-    """Blocks that the waiting ones will take, beside those that others own."""
+    """Blocks that the waiting sequences will take, except blocks that others own already."""
     answers: int = 0
     """``max_tokens``, summed."""
     speaking: int = 0

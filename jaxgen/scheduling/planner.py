@@ -1,23 +1,24 @@
 """Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
 
 1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
-   Forced tokens of a grammar follow their decode in the same chunk, before prompts, if there is room. A step that would
-   be narrow gets them only if they at least double its tokens.
 2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
+   Forced tokens of a grammar get what prompts leave, each run in the chunk of its decode. So nobody waits for them, and
+   without room they go on by one token a step. A step that would be narrow gets them only if they at least double its
+   tokens.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
    it may preempt, and none of these is admitted before it.
    The first sequence of a tenant without a row goes before all others, and takes the room of a tenant that has several
    rows.
 4. Where a decode needs a block and none is free, the last running sequence of a tenant that has several rows is
-   preempted: it loses its blocks, waits at its place in the order and is computed again. So the first running sequence
+   preempted. It loses its blocks, waits at its place in the order and is computed again. So the first running sequence
    advances in every step.
-5. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
-   more would turn a narrow step into a wide one. While they are held they get nothing.
+5. Background sequences get the rest: at most ``background_tokens`` in a step with online chunks, and one token each
+   where more would turn a narrow step into a wide one. While they are held they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
    while this step runs.
 
 The order of service, who may preempt whom, and whether prompts get less than the rest of the budget are the policy's
-(``policy.Fifo``). FastGen admits without rules 3 and 4: there all prompts can be partly computed with no block free,
+(``policy.Fifo``). FastGen admits without rules 3 and 4. There all prompts can be partly computed with no block free,
 and the queue stands still behind one prompt that does not fit. Host only, no jax, no clock.
 """
 
@@ -46,9 +47,9 @@ class StepPlanner:
         counters: SchedulerCounters,
     ) -> None:
         self.preempted: list[Sequence] = []
-        """Those that lost row and blocks by the last plan."""
+        """Sequences that lost row and blocks by the last plan."""
         self.relocated: list[Sequence] = []
-        """Those that got other blocks by the last plan and ran before."""
+        """Sequences that ran before and got other blocks by the last plan."""
         self._counters = counters
         self._most_prompt_tokens: int | None = None
         self._budget = config.token_budget
@@ -76,7 +77,7 @@ class StepPlanner:
         return chunks, admitted
 
     def idle(self, chunks: list[Chunk]) -> tuple[Sequence, ...]:
-        """Those that run and have none of these chunks."""
+        """Return the running sequences that have none of these chunks."""
         running = self._queues.running
         if len(chunks) == len(running):
             return ()
@@ -84,7 +85,7 @@ class StepPlanner:
         return tuple([sequence for sequence in running if sequence not in computed])
 
     def _retire(self) -> None:
-        """What the last plan took to the last token gives back what it holds."""
+        """Free the rows and blocks of sequences that the last plan took to their last token."""
         for sequence in self._exhausted:
             if sequence.status is SequenceStatus.RUNNING:
                 self._queues.leave(sequence, self._queues.running)
@@ -99,12 +100,25 @@ class StepPlanner:
         partly_computed, followed = self._plan_decodes(room, chunks, background=background)
         if not background:
             self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(followed))
-        begins = self._kv_cache.has_row and self._queues.any_waits(background=background)
-        self._lengthen(followed, room, chunks, beside_prompts=bool(partly_computed) or begins)
-        if self._most_prompt_tokens is not None:
-            room.tokens = min(room.tokens, self._most_prompt_tokens)
-        if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
-            return []
+        admitted: list[Sequence] = []
+        if not room.is_full and (partly_computed or self._queues.any_waits(background=background)):
+            admitted = self._plan_prompts(first, partly_computed, room, chunks, background=background)
+        self._lengthen(followed, room, chunks)
+        return admitted
+
+    def _plan_prompts(
+        self,
+        first: list[Sequence],
+        partly_computed: list[Sequence],
+        room: StepBudget,
+        chunks: list[Chunk],
+        *,
+        background: bool,
+    ) -> list[Sequence]:
+        """Add chunks of prompts; return the sequences admitted. ``first``: those admitted before all others."""
+        most = room.tokens if self._most_prompt_tokens is None else min(room.tokens, self._most_prompt_tokens)
+        kept = room.tokens - most
+        room.tokens = most
         admission = self._admission()
         for sequence in first:
             if not room.is_full and not admission.closed and admission.admit(sequence, owed=True):
@@ -120,13 +134,16 @@ class StepPlanner:
                 left -= runs
                 if runs or (not admission.closed and admission.admit(sequence)):
                     self._plan_prompt(sequence, room, chunks)
+        room.tokens += kept
         return admission.admitted
 
     def _plan_decodes(
         self, room: StepBudget, chunks: list[Chunk], *, background: bool
     ) -> tuple[list[Sequence], list[int]]:
-        """Adds a token of each running sequence of a class that decodes; returns the others that may be computed, and
-        the indices of chunks that forced tokens follow."""
+        """Add a token of each running sequence of a class that decodes.
+
+        Returns the other sequences that may be computed, and the indices of chunks that forced tokens follow.
+        """
         partly_computed: list[Sequence] = []
         followed: list[int] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
@@ -147,9 +164,9 @@ class StepPlanner:
                     followed.append(len(chunks) - 1)
         return [sequence for sequence in partly_computed if sequence.row is not None], followed
 
-    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk], *, beside_prompts: bool) -> None:
-        """Add forced tokens to the decodes of these indices. ``beside_prompts``: the step may have prompts too."""
-        if followed and self._narrow and not beside_prompts and all(chunk.length == 1 for chunk in chunks):
+    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
+        """Add forced tokens to the decodes of these indices."""
+        if followed and self._narrow and all(chunk.length == 1 for chunk in chunks):
             forced = sum([chunks[index].sequence.num_uncomputed for index in followed])
             if forced < len(chunks):
                 return
@@ -164,7 +181,7 @@ class StepPlanner:
                 chunks[index] = self._count(Chunk(chunk.sequence, chunk.start, chunk.length + more))
 
     def _room(self, online: list[Chunk], *, background: bool) -> StepBudget:
-        """Of a step with these chunks, for one class."""
+        """Return the budget left of a step with these chunks, for one class."""
         budget = left = self._budget - sum([chunk.length for chunk in online])
         running = self._queues.running
         if not background or not running or running[0].request.background:

@@ -19,7 +19,7 @@ class Fifo:
     """Requests in the order of arrival; background requests after all others, and preempted for them.
 
     Other policies derive from this one. A policy changes which sequence is served when, and how much of a step prompts
-    get; what a plan must satisfy whatever the policy (budget, rows, blocks) is the planner's.
+    get. The planner keeps the rules of every plan: budget, rows, blocks.
     """
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
@@ -66,8 +66,8 @@ class Fifo:
     def limit_prompts(
         self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
     ) -> None:
-        """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run.
-        ``any_forced``: forced tokens follow some of the decodes, and take of the same time."""
+        """Lower the time that online prompts may take in a step with these decodes. ``prompts``: the
+        running ones. ``any_forced``: forced tokens follow some of the decodes, and share the same time."""
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         """Lower the time that background work may take in a step with these online chunks."""

@@ -10,7 +10,7 @@ class Rows:
     """Sums over running sequences, valid until one of them changes."""
 
     def __init__(self, sequences: Several[Sequence], decoding: Several[Sequence], answered: float) -> None:
-        """``decoding``: those that have no prompt left to compute. ``answered``: the share of ``max_tokens`` that
+        """``decoding``: the sequences whose prompt is computed. ``answered``: the share of ``max_tokens`` that
         answers are expected to reach."""
         self._sequences = sequences
         self._answered = answered

@@ -30,11 +30,11 @@ class Scheduler:
     token is planned gives row and blocks back at the next plan and is ENDING until that token arrives. The device runs
     steps in the order planned, so the next owner of a block writes it after it was read.
 
-    If anything runs or waits, and is neither held nor waits for a KV tier, the plan is not empty. Every online sequence
-    that decodes is in every plan, since max_num_seqs <= token_budget; only sequences under a grammar may sit out, and a
-    plan is empty where all that could be computed do so. With a ``tier``, blocks found in host memory come from there
-    while steps go on. A sequence that waits for them has no chunk. Steps never wait: ``restored`` says when blocks are
-    there. Sequences that wait to begin may wait for blocks on their way from a KV tier, for a bounded time.
+    The plan is not empty if a sequence runs or waits that is neither held nor waits for a KV tier. Every online
+    sequence that decodes is in every plan, since max_num_seqs <= token_budget. Only sequences under a grammar may sit
+    out; a plan is empty if all that could be computed do so. With a ``tier``, blocks found in host memory come from
+    there while steps go on. A sequence that waits for them has no chunk. Steps never wait: ``restored`` says when
+    blocks are there. Sequences that wait to begin may wait for blocks on their way from a KV tier, for a bounded time.
 
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
     planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
@@ -89,7 +89,7 @@ class Scheduler:
 
     @property
     def waiting_tokens(self) -> int:
-        """Prompt tokens of those that wait and are not of the background."""
+        """Prompt tokens of the online sequences that wait."""
         return self._queues.waiting_tokens
 
     @property
@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def prefix_hits(self) -> int:
-        """Those of them that were found."""
+        """Tokens of admitted sequences that were found in the prefix cache."""
         return self._counters.prefix_hits
 
     @property
@@ -117,7 +117,7 @@ class Scheduler:
         return bool(self._live)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says.
+        """Limit the prompt tokens of each step from now on; None: as many as the policy says.
 
         Raises ValueError below 1: no prompt would ever be computed.
         """
@@ -126,11 +126,11 @@ class Scheduler:
         self._most_prompt_tokens = tokens
 
     def add(self, sequence: Sequence, now: float = 0.0) -> None:
-        """Takes a new sequence, younger than all before it.
+        """Add a new sequence, younger than all before it.
 
-        Raises RequestRefusedError if it is too long for the model or the cache, WouldBeLateError if its class promises
-        what cannot be kept, ValueError if its request_id is that of a living sequence or its arrival is not above that
-        of every sequence added before. After another error it may live all the same: then ``fail`` must follow.
+        Raises RequestRefusedError if it is too long for the model or the cache, and WouldBeLateError if it would miss
+        its class's targets. Raises ValueError if a living sequence has its request_id, or if its arrival is not above
+        the arrival of every sequence added before. After another error it may live all the same: call ``fail`` then.
         """
         self._check_length(sequence)
         if sequence.request_id in self._live:
@@ -229,7 +229,7 @@ class Scheduler:
         return reason
 
     def restored(self, restore: Restore, *, whole: bool) -> None:
-        """What a plan's restore brought is in the cache, or, if not ``whole``, will not be: then it is computed."""
+        """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
         sequence = restore.sequence
         if sequence.restore is not restore:
             return  # it lost its blocks meanwhile
@@ -250,12 +250,12 @@ class Scheduler:
         return sequence
 
     def fail(self, keep: Container[Sequence] | None = None) -> list[Sequence]:
-        """Go on after an error, of the device or in any call: ends, with ERROR, every sequence that needs what is lost,
-        and returns them, oldest first.
+        """Recover from an error, of the device or in any call: end every sequence that needs what is lost, with ERROR.
 
-        Those go on that wait with no token pending, and are in ``keep``; None: all of these. Plans in flight can no
-        longer be completed, and nothing cached is found again. Rows, blocks and queues are made anew from the sequences
-        that go on, whatever the error left of them; what the policy has learnt is forgotten.
+        Returns the ended sequences, oldest first. A sequence continues if it waits with no token pending and is in
+        ``keep`` (None: all). Plans in flight can no longer be completed, and nothing cached is found again. Rows,
+        blocks and queues are built again from the sequences that continue, in whatever state the error left them. The
+        policy forgets what it has learnt.
         """
         before, ended = self._live, []
         self.pool.forget()
@@ -272,7 +272,7 @@ class Scheduler:
         return ended
 
     def _take(self, sequence: Sequence) -> None:
-        """Let a sequence that has its place live, among those that wait."""
+        """Put a sequence that has its place into the waiting queue."""
         self._live[sequence.request_id] = sequence
         self.policy.join(sequence)
         self.num_online += not sequence.request.background
@@ -284,7 +284,8 @@ class Scheduler:
         if blocks > self.pool.num_blocks:
             raise RequestRefusedError(
                 f"prompt ({prompt} tokens) + max_tokens ({max_tokens}) takes {blocks} cache blocks of "
-                f"{self._block_size} tokens, the cache (--num-blocks) has {self.pool.num_blocks}",
+                f"{self._block_size} tokens, the cache (--num-blocks) has {self.pool.num_blocks}: lower max_tokens, or "
+                "shorten the prompt",
                 "max_tokens",
             )
 

@@ -17,8 +17,11 @@ LEAST_CHUNK = 16
 such small pieces would make as many tokens late, over more steps."""
 
 FIRST_SPREAD = 1.5
-"""The estimator's spread before it has seen steps that serve requests: the few that were measured for it, with nothing
-else at work, say little of what one step in 100 takes beside a server and its clients."""
+"""The estimator's spread before it has seen steps that serve requests.
+
+The few steps measured for it ran with nothing else at work. They say little of the 99th percentile next to a server and
+its clients.
+"""
 SPREAD_STEP = 0.05
 """Step size of the estimator's spread, for a step slower than predicted."""
 
@@ -27,8 +30,8 @@ NO_COST = LinearCost(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """``count`` sequences that decode beside prompts. ``contexts``: their context lengths, summed. ``targets``: their
-    inter-token targets in seconds, the shortest first."""
+    """``count`` sequences that decode in a step with prompts. ``contexts``: their context lengths, summed. ``targets``:
+    their inter-token targets in seconds, the shortest first."""
 
     count: int = 0
     contexts: int = 0
@@ -40,8 +43,11 @@ NO_DECODES = Decodes()
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """Predicts the seconds of steps: ``wide`` ones of ``token_budget`` tokens, and ``narrow`` ones of up to
-    ``narrow_width`` decodes and nothing else; None where the same program runs both."""
+    """Predicts the seconds of steps.
+
+    ``wide``: of steps of ``token_budget`` tokens. ``narrow``: of steps of up to ``narrow_width`` decodes alone; None:
+    the same program runs both.
+    """
 
     token_budget: int
     wide: LinearCost
@@ -63,12 +69,12 @@ class StepTimeModel:
         return self.seconds(plan.num_tokens, plan.num_positions, plan.num_contexts, narrow=narrow)
 
     def seconds(self, tokens: int, positions: int, contexts: int, *, narrow: bool) -> float:
-        """Seconds of a step of so many tokens, as in StepSample. ``narrow``: of the narrow one."""
+        """Seconds of a step of ``tokens`` tokens; arguments as in StepSample. ``narrow``: of the narrow program."""
         cost = self.narrow if self.narrow is not None and narrow else self.wide
         return cost.seconds(tokens, positions, contexts)
 
     def prompt_tokens(self, decodes: Decodes) -> int:
-        """Most prompt tokens of a step beside ``decodes`` that meets the shortest target with room for LEAST_CHUNK."""
+        """Most prompt tokens of a step with ``decodes`` that meets the shortest target with room for LEAST_CHUNK."""
         most = max(1, self.token_budget - decodes.count)
         for target in decodes.targets:
             within = self.wide.tokens_within(MARGIN * target, decodes.contexts) - decodes.count
@@ -77,7 +83,7 @@ class StepTimeModel:
         return most
 
     def prompt_seconds(self, tokens: int, positions: int = 0, decodes: Decodes = NO_DECODES) -> float:
-        """Seconds of the steps that compute ``tokens`` of prompts, each step beside ``decodes``."""
+        """Seconds of the steps that compute ``tokens`` of prompts, each step with ``decodes``."""
         each = self.prompt_tokens(decodes)
         whole, rest = divmod(tokens, each)
         last = self.wide.seconds(rest + decodes.count, contexts=decodes.contexts) if rest else 0.0
@@ -87,7 +93,7 @@ class StepTimeModel:
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left of a step that is being planned: tokens, and seconds."""
+    """The rest of a step that is being planned: tokens, and seconds."""
 
     tokens: int
     longest: int
@@ -102,8 +108,10 @@ class StepBudget:
         return self.tokens <= 0 or (self.seconds < inf and self.seconds < max(self.cost.per_token, 1e-12))
 
     def tokens_for(self, sequence: Sequence) -> int:
-        """Most tokens that a sequence may compute in a step that is not full: at least one, even if the step is then
-        late, so that no sequence is admitted for nothing."""
+        """Most tokens that a sequence may compute in a step that is not full.
+
+        At least one, even if the step is then late, so that no sequence is admitted for nothing.
+        """
         most = min(self.tokens, self.longest)
         if self.seconds == inf:
             return most
@@ -154,8 +162,10 @@ class StepTimeEstimator:
         narrow_cost = None if self._narrow is None else self._narrow.cost
         self.model = StepTimeModel(token_budget, self._wide.cost, narrow_cost, narrow_width)
         self.spread = FIRST_SPREAD
-        """Of 100 wide steps one takes more than so many times what the model says. Narrow ones are not the longest, and
-        what holds up a short step is more of it."""
+        """99th percentile of the measured over the predicted time of wide steps.
+
+        Narrow steps are excluded: they are not the longest, and fixed delays dominate them.
+        """
 
     def observe(self, sample: StepSample, *, narrow: bool) -> None:
         meter = self._narrow if narrow and self._narrow is not None else self._wide

@@ -56,7 +56,7 @@ class TenantRows:
             self._settle(tenant)
 
     def owes(self, tenant: str) -> bool:
-        """Whether a newcomer of this tenant would be its first, beside other tenants."""
+        """Whether a newcomer of this tenant would be its first while other tenants have rows."""
         return tenant not in self._running and tenant not in self._waiting and bool(self._running)
 
     def owed(self, most: int) -> list[Sequence]:
@@ -97,7 +97,7 @@ class TenantRows:
             yield lines[most].pop()
 
     def _settle(self, tenant: str) -> None:
-        """Put a tenant where it belongs among those that are owed a row."""
+        """Put a tenant at its place among the tenants that are owed a row."""
         if tenant in self._place_of:
             del self._owed[bisect_left(self._owed, self._place_of.pop(tenant))]
         if tenant in self._waiting and tenant not in self._running:

@@ -15,12 +15,12 @@ HIDDEN_AT_ONCE = 4
 OUTPUTS_AT_ONCE = 2
 """Outputs of steps: of the one that runs, and of the one before, which the host has not read yet."""
 ROW_STATES_AT_ONCE = 2
-"""The state of all rows as it is kept, and once more as it is loaded from the host or made anew."""
+"""Copies of the state of all rows: the kept one, and one that is loaded from the host or made again."""
 ROW_WORDS = 140
-"""32-bit words of a row's sampling parameters, beside the entries of its logit_bias, which have two words each."""
+"""32-bit words of a row's sampling parameters, without its logit_bias, whose entries have two words each."""
 MIB = 2**20
 LEAST_SLACK, SLACK_SHARE = 256 * MIB, 0.01
-"""Memory of an accelerator's pool that is not planned: at least so many bytes, or this share of the pool."""
+"""Memory of an accelerator's pool that is not planned: at least these bytes, or this share of the pool."""
 CPU_SLACK = 384 * MIB
 """Memory that the process itself takes after the plan: XLA, its compiler, and programs (350 MiB were measured)."""
 
@@ -43,7 +43,7 @@ class Allocation:
     host: int = 0
 
     def left(self, memory: DeviceMemory) -> int:
-        """Return the bytes of ``memory`` that nothing takes; negative: those that are missing."""
+        """Return the bytes of ``memory`` that nothing takes; negative: the missing bytes."""
         on_device = self.weights + self.temporaries + self.rows + self.slack + self.cache + self.staging
         return memory.free_bytes - on_device - (self.host if memory.is_cpu else 0)
 
@@ -54,15 +54,18 @@ class Allocation:
 
 
 def estimate_temporaries(model: ModelConfig, scheduler: SchedulerConfig) -> int:
-    """Estimate the bytes of a step beside weights, cache and rows; the compiled program gives the number later."""
+    """Estimate a step's bytes without weights, cache and rows; the compiled program gives the number later."""
     outputs = OUTPUTS_AT_ONCE * model.hidden_size * ITEMSIZE[model.dtype]
     per_token = 4 * (HIDDEN_AT_ONCE * model.hidden_size + model.inner_values) + outputs
     return scheduler.token_budget * per_token + scheduler.max_num_seqs * LOGITS_AT_ONCE * 4 * model.vocab_size
 
 
 def row_state_bytes(model: ModelConfig, scheduler: SchedulerConfig, block_size: int, max_logit_bias: int) -> int:
-    """Return the bytes of the state of all rows (``RowState``): block tables, sampling parameters, and for each token
-    of the vocabulary a count, whether the prompt has it, and a bit for whether it is allowed."""
+    """Return the bytes of the state of all rows (``RowState``).
+
+    A row has a block table and sampling parameters. For each token of the vocabulary it has a count, whether the prompt
+    has the token, and a bit for whether it is allowed.
+    """
     blocks = -(-scheduler.max_model_len // block_size)
     params = ROW_WORDS + 2 * max_logit_bias
     per_row = 4 * (blocks + 1 + params) + _token_states(model)

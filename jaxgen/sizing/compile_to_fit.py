@@ -1,4 +1,4 @@
-"""Compile a step, and plan anew where it needs more memory than estimated."""
+"""Compile a step, and plan again if it needs more memory than estimated."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sized(Protocol):
-    """Compiled programs, with the bytes that one needs beside its arguments."""
+    """Compiled programs, with the bytes that one needs in addition to its arguments."""
 
     @property
     def temporary_bytes(self) -> int: ...

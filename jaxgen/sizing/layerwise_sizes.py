@@ -9,8 +9,10 @@ from jaxgen.sizing.device_memory import DeviceMemory
 
 @dataclass(frozen=True, slots=True)
 class StreamSizes:
-    """Sizes in bytes. The device has one layer of all blocks, copies under way of the same size, all layers of the open
-    blocks, and all layers of as many blocks again that are gathered to be saved.
+    """Sizes in bytes of a cache of which the device has one layer at a time.
+
+    The device has one layer of all blocks, and copies under way of the same size. It has all layers of the open blocks,
+    and all layers of as many blocks again that are gathered to be saved.
 
     ``layer``: K and V of a block in one layer. ``inputs``: its layer inputs, 0 if they are not kept. ``on_cpu``: host
     memory is the device's own memory.

@@ -27,7 +27,7 @@ CPU_CACHE_BYTES = 2 * GIB
 MOST_ROWS, LEAST_ROWS = 256, 16
 """Default for the rows of a step on an accelerator."""
 ROWS_SHARE = 1 / 8
-"""Most of the memory beside the weights that these rows take, without their KV blocks."""
+"""Largest share of the memory left by the weights that these rows take, without their KV blocks."""
 HOST_BYTES_BEFORE_TIER = GIB
 """Bytes of host memory between device and KV tier, or an eighth of a CPU's memory, unless the options say more."""
 
@@ -45,8 +45,8 @@ def resolve(
     """Return the configuration that meets ``options`` and fits: weights, step temporaries (None: estimated), KV blocks.
 
     ``token_budget``: tokens of a step if the options do not name them. ``dequantised_bytes``: numbers that a step makes
-    of codes at a time, beside what is estimated. If no configuration fits, raises NoRoomError
-    that names the flag, and the value that would fit; ConfigError for options that are invalid in any memory.
+    of codes at a time, on top of the estimate. If no configuration fits, raises NoRoomError that names the flag and the
+    value that would fit. Raises ConfigError for options that are invalid in any memory.
     """
     check_options(options)
     if memory.host_bytes is not None and not memory.is_cpu and options.kv_offloading_size * GIB > memory.host_bytes:
@@ -167,7 +167,7 @@ def _again(
 
 
 def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) -> EngineConfig:
-    """Return the configuration with so many tokens of a step at most, or as many as the options want rows."""
+    """Return the configuration with at most the given tokens of a step, or as many as the options want rows."""
     scheduler = config.scheduler
     rows = options.max_num_seqs or min(scheduler.max_num_seqs, default_max_num_seqs(token_budget, is_cpu=True))
     narrower = replace(scheduler, token_budget=max(min(scheduler.token_budget, token_budget), rows), max_num_seqs=rows)
@@ -178,7 +178,7 @@ def default_max_num_seqs(token_budget: int, *, is_cpu: bool, row_bytes: int = 0,
     """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time.
 
     On a CPU a quarter of the budget at most, so that decodes leave room for prompts. On accelerators fewer where
-    ``row_bytes`` for each row would take much of ``room``, the bytes beside the weights (None: unknown).
+    ``row_bytes`` for each row would take much of ``room``, the bytes left by the weights (None: unknown).
     """
     if is_cpu:
         return min(token_budget, max(CPU_NARROW, token_budget // 4), CPU_ROWS)
@@ -280,7 +280,7 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
 
 
 def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: int, size: int, fitting: int) -> int:
-    """Return the blocks that all rows at full length can use, within those that fit and, on a CPU, a modest share."""
+    """Return the blocks that all rows at full length can use, if they fit and, on a CPU, within a modest share."""
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     if not memory.is_cpu:
         return min(fitting, useful)

@@ -23,7 +23,7 @@ class MemoryRequest:
     """Requested options, and the memory to meet them with.
 
     ``compiled_temporaries``: bytes, of the compiled step; None: they are estimated. ``dequantised_bytes``: numbers that
-    a step makes of codes at a time, beside what is estimated.
+    a step makes of codes at a time, on top of the estimate.
     """
 
     options: EngineOptions
@@ -96,8 +96,9 @@ class MemoryRequest:
             options.seed,
             options.max_logit_bias,
             None if options.single_shape else narrow_width(scheduler, is_cpu=self.memory.is_cpu),
-            # On a CPU the host's work takes cores from a step that it runs beside, so running ahead gains next to
-            # nothing. Threads that read tokens and pass them on would wait for a core, and new requests for two steps.
+            # On a CPU the host's work takes cores from the step that runs at the same time, so running ahead gains
+            # almost nothing. Threads that read tokens and pass them on would wait for a core, and new requests for two
+            # steps.
             not self.memory.is_cpu,
             offload,
             streaming,

@@ -57,7 +57,7 @@ class PlanRequest:
         )
 
     def temporaries(self, scheduler: SchedulerConfig) -> int:
-        """Return the estimated bytes of a step beside weights, rows and cache."""
+        """Return the estimated bytes of a step, without weights, rows and cache."""
         return estimate_temporaries(self.model, scheduler) + self.dequantised
 
     @property
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def left(self) -> int:
-        """Bytes of the device's memory that nothing takes; negative: those that are missing."""
+        """Bytes of the device's memory that nothing takes; negative: the missing bytes."""
         return self.allocation.left(self.memory)
 
     @property

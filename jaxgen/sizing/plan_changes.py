@@ -12,7 +12,7 @@ from jaxgen.sizing.plan import Plan, PlanRequest
 USEFUL_CONTEXT = 2048
 """Least context, in tokens, of what is said to fit, where no length was asked for."""
 _MOST_UTILIZATION = 95
-"""Percent of an accelerator's memory: the rest is for its driver and for what runs beside."""
+"""Percent of an accelerator's memory: the rest is for its driver and for other programs."""
 _LEAST_BUDGET = 16
 _MOST_GIB = 2**14
 

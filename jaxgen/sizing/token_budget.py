@@ -110,9 +110,9 @@ def knee(seconds: Mapping[int, float], least: int = 1) -> int:
     """Return the budget at the knee of measured step times: token budget -> seconds of a full step.
 
     Only budgets from ``least`` on count, or the largest if none is. The knee is the budget with the most power,
-    throughput / time = T / t(T)**2; of equal ones the smaller. (Kleinrock, ICC 1979; Jain, The Art of Computer Systems
-    Performance Analysis, 1991, defines the knee so.) It is the roofline's T* = a / b both for t = max(a, bT) and for
-    t = a + bT.
+    throughput / time = T / t(T)**2; of equal ones the smaller. (Kleinrock, ICC 1979. Jain, The Art of Computer Systems
+    Performance Analysis, 1991, has the same definition.) It is the roofline's T* = a / b both for t = max(a, bT) and
+    for t = a + bT.
     """
     by_budget = power(seconds)
     allowed = [budget for budget in seconds if budget >= least] or [max(seconds)]
@@ -122,7 +122,7 @@ def knee(seconds: Mapping[int, float], least: int = 1) -> int:
 def past_knee(seconds: Mapping[int, float], least: int = 1) -> bool:
     """Whether larger budgets need not be tried: the last two have less power than the best, the last less than half.
 
-    It takes two so that one slow measurement does not end the search. The search goes on to ``least`` in any case.
+    It takes two so that one slow measurement does not end the search. The search continues to ``least`` in any case.
     """
     if max(seconds) < least:
         return False

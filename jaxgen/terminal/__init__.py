@@ -1,1 +1,1 @@
-"""What the commands share in talking to a user: flags with errors of one line, and the progress of long work."""
+"""Common parts of the commands' user interface: flags with errors of one line, and the progress of long work."""

@@ -77,8 +77,8 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     ``--max-model-len``.
 
     ``bare``: the flag that an argument without a flag sets as well: with "model", ``NAME`` is ``--model NAME``. It
-    wins over the environment and the file, as the flag does. It is no argument of argparse's own, whose optional ones
-    are not found behind flags by Python 3.12.1.
+    wins over the environment and the file, as the flag does. It is not an optional argument of argparse, because
+    Python 3.12.1 does not find these behind flags.
     """
 
     def __init__(self, *, allow_abbrev: bool = False, bare: str | None = None, **options: Any) -> None:
@@ -87,7 +87,7 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
             config_file_parser_class=_Yaml,
             formatter_class=_Help,
             allow_abbrev=allow_abbrev,
-            # Each flag's variable beside its help doubles it; the description says how they are named.
+            # Each flag's variable next to its help would double it; the description says how they are named.
             add_env_var_help=False,
             add_config_file_help=False,
             **{"usage": usage, **options},

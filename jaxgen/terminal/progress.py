@@ -23,7 +23,7 @@ def show_progress(what: str, total: int | None, unit: str, *, bar: bool) -> Iter
     ``total`` None: how far it is cannot be known.
 
     ``bar``: whether a bar may be shown, where standard error is a terminal. Both show every few seconds that the work
-    goes on, even if no unit of it ends.
+    continues, even if no unit of it ends.
     """
     with _bar(what, total, unit) if bar and sys.stderr.isatty() else _lines(what, total) as advance:
         yield advance

@@ -10,7 +10,7 @@ from jaxgen.text.conversation import Message
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages with content as one text, and what else they have.
 
-    Raises RequestRefusedError for what is no message, and for content that is no text.
+    Raises RequestRefusedError for an invalid message, and for content other than text.
     """
     return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
 

@@ -95,8 +95,8 @@ class ChatTemplate:
     ) -> str:
         """Return the text of the messages, with special tokens.
 
-        ``add_generation_prompt`` None: unless the last message goes on. ``arguments``: chat_template_kwargs. Raises
-        RequestRefusedError that names the field, also where the template fails.
+        ``add_generation_prompt`` None: true unless the last message continues. ``arguments``: chat_template_kwargs.
+        Raises RequestRefusedError that names the field, also where the template fails.
         """
         if continue_final_message and add_generation_prompt:
             raise RequestRefusedError(
@@ -107,7 +107,7 @@ class ChatTemplate:
         options = dict(arguments or {})
         if reserved := options.keys() & _NO_ARGUMENTS:
             raise RequestRefusedError(
-                f"chat_template_kwargs: {min(reserved)!r} is not the template's to be told there",
+                f"chat_template_kwargs must not have {min(reserved)!r}: the server sets it",
                 "chat_template_kwargs",
             )
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt

@@ -1,4 +1,4 @@
-"""What a request's next token may be: by its grammar, its allowed_token_ids and its bad_words together. Host only."""
+"""Constrain a request's next token by its grammar, its allowed_token_ids and its bad_words together. Host only."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ type Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, and what a template is asked for beside them.
+    """Messages, and the other input of a template.
 
     ``tools``: shown to the model. ``begins``: the text ends where the assistant's next message begins. ``goes_on``: it
     ends within the last message. ``tail``: a text that follows what the template writes.
@@ -30,7 +30,7 @@ class Conversation:
 def with_tail(text: str, tail: str) -> str:
     """Return a text and its tail, joined so that a mark with which one ends and the other begins is there once.
 
-    Templates write ``<think>`` where a message begins, and a message that goes on may begin with it as well.
+    Templates write ``<think>`` where a message begins, and a message that is continued may begin with it as well.
     """
     for head in (text, text.rstrip()):
         for length in range(min(len(head), len(tail)), 0, -1):

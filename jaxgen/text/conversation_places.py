@@ -68,7 +68,7 @@ def system_before_last(role: str) -> Place:
 
 
 def system_going_on(given: Conversation) -> int | None:
-    """Find a system or developer message that goes on, after others."""
+    """Find a continued system or developer message after others."""
     last = len(given.messages) - 1
     return last if given.goes_on and last > 0 and given.messages[last]["role"] in ("system", "developer") else None
 
@@ -98,7 +98,7 @@ def _has_cut_arguments(messages: Sequence[Message], i: int) -> bool:
 
 
 with_cut_arguments = _where(_has_cut_arguments)
-"""The place of messages with calls whose arguments are no object."""
+"""The place of messages with calls whose arguments are not an object."""
 
 
 def _has_long_id(messages: Sequence[Message], i: int) -> bool:
@@ -116,7 +116,7 @@ def tools(given: Conversation) -> int | None:
 
 
 def going_on(pattern: str) -> Place:
-    """Return the place of the last message where it goes on and has the pattern, a regular expression."""
+    """Return the place of the last message if it is continued and matches the pattern, a regular expression."""
     search = re.compile(pattern, re.DOTALL).search
 
     def place(given: Conversation) -> int | None:

@@ -103,7 +103,7 @@ def system_to_front(given: Conversation) -> Conversation:
 
 
 def arguments_as_objects(given: Conversation) -> Conversation:
-    """Make objects of the arguments of calls; a text that is no object's JSON, as one that was cut, stays a text."""
+    """Make objects of the arguments of calls; text that is not the JSON of an object, such as cut text, stays text."""
 
     def rewrite(arguments: Any) -> Any:
         found = parse_arguments(arguments)
@@ -123,7 +123,7 @@ def arguments_as_texts(given: Conversation) -> Conversation:
 
 
 def without_cut_arguments(given: Conversation) -> Conversation:
-    """Make empty objects of arguments that are no object's JSON."""
+    """Make empty objects of arguments that are not the JSON of an object."""
     return _with_arguments(given, lambda arguments: {} if parse_arguments(arguments) is None else arguments)
 
 
@@ -161,7 +161,7 @@ def without_text_beside_calls(given: Conversation) -> Conversation:
 
 
 def one_call_a_message(given: Conversation) -> Conversation:
-    """Make a message of each call, followed by its result. What stands beside the calls stays with the first."""
+    """Make a message of each call, followed by its result. Other content stays with the first."""
     found: list[Message] = []
     messages = list(given.messages)
     while messages:
@@ -206,7 +206,7 @@ def last_after_generation_prompt(given: Conversation) -> Conversation:
 def parse_arguments(arguments: Any) -> dict[str, Any] | None:
     """Return the object that the arguments of a call are, or whose JSON they are; an empty one for no text or null.
 
-    None: they are no object.
+    None if they are not an object.
     """
     if isinstance(arguments, dict):
         return arguments

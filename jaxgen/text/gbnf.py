@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def gbnf_to_lark(text: str) -> str:
-    """Return the grammar in Lark. Raises Exception, as the parser does, for a text that is no GBNF."""
+    """Return the grammar in Lark. Raises Exception, as the parser does, for text that is not valid GBNF."""
     from llguidance.gbnf_to_lark import GrammarParser, resolve
 
     rules = GrammarParser().parse(text)

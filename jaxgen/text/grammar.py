@@ -34,7 +34,7 @@ MAX_LENGTH = 2**17
 
 PARALLEL = 64
 """Fewest states that are advanced by several threads. One takes 10 to 30 microseconds; threads that must first find
-a core beside a step of a CPU take milliseconds."""
+a core during a step on a CPU take milliseconds."""
 
 COMPILE_SECONDS = 10
 """Longest time in which a helper compiles a grammar, once it has begun."""
@@ -91,8 +91,8 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
 class Grammars:
     """Compiles grammars for one tokenizer, and keeps the last ones.
 
-    A helper process compiles each first, within limits of time and memory: llguidance's own limits do not bound these
-    for all grammars, and what runs in a thread cannot be ended.
+    A helper process compiles each first, within limits of time and memory. llguidance's own limits do not bound time
+    and memory for all grammars, and a thread cannot be ended.
     """
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
@@ -134,9 +134,11 @@ class Grammars:
             lark = helper.call(self._checker, "check", grammar.text, seconds=COMPILE_SECONDS)
             compiled = self._own_compiler().compile(lark)
         except TimeoutError as error:
-            raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
+            raise RequestRefusedError(
+                f"{source}: it takes over {COMPILE_SECONDS} s to compile: simplify it", source
+            ) from error
         except MemoryError as error:
-            raise RequestRefusedError(f"{source}: it takes too much memory to compile", source) from error
+            raise RequestRefusedError(f"{source}: it takes too much memory to compile: simplify it", source) from error
         except ValueError as error:
             raise RequestRefusedError(f"{source}: {error}", source) from error
         with self._making:
@@ -202,7 +204,7 @@ class GrammarCompiler:
 def check_length(text: str) -> None:
     """Raise ValueError for a grammar that is too long."""
     if len(text) > MAX_LENGTH:
-        raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
+        raise ValueError(f"it has {len(text)} characters as a grammar, and the limit is {MAX_LENGTH}")
 
 
 def as_lark(text: str) -> str:
@@ -223,7 +225,9 @@ def _read_tokenizer(text: str | None, vocab_size: int, eos_token_ids: Sequence[i
     from llguidance import LLTokenizer
 
     if text is None or not eos_token_ids:
-        raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
+        raise ValueError(
+            "structured outputs need an end-of-sequence token and a fast tokenizer, and this model lacks one of them"
+        )
     try:
         return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
     except Exception as error:  # any error of llguidance with a tokenizer that it does not support

@@ -1,4 +1,4 @@
-"""Render conversations in helper processes: a template is a program of whoever made the model.
+"""Render conversations in helper processes: a template is a program by the author of the model.
 
 Jinja's sandbox bounds what it may access, and ``render_limit`` its loops. One operation (``10 ** 10 ** 8``) can still
 take any time and memory; then its process ends.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 class StopStrings:
     """Passes text on up to the first stop string, and holds back text that may become a part of one.
 
-    The first match is the one that is complete first, as if text came character by character, so it does not depend on
-    the pieces of the text; of two that are complete at the same character, it is the longer. With ``keep`` it is itself
-    passed on. One Knuth-Morris-Pratt
-    automaton per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
+    The first match is the stop string that is complete first, as if text came character by character. So it does not
+    depend on the pieces of the text. Of two that are complete at the same character, the longer one matches. With
+    ``keep`` the match is itself passed on. One Knuth-Morris-Pratt automaton per stop string (SIAM J. Comput. 6, 1977)
+    makes the work per character constant.
     """
 
     def __init__(self, stop: Sequence[str], *, keep: bool = False) -> None:
@@ -42,7 +42,7 @@ class StopStrings:
         return buffer[:certain]
 
     def flush(self) -> str:
-        """Return the text still held back, which did not become a stop string. The search begins anew."""
+        """Return the text still held back, which did not become a stop string. The search begins again."""
         held, self._held = self._held, ""
         self._matched = [0] * len(self._stop)
         return held

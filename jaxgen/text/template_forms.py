@@ -104,7 +104,7 @@ CALLS = (
             Way("with their arguments as texts", rewrites.arguments_as_texts),
             Way("as text between <tool_call> tags", rewrites.calls_as_text),
         ),
-        wrong=repr(_C),  # a Python dict, which is no JSON
+        wrong=repr(_C),  # a Python dict, which is not JSON
         field=".tool_calls",
     ),
     Form(

@@ -1,7 +1,7 @@
 """Find out which forms of conversations a chat template shows, and write conversations so that it shows them.
 
-Nobody compares a prompt with the messages that it was made of, and templates leave out what they do not know: a role,
-calls of tools, text beside them. So each form of ``template_forms`` is rendered once, with words that no template has.
+Nobody compares a prompt with its messages, and templates leave out forms that they do not know: a role, tool calls, or
+text next to tool calls. So each form of ``template_forms`` is rendered once, with words that no template has.
 Where these are missing, or the template fails, other ways to write the form are tried. Host only, no jax.
 """
 

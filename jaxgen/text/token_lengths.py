@@ -1,7 +1,7 @@
-"""How many characters of a text one token may stand for, so that a text far too long is known without reading it.
+"""Bound the characters of a text that one token may stand for, to refuse a text far too long without reading it.
 
-Normalizers may shorten a text, pre-tokenizers drop some of it, and unknown characters may become one token together: a
-tokenizer whose parts are not known to keep within a bound has none. Host only, no jax.
+Normalizers may shorten a text, pre-tokenizers may drop some of it, and unknown characters may become one token
+together. So a tokenizer has a bound only if all its parts are known to keep one. Host only, no jax.
 """
 
 import json
@@ -19,7 +19,7 @@ _NORMALIZERS = {"NFC": _COMPOSED, "NFKC": _COMPOSED, "NFD": 1, "NFKD": 1, "Lower
 """Most characters of which each of these makes one."""
 
 _PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength"}
-"""Those that keep every character; Split and Punctuation do where they are not told to remove some."""
+"""Pre-tokenizers that keep every character; Split and Punctuation do so unless they are told to remove some."""
 
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """Unicode's White_Space."""
@@ -28,7 +28,7 @@ _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map
 @dataclass(frozen=True, slots=True)
 class TokenLengths:
     """``longest``: most characters of a text for which one token stands. ``spaces``: white space counts as well; else
-    added tokens take the white space beside them, of any length."""
+    added tokens take the white space next to them, of any length."""
 
     longest: int
     spaces: bool
@@ -88,7 +88,7 @@ def _shortening(backend: tokenizers.Tokenizer) -> int | None:
     for part in _parts(backend.normalizer, "normalizers"):
         if part["type"] == "Replace":
             pattern, content = part["pattern"].get("String"), part["content"]
-            # A text of white space would be taken by added tokens that take what is beside them.
+            # A text of white space would be taken by added tokens that take white space next to them.
             if pattern is None or len(pattern) > len(content) or any(char.isspace() for char in content):
                 return None
         elif part["type"] in _NORMALIZERS:

@@ -112,7 +112,7 @@ class Tokenizer:
         try:
             tokens: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # which is no Exception, so that handlers would miss it
+            if type(error).__name__ != "PanicException":  # it is not an Exception, so handlers would miss it
                 raise
             raise RequestRefusedError("prompt: the model's tokenizer fails on this text", "prompt") from None
         if len(text) >= _LONG_TEXT:
@@ -122,7 +122,7 @@ class Tokenizer:
     def last_tokens(self, tokens: Sequence[int], most: int, *, special: bool = True) -> Sequence[int]:
         """Return the last ``most`` tokens of a text that ``encode`` has turned into ``tokens``, or all.
 
-        ``special``: those that the tokenizer adds in front (BOS if it has one) stay there, and count.
+        ``special``: tokens that the tokenizer adds in front (BOS if it has one) stay there, and count.
         """
         if len(tokens) <= most:
             return tokens
@@ -140,8 +140,8 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of ``tokens``, without special tokens.
 
-        It equals Hugging Face's decode, except that bytes that are not UTF-8 do not affect the characters next to them:
-        a run of byte-fallback tokens keeps its whole characters and has U+FFFD for the other bytes.
+        It equals Hugging Face's decode, except that bytes that are not UTF-8 do not affect the characters next to them.
+        A run of byte-fallback tokens keeps its whole characters and has U+FFFD for the other bytes.
         """
         detokenizer = Detokenizer(self)
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
@@ -206,7 +206,7 @@ class Tokenizer:
         return found
 
     def token_text(self, token: int) -> str:
-        """Return the token as shown beside its log-probability.
+        """Return the token as shown with its log-probability.
 
         This is its text within a sentence, its name if it is special, or ``bytes:\\xe2\\x82`` if its bytes are not
         whole characters.

@@ -42,8 +42,8 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
 def tokenizer_problem(directory: Path) -> str:
     """Return why the tokenizer of a model directory cannot be loaded, in one line; empty: no reason is known.
 
-    transformers is not asked, which takes a second to import: of a directory without a tokenizer.json, and of the
-    outline of a model on the hub, where it is empty, the names of the files are all that is looked at.
+    transformers is not asked, because it takes a second to import. Without a tokenizer.json, or with an empty one as
+    in the outline of a model on the hub, only the names of the files are checked.
     """
     fast = directory / FAST
     try:

@@ -146,7 +146,7 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
 class Inputs(NamedTuple):
     """Random inputs of a step, the blocks ``ids`` of each row, and K and V [L, S, K, D] of each row's whole context.
 
-    ``sinks``: minus infinity, which is no sink, where the model has none.
+    ``sinks``: minus infinity, which has no effect, where the model has none.
     """
 
     ids: list[np.ndarray]

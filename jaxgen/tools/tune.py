@@ -33,7 +33,7 @@ CPU_BUDGETS = (16, 32, 64, 128, 256)
 BUDGETS = (*CPU_BUDGETS, 512, 1024, 2048)
 _MAX_DECODES = 32
 _PROMPT_ROWS = 4
-"""Rows beside the decodes: for the prompt that ends in a step, the next one, and those whose end is not read yet."""
+"""Rows in addition to the decodes: for the prompt that ends in a step, the next one, and ones with an unread end."""
 _BLOCK_SECONDS = 0.5
 _BLOCK_STEPS = (4, 32)
 _ESTIMATE_STEPS = 2
@@ -63,7 +63,7 @@ class Tuning:
 
 
 class FullSteps:
-    """Keeps an engine's steps full: ``decodes`` sequences that decode and, beside them, one prompt after another.
+    """Keeps an engine's steps full: ``decodes`` sequences that decode, and one prompt after another.
 
     The sequences decode after prompts of ``context`` tokens, for ``steps`` steps; each call of ``seconds`` uses one
     step more than it times. Prompts are random, so that no two have a common prefix.
@@ -124,9 +124,9 @@ def measure(
     """Time full steps of the model at each budget, with these kernels, and choose one of them.
 
     Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) increase until the list, the model's context or
-    memory ends, or the knee is clearly past and ``least_budget`` is reached. Then all are timed ``rounds`` - 1 times
-    more, in turn, so that a change of the machine's speed affects all of them. ``report`` gets each budget's first
-    block at once. Raises ConfigError if no budget can be measured.
+    memory ends. They also end once the knee is clearly past and ``least_budget`` is reached. Then all are timed
+    ``rounds`` - 1 times more, in turn, so that a change of the machine's speed affects all of them. ``report`` gets
+    each budget's first block at once. Raises ConfigError if no budget can be measured.
     """
     least = least_budget(skips_padding=kernels.skips_padding)
     budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))

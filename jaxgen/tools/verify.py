@@ -34,8 +34,8 @@ def verify_determinism(
 ) -> tuple[dict[str, Any], list[Scenario]]:
     """Return the settings that were verified and the result of each scenario; see jaxgen.tools.determinism.
 
-    By default sequences are short, yet longer than a step, with blocks for two of the longest; for a model of a short
-    context steps and blocks are smaller than those it is served with. Raises ConfigError.
+    By default sequences are short, yet longer than a step, with blocks for two of the longest. For a model of a short
+    context, steps and blocks are smaller than in service. Raises ConfigError.
     """
     options = options or EngineOptions()
     parts = find_parts(

@@ -32,7 +32,7 @@ class UnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the library is made here, and the name under which it is known."""
+    """The commands that make the library on this machine, and its name."""
 
     command: tuple[str, ...]
     digest: str
@@ -42,7 +42,8 @@ class Recipe:
 
     @classmethod
     def find(cls, compiler: str | None = None) -> "Recipe":
-        """With ``compiler``, or the first of ``COMPILERS`` that is installed; raises UnavailableError."""
+        """Return the recipe of ``compiler``, or of the first installed one of ``COMPILERS``. Raises
+        UnavailableError."""
         found = next((path for name in ([compiler] if compiler else COMPILERS) if (path := shutil.which(name))), None)
         if found is None:
             raise UnavailableError(f"no C++ compiler is installed ({compiler or ', '.join(COMPILERS)})")
@@ -80,7 +81,7 @@ class Recipe:
 
 
 def processor() -> str:
-    """What tells this processor's instruction sets from another's."""
+    """Return a text that names this processor's instruction sets."""
     lines = _cpu_info()
     if lines is None:
         return f"{platform.machine()} {platform.processor()}"
@@ -99,7 +100,7 @@ def _cpu_info() -> list[str] | None:
 
 
 def run(command: list[str], *, seconds: float) -> str:
-    """Its output; raises UnavailableError with its errors, or the end of what it wrote, where it fails or is slow."""
+    """Return a command's output. Raises UnavailableError with its errors if it fails or is slow."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)

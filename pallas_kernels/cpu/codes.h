@@ -40,7 +40,7 @@ KERNELS_FETCH inline void FetchBytes(uintptr_t data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(reinterpret_cast<const char*>(data + i), 0, 2);
 }
 
-// Codes that are read once are asked for so many bytes ahead, the fastest of 2 to 32 KiB on Zen 5.
+// Codes that are read once are asked for this many bytes ahead, the fastest of 2 to 32 KiB on Zen 5.
 constexpr uintptr_t kFetchAhead = 8192;
 
 // Add to each sum the products of `quads` quads. `asks`: whether to ask for codes that are kFetchAhead bytes farther.

@@ -32,7 +32,7 @@ struct Int8 {
 };
 
 // float8_e4m3fn: a sign, four bits of exponent with a bias of 7, three of mantissa. A code is the top of a float32 with
-// another bias, but for numbers below 2^-6, which are multiples of 2^-9.
+// another bias, except numbers below 2^-6, which are multiples of 2^-9.
 struct Fp8 {
   static constexpr float kLargest = 448.0f;
   static constexpr uint32_t kBias = (127u - 7) << 3;

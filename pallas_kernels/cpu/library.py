@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
-from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
+from pallas_kernels.cpu.build import DTYPES as DTYPES  # next to the code that computes with them
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
@@ -68,11 +68,13 @@ class Library:
         soft_cap: float | None = None,
         sinks: Float[Array, "H"] | None = None,
     ) -> Float[Array, "T H D"]:
-        """As ``ragged_paged_attention_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and for a
-        window or a cap that is not positive (a traced window ends the program's run then).
+        """Compute ``ragged_paged_attention_ref`` in float32 or bfloat16.
+
+        Raises ValueError for other dtypes, and for a window or a cap that is not positive. A traced window that is not
+        positive ends the program's run.
 
         A query token's bits depend on its own q, its context, its head's sink, ``scale``, ``window`` and ``soft_cap``
-        alone, not on the rest of the batch, its chunk, any shape, the block size or ids, or the number of threads.
+        alone. They do not depend on the rest of the batch, its chunk, any shape, the blocks, or the threads.
         Cache slots past a context are not read. Tokens past ``query_starts[num_rows]`` cost nothing.
         Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """
@@ -96,7 +98,8 @@ class Library:
         v: Float[Array, "T K D"],
         slots: Int[Array, "T"],
     ) -> Num[Array, "N L 2 K B W"]:
-        """As ``write_kv_ref``, in place where the cache is donated or a loop's carry; raises ValueError for dtypes."""
+        """Compute ``write_kv_ref``, in place where the cache is donated or a loop's carry; raises ValueError for
+        dtypes."""
         if not has_codes(cache.dtype):
             k, v = k.astype(cache.dtype), v.astype(cache.dtype)
         _check_dtypes(k, v)
@@ -116,7 +119,7 @@ class Library:
         out_features: int,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """As ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and where
+        """Compute ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and where
         the residual's is not the result's.
 
         A row's bits depend on that row and the weight alone: each output is one chain of float32 additions over the
@@ -140,7 +143,7 @@ class Library:
         out_features: int,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "S O"]:
-        """As ``packed_expert_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+        """Compute ``packed_expert_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
 
         A row's bits are those of ``packed_product`` with its expert's weight. Each panel of an expert's weight is read
         once for up to 96 rows; experts without rows and rows from ``starts[-1]`` on cost nothing.
@@ -163,7 +166,7 @@ class Library:
         dtype: DTypeLike = jnp.float32,
         exact_inputs: bool = False,
     ) -> Float[Array, "T O"]:
-        """As ``quantized_product_ref``, of x in float32 or bfloat16 to one of them; raises ValueError for
+        """Compute ``quantized_product_ref``, of x in float32 or bfloat16 to one of them; raises ValueError for
         other dtypes, and where the residual's is not the result's. With ``exact_inputs`` it is the twin.
 
         A row's bits depend on that row and the weight alone, as ``packed_product``'s; a value that is not finite makes
@@ -198,7 +201,7 @@ class Library:
         dtype: DTypeLike = jnp.float32,
         exact_inputs: bool = False,
     ) -> Float[Array, "S O"]:
-        """As ``quantized_expert_product_ref``, with the types and the twin of ``quantized_product``.
+        """Compute ``quantized_expert_product_ref``, with the types and the twin of ``quantized_product``.
 
         A row's bits are those of ``quantized_product`` with its expert's weight. Experts without rows and rows from
         ``starts[-1]`` on cost nothing.
@@ -221,8 +224,8 @@ class Library:
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
     ) -> Float[Array, "T D"]:
-        """As ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
-        cost nothing."""
+        """Compute ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
+        ``num_tokens`` on cost nothing."""
         _check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
         call = jax.ffi.ffi_call(self._target("RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, num_tokens, eps=np.float32(eps))
@@ -236,7 +239,7 @@ class Library:
         *,
         eps: float,
     ) -> Float[Array, "T D"]:
-        """As ``layer_norm_ref``, in float32 or bfloat16, with a weight that has the dtype of x or float32; raises
+        """Compute ``layer_norm_ref``, in float32 or bfloat16, with a weight that has the dtype of x or float32; raises
         ValueError for other dtypes. Rows from ``num_tokens`` on cost nothing."""
         weight = jnp.ones(x.shape[1:], x.dtype) if weight is None else weight
         bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
@@ -248,16 +251,16 @@ class Library:
     def activate(
         self, x: Float[Array, "T F"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
     ) -> Float[Array, "T F"]:
-        """As ``activate_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
-        cost nothing."""
+        """Compute ``activate_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from
+        ``num_tokens`` on cost nothing."""
         check_activation(activation, ACTIVATIONS)
         return self._activate("Activate", x, num_tokens, x.shape[1], activation, dtype)
 
     def gated(
         self, gate_up: Float[Array, "T FF"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
     ) -> Float[Array, "T F"]:
-        """As ``gated_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
-        cost nothing."""
+        """Compute ``gated_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
+        on cost nothing."""
         check_activation(activation, GATED)
         return self._activate("Gated", gate_up, num_tokens, gate_up.shape[1] // 2, activation, dtype)
 
@@ -278,7 +281,7 @@ class Library:
         heads: int,
         head_dim: int,
     ) -> Float[Array, "T H D"]:
-        """As ``rotated_heads_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
+        """Compute ``rotated_heads_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
         ``num_tokens`` on cost nothing."""
         _check_dtypes(x)
         T = len(x)
@@ -287,7 +290,8 @@ class Library:
         return jax.ffi.ffi_call(self._target("RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-        """As ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it on."""
+        """Return zeros like ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it
+        on."""
         return jax.ffi.ffi_call(self._target("Zeros"), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))()
 
     def _target(self, handler: str) -> str:

@@ -34,10 +34,10 @@ def load(
     """Return the kernels for this machine, kept in ``directory``: the first call takes seconds, others milliseconds.
 
     A library gets its name in the directory only once a process of its own has computed every kernel with it and found
-    the results right. Its SHA-256 is at its end: a file that has another there is damaged, and made anew.
+    the results right. Its SHA-256 is at its end. A file with another one is damaged, and is made again.
     ``compiler``: a command; by default the first of ``build.COMPILERS``. ``threads``: that compile. ``watch`` shows how
-    far a library is that is being made. Raises UnavailableError where there are none, with the reason: no compiler, a
-    failed build, a crash or a wrong number in the proof, a directory that others can write.
+    far a library is that is being made. Raises UnavailableError with the reason if there are none: no compiler, a
+    failed build, a crash or a wrong number in the proof, or a directory that others can write.
     """
     recipe = Recipe.find(compiler)
     path = directory / f"kernels-{recipe.digest}.so"

@@ -102,7 +102,7 @@ inline void PackRows(const Bfloat16* const* rows, int count, int64_t elements, P
   }
 }
 
-// A product's right operand of rows that lie apart, in whole vectors: what PackRows would store, made anew each time.
+// A product's right operand of rows that lie apart, in whole vectors: what PackRows would store, made again each time.
 template <typename Element>
 struct Unpacked {
   const Element* const* rows;

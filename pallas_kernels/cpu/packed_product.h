@@ -29,7 +29,7 @@ struct PackedProduct {
   int64_t depth;
   PanelResult<Out> result;
 
-  // Rows from `first` on with the weight of another expert, of those that follow each other.
+  // Rows from `first` on with the weight of another expert, in a stack of experts.
   PackedProduct OfExpert(int64_t expert, int64_t first, int64_t rows) const {
     return {x + first * depth, Panel(expert * result.panels()), depth, result.Part(first, rows)};
   }

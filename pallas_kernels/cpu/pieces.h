@@ -37,7 +37,7 @@ struct AttentionItem {
   int64_t end_position() const { return first_position + tokens; }
 };
 
-// Consecutive tokens of an item's context: their rows, where they lie in the cache. Those of codes are no elements yet.
+// Consecutive tokens of an item's context: their rows, where they lie in the cache. Rows of codes are not elements yet.
 template <typename Element>
 struct Piece {
   const AttentionItem* item = nullptr;  // null: there is none

@@ -104,7 +104,7 @@ def _prove_experts(library: Library, dtype: str) -> None:
 
 
 def _prove_quantized(library: Library, dtype: str, bits: int, group: int, kind: str) -> None:
-    """Experts' rows, and the rows of one of them as a product of its own. ``kind``: what is beside the scales.
+    """Check experts' rows, and the rows of one expert as a plain product. ``kind``: what is stored with the scales.
 
     The last expert has two tiles of rows for each thread, however many there are: codes are widened for them.
     """

@@ -74,7 +74,7 @@ const char* CheckBlocks(const Operands& weight, const ffi::AnyBuffer& values, co
   const bool whole = values.element_type() == ffi::DataType::S8, has_blocks = of_blocks.element_count() != 0;
   const bool are_floats = ItemSize(values.element_type()) != 0 || values.element_type() == ffi::DataType::F16;
   if (!whole && !are_floats) return "the scales are neither float32, float16 nor bfloat16, nor integers of 8 bits";
-  if (whole != has_blocks) return "scales of blocks are beside other scales than integers of 8 bits";
+  if (whole != has_blocks) return "scales of blocks need scales that are integers of 8 bits";
   if (!has_blocks) return nullptr;
   const size_t axis = weight.axis;
   const auto blocks = of_blocks.dimensions(), codes = weight.codes.dimensions();

@@ -45,7 +45,7 @@ struct InputTile {
   const float* totals;
 };
 
-// Exact sums begin at kMagic's bits, so that as bits of a float they are kMagic + the sum: 1.5 * 2^23, beside which any
+// Exact sums begin at kMagic's bits, so that as bits of a float they are kMagic + the sum: 1.5 * 2^23, next to which any
 // integer of less than 2^22 fits. Sums are less: 128 inputs of at most 127 times codes that are at most 255 from zero.
 constexpr float kMagic = 12582912.0f;
 
@@ -106,7 +106,7 @@ struct GroupRange {
   int64_t all_quads() const { return std::min(end * quads, row_quads) - begin * quads; }
 };
 
-// What a tile asks the memory for. Where codes are read once, these are the ones at a fixed distance: codes of few bits
+// What a tile asks the memory for. Where codes are read once, these are the ones at a fixed distance: short codes
 // leave the processor too little time to see that a page follows. Else it is at each group a part of what all tiles read
 // next.
 struct GroupFetch {
@@ -150,7 +150,7 @@ struct QuantizedProduct {
   QuantizedWeight weight;
   PanelResult<Out> result;
 
-  // Rows from `first` on with the weight of another expert, of those that follow each other.
+  // Rows from `first` on with the weight of another expert, in a stack of experts.
   QuantizedProduct OfExpert(int64_t expert, int64_t first, int64_t rows) const {
     return {x, x.FirstTile(expert, first), weight.From(expert * result.panels()), result.Part(first, rows)};
   }

@@ -14,7 +14,7 @@ namespace kernels {
 
 constexpr int kInputGroup = 128;  // the most inputs that share a scale
 
-// Rows in tiles of kTileRows, of which all have their word, scale or offset beside each other. No tile has rows of two
+// Rows in tiles of kTileRows, of which all have their word, scale or offset next to each other. No tile has rows of two
 // experts.
 struct RoundedInputs {
   int64_t quads, group_quads;  // of a row, and of each of its groups but the last, which may be shorter
@@ -69,7 +69,7 @@ inline int32_t RoundGroup(const Element* row, int64_t count, float inverse, int8
   return total;
 }
 
-// Round one row of `inputs` values to row `r` of a tile; those that fill up its last quad are zeros. A group with a value
+// Round one row of `inputs` values to row `r` of a tile; the padding of its last quad is zeros. A group with a value
 // that is not finite becomes zeros times NaN.
 template <typename Element>
 inline void RoundRow(const Element* row, int64_t inputs, int32_t zero, const RoundedInputs& to, int64_t tile, int64_t r) {

@@ -25,7 +25,7 @@ constexpr int kFewestWideRows = 4 * kTileRows + 1;  // fewer are not worth the w
 
 constexpr int kWideDepth = 64;  // units: a panel of 64 outputs takes 32 KiB when it is widened
 
-// Floats that WideProduct needs beside the sums.
+// Floats that WideProduct needs in addition to the sums.
 constexpr size_t WideRoom(int rows, int columns) {
   return rows < kFewestWideRows ? 0 : size_t(2 * kWideDepth) * (kTileRows + columns);
 }

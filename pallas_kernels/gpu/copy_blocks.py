@@ -34,10 +34,10 @@ def gather_blocks(
 ) -> Float[Array, "m L 2 K B D"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined. See gather_blocks_ref.
 
-    Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: by bulk copies of up to PIECE_BYTES
-    through shared memory, which need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256; if not, through
-    registers, on any GPU, where 2 * L * K * B * D must be a multiple of 128. Bytes moved: ``count`` blocks, read and
-    written.
+    Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: use bulk copies of up to
+    PIECE_BYTES through shared memory. They need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256.
+    Otherwise blocks go through registers, on any GPU; then 2 * L * K * B * D must be a multiple of 128. Bytes moved:
+    ``count`` blocks, read and written.
     """
     rows = _rows(cache)
     plan = _Plan(rows.shape[1], rows.shape[2], rows.dtype, num_ctas, bulk, interpret)
@@ -83,7 +83,7 @@ def _rows(blocks: Float[Array, "n L 2 K B D"]) -> Float[Array, "n R D"]:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How blocks of ``rows`` rows of ``width`` elements are cut into pieces, and the grid that copies them."""
+    """The pieces of blocks of ``rows`` rows of ``width`` elements, and the grid that copies them."""
 
     rows: int
     width: int

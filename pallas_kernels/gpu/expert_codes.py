@@ -32,7 +32,7 @@ class Codes:
 
     @property
     def transforms(self) -> tuple[Any, ...]:
-        """Of tiles in shared memory: rows are swizzled whole."""
+        """Transforms of tiles in shared memory: rows are swizzled whole."""
         width = self.columns * CODE_BITS[jnp.dtype(self.dtype).name] // 8
         # mypy takes a method of jax without a body for an abstract one.
         return plgpu.TilingTransform((8, self.columns)), plgpu.SwizzleTransform(width)  # type: ignore[abstract]

@@ -1,7 +1,7 @@
 """Products of rows with the weights of their experts on Hopper: a persistent grid over the tiles that have rows.
 
-Weights of few bits stay codes until they are in shared memory. The warpgroup that multiplies makes numbers of them in
-its registers (pallas_kernels.gpu.expert_codes) and puts these beside, from where a wgmma reads them as others.
+Quantized weights stay codes until they are in shared memory. The warpgroup that multiplies makes numbers of them in its
+registers (pallas_kernels.gpu.expert_codes). It writes the numbers next to the codes, and wgmma reads them from there.
 """
 
 from dataclasses import dataclass
@@ -195,7 +195,7 @@ def _store(
     out: Ref,
     y_ref: Ref,
 ) -> None:
-    """Store the rows of an item that are its expert's, one by one, since their number is no constant."""
+    """Store the rows of an item that are its expert's, one by one, since their number varies."""
     tile, skipped = shape.tile(item), part * ROWS
     columns = pl.ds(shape.column(item, half), shape.columns)
     first = tiles[tile + 1] + skipped

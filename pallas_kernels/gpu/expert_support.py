@@ -1,15 +1,15 @@
 """Which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
 
 TILE_K = 64
-"""Of the inputs, in a stage: a row of 128 bytes."""
+"""Inputs in a stage: a row of 128 bytes."""
 COMPUTE = 2
 """Compute warpgroups, each with half of a tile's columns; one more loads."""
 MAX_COLUMNS = 128
-"""Of half a tile: float32 results of two warpgroups then fit beside the stages."""
+"""Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
 CODE_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
-"""By the dtype of codes; uint4: e2m1."""
+"""Bits of codes by their dtype; uint4: e2m1."""
 _CODES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
-"""Of codes, by their bits and whether they are floating-point numbers."""
+"""Dtypes of codes, by their bits and whether they are floating-point numbers."""
 _DTYPES = ("bfloat16", "float16")
 _NUMBERS = "bfloat16"
 _SMALLEST_GROUP = 16
@@ -43,8 +43,8 @@ def supports_codes(
 def columns_of(outputs: int, *, coded: bool) -> int:
     """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does.
 
-    Of codes they are whole tiles of a wgmma's operand, since only these have a layout in registers that a scale of each
-    column can be multiplied with.
+    For codes these are whole tiles of a wgmma's operand: only these have a layout in registers that allows a scale for
+    each column.
     """
     if coded:
         return next((n for n in (MAX_COLUMNS, MAX_COLUMNS // 2) if outputs % n == 0), 0)

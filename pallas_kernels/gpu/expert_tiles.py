@@ -16,13 +16,13 @@ from pallas_kernels.gpu.expert_codes import WIDE, Codes
 from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K, columns_of, supports
 
 ROWS = 64
-"""Of a wgmma, in each of which a row has the same bits. A tile has as many, or twice as many with MANY_ROWS."""
+"""Rows of a wgmma; a row has the same bits in each. A tile has as many, or twice as many with MANY_ROWS."""
 MANY_ROWS = 64
-"""Of an expert, on average of all: from so many on, tiles of 128 rows need fewer bytes of the L2 cache per product."""
+"""Average rows of an expert from which tiles of 128 rows need fewer bytes of the L2 cache per product."""
 GRANULE = 8
 """Rows of the swizzled layout. A tile begins at a multiple of it; rows of the expert before it are not stored."""
 STAGES = 4, 3
-"""With tiles of 64 and of 128 rows."""
+"""Stages with tiles of 64 and of 128 rows."""
 # mypy takes a method of jax without a body for an abstract one.
 _SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 FIELDS = 4
@@ -46,7 +46,7 @@ def cut(starts: Int[Array, "E1"], rows: int, of_tile: int) -> tuple[Int[Array, "
 
 @dataclass(frozen=True)
 class Shape:
-    """What is static of a call."""
+    """The static part of a call."""
 
     dtype: Any
     inputs: int
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Of a tile."""
+        """Rows of a tile."""
         return self.row_parts * ROWS
 
     @property
@@ -85,7 +85,7 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Tiles beside one another, of the same rows. The second half of the last may lie past the outputs."""
+        """Tiles of the same rows. The second half of the last may lie past the outputs."""
         return -(-self.outputs // (COMPUTE * self.columns))
 
     @property
@@ -102,7 +102,7 @@ class Shape:
         return (lax.rem(item, jnp.int32(self.groups)) * COMPUTE + half) * self.columns >= self.outputs
 
     def tile(self, item: Int[Array, ""]) -> Int[Array, ""]:
-        """Where the numbers of an item's tile begin."""
+        """Return where the numbers of an item's tile begin."""
         return lax.div(item, jnp.int32(self.groups)) * FIELDS
 
     def scratch(self, dtype: DTypeLike) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Products with experts' weights of few bits on Hopper, whose codes are those of ``plain_codes``.
+"""Products with experts' quantized weights on Hopper, with the codes of ``plain_codes``.
 
-Their scales are [L, E, G, O], so that those of the outputs of a tile lie together.
+Their scales are [L, E, G, O], so that the scales of a tile's outputs lie together.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def coded_expert_product(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> Float[Array, "S O"]:
-    """As ``plain_codes.plain_expert_product``, with one order of sums for all numbers of rows.
+    """Compute ``plain_codes.plain_expert_product``, with one order of sums for all numbers of rows.
 
     Scales of whole outputs multiply the product; those of groups the codes, rounded to the dtype of x.
     NotImplementedError where ``expert_support.supports_codes`` says why.

@@ -45,12 +45,12 @@ def partial_recompute(
 ) -> Float[Array, "N L 2 K B D"]:
     """Return the cache with K and V of the tokens of ``x`` in ``layer``, written in place; see partial_recompute_ref.
 
-    ``norm`` is XLA's, outside the kernel: it must be rounded to x's dtype before the product to be what the model
-    computes, so inside it would be done again for every tile. x, weight and cache are of one dtype of 16 bits; E is a
-    multiple of 64, O - 2 * K * D and D multiples of 8. ``run`` divides B, T and 64: that many tokens are written by one
-    bulk copy, so a caller who rebuilds whole blocks should say so. Undefined where slots are negative or not distinct,
-    or the promise of ``run`` does not hold. NotImplementedError for other shapes, for a ``k_norm``, and for angles of a
-    part of a head; ValueError for another ``run``.
+    ``norm`` is XLA's, outside the kernel. To equal the model's, it must be rounded to x's dtype before the product. So
+    inside the kernel it would be computed again for every tile. x, weight and cache are of one dtype of 16 bits; E is a
+    multiple of 64, O - 2 * K * D and D multiples of 8. ``run`` divides B, T and 64. One bulk copy writes
+    that many tokens, so a caller who rebuilds whole blocks should set it. The result is undefined if slots are negative
+    or not distinct, or if the promise of ``run`` does not hold. Raises NotImplementedError for other shapes, for a
+    ``k_norm``, and for angles of a part of a head. Raises ValueError for another ``run``.
 
     A tile is 128 tokens and some heads of K or of V, at most 256 columns. Reads x once per such group of heads
     and the weights once per 128 tokens, mostly from the L2 cache; 4 * T * E * K * D FLOPs.
@@ -109,7 +109,7 @@ def partial_recompute(
 
 @dataclass(frozen=True)
 class _Shape:
-    """What is static of a call."""
+    """The static part of a call."""
 
     dtype: Any
     num_slots: int
@@ -142,7 +142,7 @@ class _Shape:
 
     @property
     def groups(self) -> int:
-        """Tiles beside one another: those of K, then those of V."""
+        """Tiles of the same tokens: first of K, then of V."""
         return 2 * self.kv_heads // self.heads
 
     @property

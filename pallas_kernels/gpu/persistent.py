@@ -18,16 +18,16 @@ H200_MULTIPROCESSORS = 132
 CTA = "cta"
 """The grid's axis."""
 REGISTERS = (40, 232)
-"""Of a thread of the warpgroup that loads, and of those that compute.
+"""Registers of a thread: in the warpgroup that loads, and in the warpgroups that compute.
 
-A CTA of three warpgroups is launched with 168 registers a thread, all that a multiprocessor has, rounded down to a
-multiple of 8, and its warps share out these 384 * 168: 40 + 2 * 232 fits exactly, so does 24 + 2 * 240. With more,
-``setmaxnreg.inc`` waits forever. tests/aot holds it for every kernel.
+A CTA of three warpgroups is launched with 168 registers a thread: all that a multiprocessor has, rounded down to a
+multiple of 8. Its warps share these 384 * 168 registers. 40 + 2 * 232 fits exactly, and so does 24 + 2 * 240. With
+more, ``setmaxnreg.inc`` waits forever. tests/aot checks this for every kernel.
 """
 
 
 class Items:
-    """Those of ``count`` items that fall to this CTA: number i of them is item cta + i * num_ctas."""
+    """The items of this CTA among ``count`` items: number i of them is item cta + i * num_ctas."""
 
     def __init__(self, count: Int[Array, ""], num_ctas: int):
         self._cta = lax.axis_index(CTA)
@@ -44,7 +44,7 @@ def repeat(start: Int[Array, ""] | int, end: Int[Array, ""] | int, body: Callabl
 
 
 def copy(source: Ref, destination: Ref) -> None:
-    """From global memory to global memory through registers, on any GPU; a multiple of 128 elements."""
+    """Copy within global memory through registers, on any GPU; a multiple of 128 elements."""
     destination[...] = plgpu.load(source, optimized=False)
 
 

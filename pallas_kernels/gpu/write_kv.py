@@ -30,12 +30,12 @@ def write_kv(
 ) -> Float[Array, "N L 2 K B D"]:
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset; see write_kv_ref.
 
-    A slot of N * B or more writes nothing. Undefined where slots are negative or not distinct. K and V are cast to the
-    cache's dtype by XLA.
+    A slot of N * B or more writes nothing. The result is undefined if slots are negative or not distinct. K and V are
+    cast to the cache's dtype by XLA.
 
-    ``bulk``: four bulk copies a token, which need Hopper: its K and its V [K, D] into shared memory, and from there one
-    row in each head of its block. D * itemsize must be a multiple of 16 bytes, K and D at most 256. If not ``bulk``,
-    through registers, on any GPU: K * D must be a multiple of 128.
+    ``bulk``: use four bulk copies a token, which need Hopper. They copy its K and its V [K, D] into shared memory, and
+    from there one row in each head of its block. D * itemsize must be a multiple of 16 bytes, K and D at most 256. If
+    not ``bulk``, K and V go through registers, on any GPU; then K * D must be a multiple of 128.
 
     Bytes moved: 2 * T * K * D * itemsize read and as many written; no FLOPs.
     """
@@ -87,7 +87,7 @@ def _write_through_registers(tokens: Items, sources: tuple[Ref, Ref], write: Wri
 
 
 def _write_in_bulk(tokens: Items, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:
-    """In rounds, because what padding does not store cannot be waited for one by one."""
+    """Write in rounds, because copies that padding leaves out cannot be waited for one by one."""
 
     def load(i: Int[Array, ""], stage: int) -> None:
         for which, source in enumerate(sources):

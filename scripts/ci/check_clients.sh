@@ -1,7 +1,7 @@
 #!/bin/sh
 # check_clients.sh PYTHON [more]
 # Run clients of the server as their users do, in environments of their own, against a server that PYTHON runs.
-# "more": those that are too heavy for each run, and those for node (20 or newer, with npm).
+# "more": clients that are too heavy for each run, and clients for node (20 or newer, with npm).
 # None of them may ask anything of a hub; some keep connections until their process ends; one brings plugins for pytest.
 cd "$(dirname "$0")/../.." || exit 1
 . scripts/ci/environment.sh

@@ -1,6 +1,6 @@
 # Sourced by the other scripts, after they have changed to the repository root:
 # make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
-# make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
+# make_aot_environment VERSION makes .venv-aot-VERSION, or again where the pins have changed, to compile for GPUs that are
 # not there with that version of jax.
 # make_client_environment NAME REQUIREMENTS [PYTHON] makes .venv-clients/NAME likewise, for clients of the server; with
 # PYTHON it has that one's packages as well, after its own.

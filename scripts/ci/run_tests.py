@@ -1,6 +1,6 @@
 """Run the checks and tests in parts, print each part's seconds, fail if any part fails.
 
-Parts that wait or have one thread run beside the others, one after another; each one's words come when it is done.
+Parts that wait or have one thread run next to the others, one after another. A part's output comes when it is done.
 ``--full`` adds the long parts; ``--only a,b`` runs some parts; paths run only the tests there, with ``--full`` also the
 long ones. With CI=true a skipped test is a failure: a machine that ``scripts/test`` has set up can run every test.
 """
@@ -49,7 +49,7 @@ class Part:
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that are set for it."""
     beside: bool = False
-    """Whether it runs beside the others: it mostly waits, or has one thread."""
+    """Whether it runs next to the others: it mostly waits, or has one thread."""
 
 
 BIN, HERE = Path(sys.executable).parent, Path(__file__).parent

@@ -37,7 +37,7 @@ class Batch:
 
 
 class BatchMaker:
-    """Makes the batch of a step from the seed and the step's number alone, so that a resumed run goes on alike."""
+    """Makes the batch of a step from the seed and the step's number alone, so that a resumed run continues alike."""
 
     def __init__(self, tokenizer: Tokenizer, corpus: Corpus, seed: int):
         self.tokenizer, self.seed = tokenizer, seed

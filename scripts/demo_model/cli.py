@@ -1,6 +1,6 @@
 """Train, export and evaluate the embedded demonstration model.
 
-Training goes on from the checkpoint in --workdir until --minutes of training are spent in all; --out then gets the
+Training continues from the checkpoint in --workdir until --minutes of training are spent in all; --out then gets the
 exported model, and --evaluate measures it. Without --workdir the model that lies in --out is evaluated as it is.
 """
 

@@ -1,4 +1,4 @@
-"""What the exported model can do: perplexity beside a bigram model's, recall by distance, completions."""
+"""Evaluate the exported model: perplexity next to a bigram model's, recall by distance, completions."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from scripts.demo_model.model import DemoConfig, Params, forward
 DISTANCES = (16, 32, 64, 128, 256, 512, 1024)
 QUERIES = {"print": "print({n})  # {v}", "assert": "assert {n} == {v}"}
 TOKENS_PER_BINDING = 64
-"""Between a binding and its query stands about one other binding in so many tokens."""
+"""Tokens between a binding and its query for each other binding there, on average."""
 PROMPTS = (
     "def read_config(path):\n",
     "class Queue:\n    def __init__(self, maxsize=0):\n",

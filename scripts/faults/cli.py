@@ -90,7 +90,7 @@ def _results(faults: Sequence[Fault], tree: Path, jobs: int, seconds: float) -> 
 
 
 def attempt(fault: Fault, tree: Path, seconds: float) -> Result:
-    """What its tests say of the fault in a copy of ``tree``, within so many seconds. Raises FaultError."""
+    """Return what its tests say of the fault in a copy of ``tree``, within the given seconds. Raises FaultError."""
     started = monotonic()
     with TemporaryDirectory(dir=tree.parent) as place:
         copy = Path(place) / "tree"

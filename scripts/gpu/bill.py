@@ -1,10 +1,10 @@
 """Add up a compiled program: launches, bytes, FLOPs and the expected time of each kernel, read from its HLO.
 
-A kernel is expected to take ``max(bytes / copy rate, FLOPs / matrix rate) + LAUNCH``. Bytes are those of the operands
-that it reads, of which a slice or a gather reads a part, and of its results, once each, as if no cache kept any; of a
-buffer that is updated in place, only the update. FLOPs are those of products, 2 per multiply-add; what else a kernel
-computes is not counted. What a Pallas kernel does with its operands is not in the program: ``scripts.gpu.pallas_bill``
-says it for the load of the step.
+A kernel is expected to take ``max(bytes / copy rate, FLOPs / matrix rate) + LAUNCH``. Bytes count the operands
+that it reads and its results, once each, as if no cache kept any. A slice or a gather reads a part of its operand. A
+buffer that is updated in place counts only the update. FLOPs count matrix products alone, 2 per multiply-add. The
+program does not say what a Pallas kernel does with its operands: ``scripts.gpu.pallas_bill`` says it for the load of
+the step.
 """
 
 import json
@@ -109,7 +109,7 @@ class _Reader:
     load: Load
 
     def of(self, computation: Computation) -> Iterator[Kernel]:
-        """Yield the kernels of a computation that is no fusion."""
+        """Yield the kernels of a computation other than a fusion."""
         for one in computation.instructions:
             if one.opcode in _FREE or one.opcode.endswith(_ENDS):
                 continue

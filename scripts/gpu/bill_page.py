@@ -28,7 +28,7 @@ COSTLIEST = 12
 
 @dataclass(frozen=True)
 class Compared:
-    """A measured step that a bill is for, with its number of layers, and what is to be known of it."""
+    """A measured step that a bill is for, with its number of layers, and a note on it."""
 
     row: str
     name: str
@@ -37,15 +37,15 @@ class Compared:
     note: str = ""
 
 
-BRANCHES = "of one program with branches, at whose end the host waited"
-EARLIER = "of earlier programs for such weights"
-INT8 = "slower than bf16, though it reads fewer bytes: see below"
+BRANCHES = "one program with branches, and the host waited for its end"
+EARLIER = "earlier programs for such weights"
+INT8 = "slower than bf16, although it reads fewer bytes, as the next section explains"
 COMPARED = (
     Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
     Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32, BRANCHES),
     Compared("step_llama3_8b_1024", "llama3_8b_bf16", 1024, 32, BRANCHES),
     Compared(
-        "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, of gpu-dispatch-2026-11-26.json"
+        "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, from gpu-dispatch-2026-11-26.json"
     ),
     Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
     Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8, INT8),
@@ -55,45 +55,48 @@ COMPARED = (
 )
 INTRO = """# The bill of a step on a GPU
 
-What the kernels of a step move, compute and should take, added up from compiled programs, and what an H200 took.
-`python -m scripts.gpu.bills` compiles the programs for a GPU that is not there; `python -m scripts.gpu.results` makes
-this page of docs/results/gpu-bill.json and of the results of [gpu_check.md](gpu_check.md).
+The bill of a step is what its kernels move, compute and should take. It is added up from compiled programs. This page
+compares it with what an H200 took.
 
-- The program is the text that XLA leaves after its passes. Each instruction that is no mere view is one kernel.
-- Bytes are those of the operands that a kernel reads and of its results, once each. Of a slice or a gather they are
-  those of the part, of a buffer that is updated in place those of the update. No cache keeps anything.
-- FLOPs are those of products, 2 per multiply-add. What else a kernel computes is not counted.
-- A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate) and {launch:g} µs for its launch. Products of
-  8 bits have twice the matrix rate.
-- The operands of a Pallas kernel are the whole cache and all experts. `scripts/gpu/pallas_bill.py` says what it touches
-  of them for the load: 32 decodes at a context of 1,024 tokens, and a prompt that fills the step. The expert of each
-  row is drawn at random.
-- Programs have one layer and two; the others cost what the second adds. Tokens are chosen greedily.
-- Attention reads whole contexts, also in layers with windows (gpt-oss). What converts codes in registers is not counted.
+`python -m scripts.gpu.bills` compiles the programs, and needs no GPU. `python -m scripts.gpu.results` makes
+this page from docs/results/gpu-bill.json and from the results of [gpu_check.md](gpu_check.md).
 
-A device chooses other kernels for some products than a compiler without one, and splits their sums otherwise. So the
-bill says what the program asks for; the tables of times below say how far it is off.
+- The program is the text that XLA leaves after its passes. Each instruction is one kernel, except views.
+- Bytes count the operands that a kernel reads and its results, once each. For a slice or a gather they count the part.
+  For a buffer that is updated in place they count the update. No cache keeps anything.
+- FLOPs count matrix products alone, 2 per multiply-add.
+- A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate), plus {launch:g} µs for its launch. Products
+  of 8 bits have twice the matrix rate.
+- The operands of a Pallas kernel are the whole cache and all experts. `scripts/gpu/pallas_bill.py` counts the part that
+  the kernel touches for the load. The load is 32 decodes at a context of 1,024 tokens, and a prompt that fills the
+  step. The expert of each row is drawn at random.
+- Programs have one layer and two. Each further layer costs what the second one adds. Tokens are chosen greedily.
+- Attention reads whole contexts, also in layers with windows (gpt-oss). The conversion of codes in registers is not
+  counted.
+
+For some products, a device chooses other kernels than the compiler does without one. It also splits their sums in
+another way. So the bill shows what the program asks for. The tables of times below show how far it is off.
 """
 
 INT8_ABOUT = """### Why int8 is slower than its bill
 
-The program that is compiled without a device has one kernel for each product in int8. It reads each code once, writes
-no matrix of numbers, and splits its sums as in bf16. So the bytes of the bill are those of the program, and the reason
-is in what the device chose. Two reasons fit, by arithmetic:
+Without a device, the compiled program has one kernel for each product in int8. The kernel reads each code once and
+writes no matrix of numbers. Its sums are split as in bf16. So the program explains none of the difference, and the
+device must have chosen other or slower kernels. By arithmetic, two hypotheses fit:
 
-- XLA tunes its products on the device. It may write the gates' matrix in bfloat16 for cuBLAS, which is 235 MB each way
-  in a layer. The bill would be 2.26 ms then, 0.89 of the time. The memory that the step took, 264 MB as in bf16, leaves
-  room for that matrix, and for none of the head's.
-- The kernels that read the codes may reach 1.5 TB/s, because they convert them.
+- XLA tunes products on the device. It may write the gates' matrix in bfloat16 for cuBLAS, 235 MB each way in a layer.
+  Then the bill is 2.26 ms, 0.89 of the time. The step took 264 MB of temporaries, as in bf16. This leaves room for that
+  matrix, but not for the head's.
+- The kernels that read codes also convert them, and may reach only 1.5 TB/s.
 
-The bill of the program that ran, which the check keeps now, tells them apart. So does the row
-`step_llama3_8b_8_layers_int8_64_without_cublas`, in which the first cannot be.
+A new run tells them apart. It keeps the bill of the program that ran (`detail.bill`). It also has the row
+`step_llama3_8b_8_layers_int8_64_without_cublas`, which excludes the first hypothesis.
 """
 
-PROFILED = """## Kernels beside a profile
+PROFILED = """## Kernels in a profile
 
-The row `launches_llama3_8b_256` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels have
-there the names that they have in the bill. For products the device chooses kernels with other names.
+The row `launches_llama3_8b_256` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels
+have the same names as in the bill. For products the device chooses kernels with other names.
 
 """
 
@@ -106,7 +109,7 @@ def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
         INTRO.format(launch=1e6 * LAUNCH),
         _rates(rates),
         "## Steps\n\n" + _steps(bills, rates),
-        "## Beside what an H200 took\n\n" + _compared(bills, rates[MEASURED], measured),
+        "## Compared with an H200\n\n" + _compared(bills, rates[MEASURED], measured),
     ]
     parts += [INT8_ABOUT, PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
     parts += [_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills]
@@ -123,7 +126,7 @@ def rates_of(measured: Mapping[str, Any]) -> dict[str, Rates]:
 
 @dataclass(frozen=True)
 class Bill:
-    """The kernels of a step with one layer, and those that a further one adds."""
+    """The kernels of a step with one layer, and the kernels that a further one adds."""
 
     layers: int
     few: tuple[Kernel, ...]
@@ -135,7 +138,7 @@ class Bill:
         return cls(about["layers"], few, layer)
 
     def of(self, layers: int) -> list[Kernel]:
-        """Return the kernels of a step of so many layers, one at least."""
+        """Return the kernels of a step of ``layers`` layers, at least one."""
         more = (replace(one, launches=one.launches * (layers - 1)) for one in self.layer)
         return [one for one in (*self.few, *more) if one.launches]
 
@@ -145,7 +148,7 @@ Bills = Mapping[tuple[str, int], Bill]
 
 def _rates(rates: Mapping[str, Rates]) -> str:
     rows = [[name, f"{of.copy / 1e12:.2f}", f"{of.matrix / 1e12:.0f}"] for name, of in rates.items()]
-    about = "The H200's rates are those that it reached; the H100's are the same share of its data sheet."
+    about = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
     return f"{about}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
 
 
@@ -160,7 +163,7 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
         rows.append(row)
     kinds = [f"of it {kind}" for kind in (PRODUCTS, ATTENTION, EXPERTS, OTHER)]
     titles = ["step", "tokens", "launches", "GB", "TFLOP", *(f"{name}, ms" for name in rates), *kinds]
-    return f"{table(titles, rows)}\n\nThe last four columns are of the {MEASURED}, in ms."
+    return f"{table(titles, rows)}\n\nThe last four columns are times of the {MEASURED}, in ms."
 
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
@@ -176,7 +179,7 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
             [f"`{one.row}`", _ms(expected), _ms(row["seconds"]), _ms(overlapped), f"{expected / overlapped:.2f}"]
         )
         notes += [f"- `{one.row}`: {one.note}."] if one.note else []
-    titles = ["row", "the bill, ms", "one step, ms", "one after another, ms", "the bill over it"]
+    titles = ["row", "the bill, ms", "one step, ms", "one after another, ms", "bill / taken"]
     return "\n".join([table(titles, rows), "", *notes])
 
 
@@ -192,7 +195,7 @@ def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:
             expected, launches = total(kernels, rates).seconds, sum(one.launches for one in kernels)
             each = [number(1e6 * seconds / launches) for seconds in (expected, taken)]
             rows.append([f"`{name}`", str(launches), *each, f"{expected / taken:.2f}"])
-    return table(["kernel", "launches", "the bill, µs each", "taken, µs each", "the bill over it"], rows)
+    return table(["kernel", "launches", "the bill, µs each", "taken, µs each", "bill / taken"], rows)
 
 
 def _costliest(name: str, bill: Bill, rates: Rates) -> str:

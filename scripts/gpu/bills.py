@@ -74,7 +74,7 @@ def billed(one: Served, budget: int) -> dict[str, Any]:
 
 
 def _added(fewer: list[Kernel], more: list[Kernel]) -> list[Kernel]:
-    """Return the kernels that a program has beside those of another; negative launches are of those that it lacks."""
+    """Return the kernels that a program has more than another; missing kernels have negative launches."""
     return [*more, *(replace(one, launches=-one.launches) for one in fewer)]
 
 

@@ -111,7 +111,7 @@ class Child:
 
 
 def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker. Beside programs, JAX's cache keeps XLA's autotuning results of fusions."""
+    """Return the environment of a worker. JAX's cache keeps programs, and XLA's autotuning results of fusions."""
     plan = PROCESSES[process]
     found = {**_defaults(base), **base, **plan.environment}
     if "XLA_FLAGS" in plan.environment:

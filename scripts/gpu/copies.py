@@ -1,4 +1,4 @@
-"""Time steps beside copies of blocks to the host: offload relies on both running at the same time."""
+"""Time steps during copies of blocks to the host: offload relies on both running at the same time."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Time a product of experts as a server runs it, on Hopper one Pallas kernel, beside XLA's loop over tiles."""
+"""Time a product of experts as a server runs it, on Hopper one Pallas kernel, and XLA's loop over tiles."""
 
 from collections.abc import Callable
 from functools import partial

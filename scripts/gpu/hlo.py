@@ -34,7 +34,7 @@ class Array:
 
     @property
     def bits(self) -> int:
-        """Of an element; 0 for what is no number."""
+        """Size of an element; 0 for types other than numbers."""
         found = _WIDTH.match(self.dtype)
         return 8 if self.dtype == "pred" else int(found[1]) if found else 0
 
@@ -43,7 +43,7 @@ class Array:
         return self.size * self.bits // 8
 
     def bytes_of(self, elements: int) -> int:
-        """Bytes of so many elements, or of all if these are fewer."""
+        """Bytes of the given elements, or of all if these are fewer."""
         return min(elements, self.size) * self.bits // 8
 
 

@@ -13,7 +13,7 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Load:
-    """The rows of a step as (query tokens, context) of each, those that decode first, and the model's query heads."""
+    """The rows of a step as (query tokens, context) of each, decodes first, and the model's query heads."""
 
     rows: tuple[tuple[int, int], ...]
     heads: int
@@ -67,7 +67,7 @@ class Call:
         return self.cache.shape[5]
 
     def bytes_of_heads(self, count: int) -> int:
-        """Of so many vectors of a head in the dtype of the cache."""
+        """Bytes of the given vectors of a head in the dtype of the cache."""
         return count * self.head_dim * self.cache.bits // 8
 
     def attention(self, load: Load) -> tuple[int, int]:

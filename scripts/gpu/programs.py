@@ -13,13 +13,13 @@ _NAME = "{stem}.programs-{number}.tar"
 
 
 def parts_of(result: Path) -> list[Path]:
-    """Return the files of the archive beside a result, in order."""
+    """Return the files of the archive next to a result, in order."""
     named = (result.with_name(_NAME.format(stem=result.stem, number=number)) for number in range(1, MOST_PARTS + 1))
     return [path for path in named if path.exists()]
 
 
 def pack(cache: Path, result: Path) -> dict[str, Any]:
-    """Write the archive of a cache beside a result, in place of the one that is there; return what is in it.
+    """Write the archive of a cache next to a result, in place of the existing one; return what is in it.
 
     What took long to compile is large: where not all fits, small files are left out.
     """

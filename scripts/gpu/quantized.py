@@ -1,4 +1,4 @@
-"""Time forms of products with weights of few bits on this device, against bfloat16, and check each against float64.
+"""Time forms of products with quantized weights on this device, against bfloat16, and check each against float64.
 
     python -m scripts.gpu.quantized --out FILE.json [--dry-run]
 

@@ -1,10 +1,11 @@
-"""Write docs/gpu.md and its plots from the results of python -m scripts.gpu in docs/results, and docs/gpu_bill.md from
-that of python -m scripts.gpu.bills there.
+"""Write docs/gpu.md with its plots, and docs/gpu_bill.md, from the results in docs/results.
+
+The results are those of python -m scripts.gpu and of python -m scripts.gpu.bills.
 
     .venv/bin/python -m scripts.gpu.results [--docs docs]
 
-Of each device the newest result is shown. A row that did not run there is that of the newest result in which it ran;
-the page lists these. Others are shown as "compiled, not run" or "not run".
+The page shows the newest result of each device. A row that did not run there comes from the newest result in which it
+ran, and the page lists such rows. Other rows are shown as "compiled, not run" or "not run".
 """
 
 import argparse
@@ -18,14 +19,16 @@ from scripts.gpu import bill_page
 from scripts.gpu.cells import Result
 from scripts.gpu.plots import plot_attention, plot_steps
 from scripts.gpu.report import State
-from scripts.gpu.tables import sections
+from scripts.gpu.tables import listed, sections
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 INTRO = """# Figures of GPUs
 
-Made by `python -m scripts.gpu.results` from the files that `python -m scripts.gpu` leaves in docs/results;
-[gpu_check.md](gpu_check.md) says what the rows mean. "Of the floor" is max(bytes / copy rate, FLOPs / matrix rate) over
-the time taken, with the rates that the same machine reached in the same run.
+`python -m scripts.gpu.results` makes this page from the files that `python -m scripts.gpu` leaves in docs/results.
+[gpu_check.md](gpu_check.md) says what the rows mean.
+
+The *floor* is max(bytes / copy rate, FLOPs / matrix rate), with the rates that the same machine reached in the same
+run. "Of the floor" is the floor over the time taken. The *bill* is explained in [gpu_bill.md](gpu_bill.md).
 """
 DISPATCH = "gpu-dispatch-2026-11-26.json"
 """Times of steps as several programs, of another H200."""
@@ -47,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def bill(docs: Path) -> str | None:
-    """Return the page of bills, beside the newest rows of an H200; None: there are none of either."""
+    """Return the page of bills, compared with the newest rows of an H200; None without bills or such rows."""
     measured, path = find_results(docs / "results").get("NVIDIA H200"), docs / "results" / bill_page.BILLS
     if measured is None or not path.exists():
         return None
@@ -62,7 +65,7 @@ def bill(docs: Path) -> str | None:
 
 
 def page(docs: Path) -> str:
-    """Return the whole page, and write its plots beside it."""
+    """Return the whole page, and write its plots next to it."""
     devices = find_results(docs / "results")
     if not devices:
         return "\n".join([INTRO + NOTHING, "\n\n".join(sections(Result({}))), ""])
@@ -101,8 +104,8 @@ def _device(files: dict[Path, Any], docs: Path) -> str:
     path, result = list(files)[-1], Result(about)
     text = [f"## {about['device']}", _origin(path, about)]
     for earlier in dict.fromkeys(older.values()):
-        names = ", ".join(f"`{name}`" for name, of in older.items() if of == earlier)
-        text.append(f"Rows of an earlier result: {_origin(earlier, files[earlier])[:-1]}: {names}.")
+        names = listed(name for name, of in older.items() if of == earlier)
+        text.append(f"Rows of an earlier result, {_origin(earlier, files[earlier])}\n\n{names}")
     for name, plot in (("steps", plot_steps), ("attention", plot_attention)):
         image = docs / f"gpu-{_DATED.sub('', path.stem)}-{name}.png"
         if plot(result, image):

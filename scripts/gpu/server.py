@@ -1,5 +1,7 @@
-"""Start a server as users do: `jaxgen serve` of a model with random weights, whose cache fills the device, and
-`jaxgen benchmark` beside it. The server lives as long as its worker's process, for all its rows."""
+"""Start a server as users do: `jaxgen serve` of a model with random weights, whose cache fills the device.
+
+`jaxgen benchmark` sends its load. The server lives as long as its worker's process, for all its rows.
+"""
 
 import json
 import os
@@ -82,9 +84,9 @@ def start(bench: Bench) -> Measurement:
 
 
 def benchmark(bench: Bench, clients: int, requests: int) -> Run:
-    """Run ``jaxgen benchmark`` with so many clients. ``seconds``: of the load; ``detail`` has what it reports.
+    """Run ``jaxgen benchmark`` with the given clients. ``seconds``: of the load; ``detail`` has what it reports.
 
-    Starts a server if none runs, as where a run goes on with another.
+    Starts a server if none runs, as in a run that resumes another.
     """
     load = bench.sizes.server
     if not _RUNNING or _RUNNING[-1].process.poll() is not None:

@@ -98,7 +98,7 @@ class ServerLoad:
     """A server of a model with random weights, and loads of ``jaxgen benchmark``: ``clients`` and requests of each.
 
     ``config``: values of config.json, as JSON.
-    ``flags``: of ``jaxgen serve`` beside the model; ``prompt`` and ``answer``: mean tokens.
+    ``flags``: of ``jaxgen serve`` other than the model; ``prompt`` and ``answer``: mean tokens.
     """
 
     name: str
@@ -165,7 +165,7 @@ LONG = ((1, 600), (150, 700), (40, 64))
 
 @dataclass(frozen=True)
 class SmokeLoad:
-    """A small case of one attention kernel. ``kind``: pieces or tiles; ``warpgroups``: number of those that compute."""
+    """A small case of one attention kernel. ``kind``: pieces or tiles; ``warpgroups``: number of computing ones."""
 
     name: str
     kind: str

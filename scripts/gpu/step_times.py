@@ -238,10 +238,10 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
 def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple[int, int]:
     """Return the bytes that the plan must read and write, and its FLOPs, each counted once.
 
-    Bytes: every weight in its format (of position tables, and of embeddings that are not also the head, only the rows
-    looked up), K and V of every context, K and V written.
-    FLOPs: 2 per multiply-add of the layers' matrices for each token, of which experts are only those that it goes to,
-    and of the head for each row that samples; and 4 * head_dim for each head, query token and token that it attends to.
+    Bytes: every weight in its format, K and V of every context, K and V written. Of position tables, and of embeddings
+    that are not also the head, only the rows looked up count.
+    FLOPs: 2 per multiply-add of the layers' matrices for each token, and of the head for each row that samples. Only a
+    token's own experts count. Attention adds 4 * head_dim for each head, query token and token that it attends to.
     """
     params = abstract_params(model)
     tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]

@@ -1,5 +1,8 @@
 """Format a device's results as tables in Markdown."""
 
+from collections.abc import Iterable
+from textwrap import wrap
+
 from scripts.gpu.cells import (
     COMPILED,
     NOT_RUN,
@@ -62,7 +65,7 @@ def _ceilings(result: Result) -> str:
     for name, (title, unit, unit_name) in CEILINGS.items():
         rate = result.ceilings.get(name)
         rows.append([title, NOT_RUN if rate is None else f"{rate / unit:.3g} {unit_name}"])
-    return table(["what the machine reaches by itself", "rate"], rows)
+    return table(["what this machine reaches", "rate"], rows)
 
 
 def _smoke(result: Result) -> str:
@@ -74,7 +77,7 @@ def _smoke(result: Result) -> str:
             continue
         verdict = state(row) or row["failure"] or "ran and held"
         rows.append([f"`{plan.name}`", detail(row, "kernels"), verdict, detail(row, "largest_error")])
-    text = table(["row", "kernels", "what became of it", "largest error"], rows)
+    text = table(["row", "kernels", "outcome", "largest error"], rows)
     bad = [f"- {one}" for one in result.about.get("bad_configurations", [])]
     return "\n".join([text, "", *bad]) if bad else text
 
@@ -118,7 +121,7 @@ def _steps(result: Result, load: StepLoad) -> str:
     row = result.row(f"step_{load.name}_knee")
     why = state(row, COMPILED)
     if why is not None:
-        return f"{text}\n\nThe knee: {why}; the goal there is {KNEE_GOAL:.2f} of the floor."
+        return f"{text}\n\nThe knee: {why}. The goal there is {KNEE_GOAL:.2f} of the floor."
     found = row["detail"]
     return (
         f"{text}\n\nThe knee, and what `jaxgen tune` would store: **{found['token_budget']} tokens**, "
@@ -139,12 +142,12 @@ def _served(result: Result) -> str:
     row = result.row(f"{name}_beside_copies")
     why = state(row)
     if why is not None:
-        return f"{table(titles, rows)}\n\nBeside copies of blocks to the host: {why}."
+        return f"{table(titles, rows)}\n\nWith copies of blocks to the host: {why}."
     found = row["detail"]
     rates = [number(found[key] / 1e9) for key in ("copied_bytes_per_second", "copied_alone_bytes_per_second")]
     return (
-        f"{table(titles, rows)}\n\nBeside copies of blocks to the host a step takes {ms(row)} ms, by itself "
-        f"{detail_ms(row, 'alone_seconds')} ms; copies get {rates[0]} GB/s, by themselves {rates[1]}."
+        f"{table(titles, rows)}\n\nDuring copies of blocks to the host, a step takes {ms(row)} ms; alone it "
+        f"takes {detail_ms(row, 'alone_seconds')} ms. The copies reach {rates[0]} GB/s, and alone {rates[1]}."
     )
 
 
@@ -242,6 +245,10 @@ def _without_result(result: Result) -> str:
     names: dict[str, list[str]] = {}
     for row in result.about.get("rows", []):
         if row["state"] not in (State.RAN, State.NOT_NEEDED):
-            names.setdefault(f"{row['state']}: {row['why'].splitlines()[0]}", []).append(f"`{row['name']}`")
-    lines = [f"- {why}: {', '.join(of)}" for why, of in names.items()]
-    return "\n".join(lines) or ("None." if result.about else "All.")
+            names.setdefault(f"{row['state']}: {row['why'].splitlines()[0]}", []).append(row["name"])
+    return "\n\n".join(f"{why}:\n\n{listed(of)}" for why, of in names.items()) or ("None." if result.about else "All.")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names of rows as a block of text: they may be a hundred."""
+    return "\n".join(["```text", *wrap(" ".join(names), 120), "```"])

@@ -53,7 +53,7 @@ def describe(device: jax.Device) -> dict[str, Any]:
 
 
 def _xla_dump(device: jax.Device) -> str:
-    """Return the *.gpu_target_config.pbtxt that XLA writes beside the dump of any program compiled for a GPU.
+    """Return the *.gpu_target_config.pbtxt that XLA writes next to the dump of any program compiled for a GPU.
 
     Raises FileNotFoundError where XLA writes none.
     """

@@ -23,7 +23,7 @@ METRICS = (
     *("sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__issue_active.avg.pct_of_peak_sustained_active"),
     *("launch__shared_mem_per_block_dynamic", "launch__grid_size", "launch__block_size"),
 )
-"""Metrics that are copied into the result; the report beside it has all metrics."""
+"""Metrics that are copied into the result; the report next to it has all metrics."""
 _TAIL = 4000
 
 

@@ -64,7 +64,7 @@ def missing(package: str, have: set[str]) -> dict[str, str]:
     waiting = _requirements(package, frozenset())
     while waiting:
         name, extras = one = waiting.pop()
-        if one in seen or (name in have and not extras):  # what is there has all that it needs, but for extras
+        if one in seen or (name in have and not extras):  # an installed package has all that it needs, except extras
             continue
         seen.add(one)
         try:

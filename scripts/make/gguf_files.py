@@ -69,14 +69,14 @@ def conversion_class(architecture: str) -> Any:
 
 
 def _leave_out_deepseek() -> None:
-    """Stand in for a module that the package has in a newer version than the gguf beside it."""
+    """Stand in for a module that the package has in a newer version than its gguf."""
     module: Any = types.ModuleType("conversion.deepseek")
     module.DeepseekV2Model = type("DeepseekV2Model", (base.TextModel,), {"model_arch": gguf.MODEL_ARCH.DEEPSEEK2})
     sys.modules["conversion.deepseek"] = module
 
 
 def _prepared(source: Path) -> dict[str, Any]:
-    """Return config.json of the copy, after writing what the converter needs beside it."""
+    """Return config.json of the copy, after writing the other files that the converter needs."""
     config: dict[str, Any] = json.loads((source / "config.json").read_text())
     text = config.get("text_config") or config
     if config["model_type"] == "gpt2":

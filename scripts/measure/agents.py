@@ -4,9 +4,9 @@
     .venv/bin/python -m scripts.measure.agents --base-url http://127.0.0.1:8000/v1 --base-url http://127.0.0.1:8001/v1
 
 The load is that of ``scripts.peers --load agents``, at servers that run already. A row has the times of turns after the
-first, the tokens/s of the round, and the tokens that a turn computed beyond its new ones: those that the prefix cache
-did not give. What the step feed still holds of the round follows: in how many chunks a prompt was computed of which
-something was cached, and what was predicted of steps over what they took. Keep the machine otherwise idle.
+first, the tokens/s of the round, and the tokens that a turn computed beyond its new ones because the prefix
+cache did not have them. Then come facts of the round from the step feed: the chunks of prompts that were partly cached,
+and the predicted over the measured time of steps. Keep the machine otherwise idle.
 """
 
 import argparse

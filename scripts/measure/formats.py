@@ -1,9 +1,9 @@
 """Measure each format of weights: ``python -m scripts.measure.formats [NAME ...]`` prints a table.
 
 Checkpoints are the ones that tests write. The error of logits is the largest difference from the model with the same
-weights as numbers in float32, as a share of the largest logit, on a text of a golden checkpoint: by the program for
-GPUs, in which activations stay as they are, and by the native kernels for CPUs. What loading takes beside its result is
-measured on larger matrices, as a share of the largest matrix in float32.
+weights as numbers in float32, as a share of the largest logit, on a text of a golden checkpoint. It is measured with
+the program for GPUs, in which activations stay as they are, and with the native kernels for CPUs. The memory that
+loading takes on top of its result is measured on larger matrices, as a share of the largest matrix in float32.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LARGE = {"hidden_size": 256, "intermediate_size": 1024, "vocab_size": 512}
 class Row:
     """``bits``: of a weight of the layers' matrices, with its scales. ``gpu``, ``cpu``: errors of logits.
 
-    ``loading``: bytes beside the result, as a share of the largest matrix in float32. ``same``: whether a converted
+    ``loading``: bytes on top of the result, as a share of the largest matrix in float32. ``same``: whether a converted
     directory has the bits that were loaded.
     """
 

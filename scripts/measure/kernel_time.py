@@ -1,8 +1,8 @@
-"""Measure the native CPU kernels beside XLA's programs of their twins, with the shapes of an 88M-parameter Llama.
+"""Measure the native CPU kernels and XLA's programs of their twins, with the shapes of an 88M-parameter Llama.
 
-Both walk 12 layers in one program, so that weights and cache come from memory as they do in a step. They take turns;
-the smallest time of each is printed, per layer, with what it means in bytes and operations per second and as a share of
-what this machine does at best: a reduction over a large array, and XLA's largest square product.
+Both walk 12 layers in one program, so that weights and cache come from memory as they do in a step. They take turns.
+The smallest time of each is printed, per layer, with its bytes and operations per second. These are also shown as a
+share of this machine's best: a reduction over a large array, and XLA's largest square product.
 
     .venv/bin/python -m scripts.measure.kernel_time
     .venv/bin/python -m scripts.measure.kernel_time --kernels product --dtypes float32 --rounds 20

@@ -1,4 +1,4 @@
-"""Measure a mixture-of-experts block with native CPU kernels and XLA's, beside what its FLOPs and bytes take at best.
+"""Measure a mixture-of-experts block with native CPU kernels and XLA's, compared with the least time of its work.
 
 One program walks some layers, so that weights come from memory as they do in a step. The kernels take turns; the
 smallest time of each is printed, per layer. Ideal: the weights of the experts that were chosen, read once at the rate

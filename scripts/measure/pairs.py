@@ -4,10 +4,10 @@
     .venv/bin/python -m scripts.measure.pairs batch --clients 4            at a server with --batch-dir
     .venv/bin/python -m scripts.measure.pairs class --service-tier priority --rate 1.5 --requests 20
 
-``flags``: two servers are up, one with the flags. ``batch``: a batch runs beside the load. ``class``: the load has a
-class of service, beside a flood of requests without one. Which of a pair comes first alternates, so that a machine that
-others use meets both alike. Prints for each figure the medians, and the ratio of each pair, with over without, as a
-median with the second and the eighth of ten.
+``flags``: two servers are up, one with the flags. ``batch``: a batch runs next to the load. ``class``: the load has a
+class of service, next to a flood of requests without one. Which of a pair comes first alternates, so that a machine
+that others use meets both alike. Prints for each figure the medians, and the ratio of each pair, with over without, as
+a median with the second and the eighth of ten.
 """
 
 import argparse

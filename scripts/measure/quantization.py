@@ -1,8 +1,8 @@
-"""Measure what few bits cost the embedded model: ``python -m scripts.measure.quantization [--formats none,fp8]``.
+"""Measure what quantization costs the embedded model: ``python -m scripts.measure.quantization [--formats none,fp8]``.
 
 Prints for each format the bytes of the weights, the perplexity of held-out text in windows of 256 tokens, the change of
 it, the mean difference of a token's log-probability, and how many values of names the model recalls (the test of
-scripts/demo_model/evaluate.py). The first format is the one that others are compared with.
+scripts/demo_model/evaluate.py). Others are compared with the first format.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Measure the native CPU products by format of the weight, of a 1B Llama's shapes.
 
-For each matrix and number of tokens the formats take turns, so that a slow moment of the machine meets all; each walks
+For each matrix and number of tokens the formats take turns, so that a slow moment of the machine meets all. Each walks
 a stack of layers in one program, whose weights come from memory. Printed are the median and the smallest time of one
-product and, of the smallest, bytes of weights and operations a second; its time as a share of that in which all
-processors read as many bytes; and how many times as many tokens a second it computes as bfloat16 does. Shares are
-medians of those of each turn, and that of the smallest times.
+product. For the smallest time it also prints bytes of weights and operations a second. It compares that time with the
+time in which all processors read as many bytes, and its tokens a second with those of bfloat16. Shares are medians of
+the shares of each turn, next to the share of the smallest times.
 
     .venv/bin/python -m scripts.measure.quantized_time
     .venv/bin/python -m scripts.measure.quantized_time --formats bf16,int4/32 --tokens 1,16 --rounds 21

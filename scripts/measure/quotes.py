@@ -1,11 +1,11 @@
-"""Whether first tokens come when /v1/latency said: the same prompts are quoted and then sent, beside each other.
+"""Measure whether first tokens come when /v1/latency said: prompts are quoted and then sent, side by side.
 
     scripts/serve &
     .venv/bin/python -m scripts.measure.quotes --clients 1,4,16,48 --seconds 15
     .venv/bin/python -m scripts.measure.quotes --service-tier priority        a class of the server's
 
-Clients in closed loops, which begin within the first quarter of the time, each ask for a quote and send the request at
-once, or ask for another where it would be refused. Times are the client's, from sending to the first token, with HTTP
+Clients in closed loops begin within the first quarter of the time. Each asks for a quote and sends the request at once,
+or asks for another where it would be refused. Times are the client's, from sending to the first token, with HTTP
 in them. Prints a line of JSON for each load. Keep the machine otherwise idle.
 """
 

@@ -1,4 +1,4 @@
-"""What answers under a JSON schema take, beside the same load without one, at one server or at several in turns.
+"""Measure answers under a JSON schema, and the same load without one, at one server or at several in turns.
 
     .venv/bin/jaxgen serve --model smollm2-135m
     .venv/bin/python -m scripts.measure.schemas --base-url http://127.0.0.1:8000/v1
@@ -68,7 +68,7 @@ MOST_TOKENS = 250
 
 @dataclass
 class Window:
-    """What came in the measured time. ``answers``: tokens of those that ended."""
+    """Events in the measured time. ``answers``: tokens of the answers that ended."""
 
     begin: float
     end: float

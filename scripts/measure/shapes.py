@@ -7,7 +7,7 @@ from tests.support.hub_configs import HUB, read
 
 Config = dict[str, Any]
 LONGEST = 131_072
-"""Tokens of the longest context of shapes that are no model's."""
+"""Tokens of the longest context of shapes without a model."""
 
 
 def llama(vocab: int, width: int, inner: int, layers: int, heads: int, kv_heads: int, *, tied: bool = False) -> Config:

@@ -3,8 +3,9 @@
 .venv/bin/python -m scripts.measure.start_time --starts 3
 .venv/bin/python -m scripts.measure.start_time --tokens 1000 --fill 25600 -- --model DIR --num-blocks 400
 
-A line for each start: seconds until /ready, CPU seconds of the server and of what it started, and resident memory then
-and, with --tokens, after answers of as many tokens in all, and, with --fill, after prompts of as many.
+A line for each start has the seconds until /ready, the CPU seconds of the server and its children, and its resident
+memory then. With --tokens it also has the memory after answers of that many tokens in all, and with --fill after
+prompts of that many.
 """
 
 import argparse

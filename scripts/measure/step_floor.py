@@ -19,7 +19,7 @@ class Floor:
 
 
 def step_floor(model: DecoderConfig, *, rows: int, context: int, chunk: int) -> Floor:
-    """Return the floor of ``rows`` decodes at a context and a prompt's ``chunk`` tokens, beside what is small.
+    """Return the floor of ``rows`` decodes at a context and a prompt's ``chunk`` tokens, without small parts.
 
     Each weight is read once, those of experts if one of the tokens is expected to choose them; K and V of each context
     are read once; the head multiplies one token of each sequence. Windows are not counted.

@@ -1,7 +1,7 @@
 """Measure the step of a random-weight shape on the default device: compile time, step time, memory.
 
 Full steps: as many decodes as there are rows, each at the given context, and a prompt chunk that fills the budget.
-``--floor``: beside what the step's bytes and FLOPs take at best on this CPU.
+``--floor``: compare with the least time of the step's bytes and FLOPs on this CPU.
 
     .venv/bin/python -m scripts.measure.step_time --budgets 16,32,64,128,256
     .venv/bin/python -m scripts.measure.step_time --budgets 64 --max-model-lens 1024,32768 --repeats 200
@@ -42,7 +42,7 @@ class Load:
 
 
 def kernels_for(name: str, model: DecoderConfig) -> Kernels:
-    """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
+    """XLA's kernels, or the choice of ``jaxgen serve`` on this machine."""
     if name == "XLA":
         return REFERENCE
     from jaxgen.core.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes

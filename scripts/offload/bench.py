@@ -82,7 +82,7 @@ class Bench:
         return Generation(tokens, seconds, asked[-len(seconds) :], links.idle_seconds - idle)
 
     def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
-        """Seconds of a step that streams so many tokens."""
+        """Seconds of a step that streams the given tokens."""
         unit, stack, rest = rates.unit(self.cost, self.chunk), rates.stack(tokens), tokens - project
         if mode.overlap:
             return stack.seconds(project, rest, unit=unit, chunk=self.chunk)

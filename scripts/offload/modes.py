@@ -16,8 +16,8 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measured:
-    """What ``run`` decodes, and ``predicted`` is to take for a step that streams, and projects of these, so many
-    tokens a batch."""
+    """``run`` decodes; ``predicted`` gives the seconds of a step by the tokens that it streams, and projects, a
+    batch."""
 
     run: Callable[[Mode], Generation]
     predicted: Callable[[Mode, int, int], float]

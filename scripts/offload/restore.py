@@ -25,7 +25,7 @@ from scripts.offload.slow_links import simulate
 
 BLOCK_SIZE = 64
 SPEEDS = (1.0, 2.0, 4.0)
-"""Of scaled links, beside the one that transfers a context in the time that computing it takes."""
+"""Scales of links; one more link transfers a context in the time of computing it."""
 HALVED_RESTORES = 6
 POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
 
@@ -152,7 +152,7 @@ class Measurement:
         return seconds + steps * rates.step_seconds + rates.seconds_per_position * rest * (behind + rest / 2)
 
     def _compute_seconds(self, rates: Rates, start: int, tokens: int, free_tokens: int) -> float:
-        """Of so many tokens from ``start`` on, by ordinary chunks."""
+        """Seconds of the given tokens from ``start`` on, by ordinary chunks."""
         attended = tokens * (start + tokens / 2)
         return tokens * rates.step_seconds / free_tokens + rates.seconds_per_position * attended
 

@@ -32,8 +32,8 @@ class Setting:
     calibrated: tuple[int, ...]
     generate: tuple[int, ...]
     scaled: bool
-    """Links are simulated, and so much slower than the paper's as projecting is here; else the machine's own, but for
-    the table of links."""
+    """Whether links are simulated, slower than the paper's by as much as projecting is here; else the machine's own
+    link, except in the table of links."""
     restored: tuple[DecoderConfig, ...] = ()
     """Models of contexts that come back: one with as many KV heads as heads, and one with fewer."""
     restored_tokens: int = 16_384

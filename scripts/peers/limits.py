@@ -25,7 +25,7 @@ def measure_limits(site: Site) -> dict[str, float]:
 def weights(site: Site) -> dict[str, float]:
     """``layer_weights``: in the products that every token takes. ``head_weights``: in those of sampled tokens only."""
     with safe_open(site.checkpoint("bfloat16") / "model.safetensors", "numpy") as file:
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (it is not a dict)
     sizes = {name: shape[0] * shape[1] for name, shape in shapes.items() if len(shape) == 2}
     embedding = sizes.pop("model.embed_tokens.weight")
     head = sizes.pop("lm_head.weight", embedding)  # of tied ones there is none

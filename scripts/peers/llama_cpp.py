@@ -40,7 +40,7 @@ OPTIONS = {
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
     name: str = "llama.cpp"
-    note: str = "`llama-server`, built for this machine; KV in f16 but beside float32 weights; 8 bits: Q8_0, 4: Q4_0"
+    note: str = "`llama-server`, built for this machine; KV in f16, except with float32 weights; 8 bits: Q8_0, 4: Q4_0"
     usage: str = "final"
     formats: Collection[str] = frozenset(FORMATS)
 

@@ -47,7 +47,7 @@ class Cell:
     def name(self) -> str:
         name = f"{self.rate:g} requests/s" if self.rate else f"{self.clients} client{'s' * (self.clients != 1)}"
         every = "every second" if self.long_every == 1.0 else f"every {self.long_every:g} s"
-        return f"{name} beside a prompt of {LONG_PROMPT:,} tokens {every}" if self.long_every else name
+        return f"{name} with a prompt of {LONG_PROMPT:,} tokens {every}" if self.long_every else name
 
     @classmethod
     def of(cls, figures: dict[str, Any]) -> "Cell":
@@ -149,7 +149,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: in
 
 
 def _requests(usage: str, cell: Cell, seconds: float, seed: int) -> tuple[list[PlannedRequest], list[float]]:
-    """Return the requests of a load of so many seconds and, of an open loop, when they arrive."""
+    """Return the requests of a load of the given seconds and, of an open loop, when they arrive."""
     planner = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
     if cell.clients:
         return planner.requests(round(REQUESTS_PER_SECOND * seconds)), []
@@ -165,7 +165,7 @@ def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float =
 
 
 def _until(window: Window, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
-    """Those that begin before it ends, which may move meanwhile."""
+    """Requests that begin before the window ends, which may move meanwhile."""
     for request in requests:
         if perf_counter() >= window.end:
             return

@@ -18,42 +18,54 @@ OURS = "jaxgen"
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
 HEAD = (
     "Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the "
-    "same random weights of {about}, one after another on the same machine with the same number of "
-    "threads, the load beside them on the same cores. In a round every server has its turn."
+    "same random weights of {about}. They run one after another on the same machine, with the same number of threads. "
+    "The load runs on the same cores. In a round every server has its turn."
 )
 LOADS = f"""
+## What is measured
 
-- **Load**: closed loops of clients; prompts of {PROMPT_MEAN} and answers of {OUTPUT_MEAN} tokens on average, Normal
-  with a standard deviation of 30 %; token ids, no two prompts alike, greedy, EOS ignored, so that all compute
-  the same number of tokens. Everything goes over HTTP as server-sent events. Libraries without a server for this are
-  behind a *minimal server* (scripts/peers/token_server.py), which neither validates nor makes text, as real ones must.
-- **Open loops**: the same requests arrive by a Poisson process, whatever became of those before.
-- **Long prompts**: beside a closed loop a prompt of {LONG_PROMPT:,} tokens (answer: {LONG_ANSWER}) arrives every few
-  seconds, whatever became of those before. The figures are the clients' alone, but for the last column but one:
-  tokens/s of long prompts that got their first token.
-- **Weights of 8 and 4 bits** are rounded from the same in bfloat16 by each peer's own tool with its defaults:
-  `jaxgen serve --quantization`, `optimum-cli export openvino --weight-format` (8 bits by channel, asymmetric; 4 bits in
-  groups of 128, asymmetric, the head in 8), `llama-quantize` (blocks of 32; the tied head beside 4 bits in Q6_K).
-- *Effective throughput* is FastGen's (docs/benchmark.md): requests/s, of those that started in the window, whose first
-  token came within prompt tokens / 512 s and the moving average of whose inter-token times stayed under 1 / SLA.
-- Every figure is of a window of time in the load, after a warm-up of the same load: tokens that arrived in it, TTFT of
-  requests that started in it. Clients begin together, with prompts alone, so without long prompts no window begins
-  before as many answers are there as clients. Times are in ms, figures are medians over rounds. *Ratios* are jaxgen's
-  output tokens/s over the peer's in the same round (for long prompts the peer's P95 inter-token time over jaxgen's, in
-  open loops jaxgen's effective throughput at an SLA of 4 over the peer's), with the least and the greatest of the
-  rounds: over 1 jaxgen is ahead.
-- *Of memory's rate*: bytes of all weights, once for as many output tokens as there are clients; *of products' rate*:
-  the products of all tokens with the weights; each as part of what torch's own products reach on this machine, in
-  bfloat16 for weights of fewer bits.
-- *Peak memory* is the greatest sum of the resident memory of a server's processes. *Ready after* is a median over
-  rounds, so of starts that find what earlier ones compiled, in a cache apart from the user's.
+- **Load**: closed loops of clients. Prompts have {PROMPT_MEAN} and answers {OUTPUT_MEAN} tokens on average, drawn from
+  a normal distribution with a standard deviation of 30 %.
+- **Requests**: prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS, so all servers compute
+  the same number of tokens.
+- **Transport**: HTTP with server-sent events. A library without such a server is behind a *minimal server*
+  (scripts/peers/token_server.py). It neither validates requests nor makes text, which real servers must do.
+- **Open loops**: the same requests arrive by a Poisson process, whether earlier requests have ended or not.
+- **Long prompts**: during a closed loop, a prompt of {LONG_PROMPT:,} tokens (answer: {LONG_ANSWER}) arrives every few
+  seconds, whether earlier ones have ended or not. The columns show the clients of the loop alone. One column shows the
+  long prompts: the tokens/s of the long prompts that got their first token.
+- **Weights of 8 and 4 bits**: each peer's own tool rounds the same bfloat16 weights, with the tool's defaults.
+  - jaxgen: `jaxgen serve --quantization`.
+  - OpenVINO: `optimum-cli export openvino --weight-format`. 8 bits are by channel and asymmetric. 4 bits are in groups
+    of 128 and asymmetric, with the head in 8 bits.
+  - llama.cpp: `llama-quantize`, in blocks of 32. With 4 bits the tied head is in Q6_K.
+
+## What the columns mean
+
+- *Effective throughput* is FastGen's (docs/benchmark.md), in requests/s. It counts requests that started in the window
+  and met two limits. The first token came within prompt tokens / 512 s. The moving average of the inter-token times
+  stayed under 1 / SLA.
+- Every figure is of a window of time, after a warm-up of the same load. It counts the tokens that arrived in the
+  window, and the TTFT of the requests that started in it.
+- Clients begin together, with prompts alone. So without long prompts, a window begins only after one answer per client.
+- Times are in ms. Figures are medians over rounds.
+- *Ratios* are jaxgen's output tokens/s over the peer's in the same round. A range is the least and the greatest of the
+  rounds. jaxgen is ahead where the ratio is over 1. Two loads have another ratio. With long prompts it is the peer's
+  P95 inter-token time over jaxgen's. In open loops it is jaxgen's effective throughput at an SLA of 4 over the peer's.
+- *Of memory's rate*: the bytes of all weights, read once for each step of one output token per client.
+- *Of products' rate*: the products of all tokens with the weights.
+- These two rates are shares of what torch's own products reach on this machine. For weights of 8 and 4 bits the
+  comparison is with torch in bfloat16.
+- *Peak memory* is the greatest sum of the resident memory of a server's processes.
+- *Ready after* is a median over rounds. So most starts find programs that earlier starts compiled. Their cache is not
+  the user's.
 """
 WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured.
-[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is "6 times": beyond it first tokens
+Each point is a rule that fills steps, simulated at this machine's costs. Crosses are measured.
+[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is "6 times". Beyond it first tokens
 come hardly earlier.
 
 ![P95 between tokens over time to first token](fill.png)
@@ -66,7 +78,7 @@ def write_page(parts: Iterable[str], path: Path) -> None:
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
-    yield f"# jaxgen beside its peers: {shape.name.upper()}"
+    yield f"# jaxgen compared with its peers: {shape.name.upper()}"
     yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
     yield LOADS.strip("\n")
     servers = records.of_kind("server")
@@ -121,9 +133,10 @@ def _machine(machine: Line, servers: list[Line]) -> str:
     dates = sorted(server["started"][:10] for server in servers)
     seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
     return (
-        f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {dates[0]} to {dates[-1]}; windows of "
-        f"{seconds} s after {warmup} s or more. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s; "
-        f"products reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
+        f"Measured on {machine['cpu']}, {machine['system']}, {machine['threads']} threads, from {dates[0]} to "
+        f"{dates[-1]}. Windows are {seconds} s long and begin after {warmup} s or more. "
+        f"Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. "
+        f"Products reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
         f"{limits['bfloat16_flops_per_s'] / 1e9:.0f} in bfloat16."
     )
 
@@ -168,7 +181,7 @@ def agreement(servers: list[Line]) -> str:
     text = f"Answers of the wrong length: {wrong}."
     if found:
         count, length = len(answers[OURS]), len(answers[OURS][0])
-        text += f" Of {count} prompts, those whose first token and whose {length} tokens agree with jaxgen's: "
+        text += f" Of {count} prompts, how many agree with jaxgen in the first token, and in all {length}: "
         text += "; ".join(found) + "."
     return text
 
@@ -245,7 +258,7 @@ def _loads(servers: list[Line]) -> list[Cell]:
 
 
 def values(lines: Iterable[Line], name: str) -> list[Any]:
-    """Those that occur, in the order in which they first do."""
+    """Return the different values, in the order in which they first occur."""
     return list(dict.fromkeys(line[name] for line in lines))
 
 

@@ -13,7 +13,7 @@ from scripts.peers.shapes import ROOT, Format
 MAX_MODEL_LEN = 8192
 """Tokens: agents' conversations have 5,240."""
 MAX_NUM_SEQS = 64
-"""Of every peer that takes such a limit: as many as jaxgen has by default, and as any load here has at once, but for
+"""Of every peer that takes such a limit: as many as jaxgen has by default, and as any load here has at once, except
 one that falls behind."""
 KV_CACHE_GIB = 4
 SERVED_NAME = "model"
@@ -33,7 +33,7 @@ class Site:
 
     @property
     def cores(self) -> list[int]:
-        """Those that every server may use, as many as threads."""
+        """Cores that every server may use, as many as threads."""
         return sorted(os.sched_getaffinity(0))[: self.threads]
 
     def checkpoint(self, dtype: str) -> Path:
@@ -88,7 +88,7 @@ class Peer(Protocol):
 
     @property
     def formats(self) -> Collection[str]:
-        """Names of those that it computes."""
+        """Names of the formats that it computes."""
         ...
 
     def prepare(self, site: Site, wanted: Format) -> None:

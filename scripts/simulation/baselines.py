@@ -11,7 +11,7 @@ class WholePrompts:
     """Steps of whole prompts come first, ``max_batched_tokens`` in all or one longer prompt; decodes wait meanwhile.
 
     - With ``joining`` waiting prompts begin whenever there is room (prompt-first: vLLM of November 2023, Orca's
-      iteration-level batching without prompts beside decodes).
+      iteration-level batching without prompts next to decodes).
     - Without, they begin together when all those before have ended (static batching), ``max_num_seqs`` at most.
 
     A sequence is admitted with room in the cache for all tokens that it will have, so none is ever preempted. Nothing

@@ -71,7 +71,7 @@ FIGURES = {
     "inter_token_p50": "inter-token P50, ms",
     "inter_token_p95": "inter-token P95, ms",
 }
-"""Those that are compared, and what a page calls them."""
+"""Figures that are compared, and their names on a page."""
 WITHIN = 0.15
 """The largest error of a prediction that is good enough."""
 
@@ -86,8 +86,11 @@ class Program:
 
 
 def _means(samples: Sequence[StepSample]) -> list[StepSample]:
-    """Of up to ``TOGETHER`` steps in a row of as many tokens: a host that was late to read one step finds the next one
-    done, and a time that is much too short would count for more than all others in a fit of relative errors."""
+    """Mean over up to ``TOGETHER`` steps in a row of as many tokens.
+
+    A host that was late to read one step finds the next one done. A time that is much too short would count for more
+    than all others in a fit of relative errors.
+    """
     return [
         StepSample(
             tokens,
@@ -122,7 +125,7 @@ class StepTimes:
 
 
 def figures(recorder: Recorder) -> Figures:
-    """Those that are compared; seconds, or a second."""
+    """Figures that are compared; seconds, or a second."""
     found = recorder.summary()
     return {
         "requests_per_s": found["requests_per_s"],
@@ -186,7 +189,7 @@ class Check:
 def run_check(
     model: str | None, dtype: DType | Literal["auto"], rounds: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The record of so many rounds. ``report`` gets a line as each load ends: predicted, then measured."""
+    """Return the record of the given rounds. ``report`` gets a line as each load ends: predicted, then measured."""
     busy = [getloadavg()[0]]
     with measured_engine(model, dtype) as engine:
         check = Check(engine)

@@ -88,7 +88,7 @@ def residuals(cost: LinearCost, samples: Sequence[StepSample]) -> list[float]:
 
 def calibrated_cost(decodes: int = 16, p50: float = 0.07, p95: float = 0.19) -> LinearCost:
     """From two of FastGen's own token latencies, F: at ``decodes`` clients the P50 is a step of decodes only, the P95 a
-    full one. What they took beside the forward pass is in them."""
+    full one. Their time outside the forward pass is in them."""
     per_token = (p95 - p50) / (TOKEN_BUDGET - decodes)
     return LinearCost(p50 - decodes * per_token, per_token)
 

@@ -12,7 +12,7 @@ REQUESTS = 512
 SEED = 42
 
 Point = dict[str, Any]
-"""A policy under a load of so many clients."""
+"""A policy under a load of the given clients."""
 
 
 def simulate_setting(setting: Setting, clients: Sequence[int] = CLIENTS, requests: int = REQUESTS) -> Iterator[Point]:

@@ -70,7 +70,7 @@ class Recorder:
         return live.due.request
 
     def summary(self, promises: Sequence[Promise] = PROMISES) -> dict[str, Any]:
-        """As the benchmark's (docs/benchmark.md); beside these, what each service class and tenant got, where requests
+        """As the benchmark's (docs/benchmark.md); also what each service class and tenant got, where requests
         differ in that. ``kept``: the requests of a class that got what it promises."""
         figures = summarize(self.records, promises)
         classes = self._by(request.service.name for request in self.requests)

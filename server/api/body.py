@@ -31,9 +31,9 @@ class Bodies:
     async def read_json_object(self, scope: Scope, receive: Receive) -> dict[str, Any]:
         """Return the body as a dict.
 
-        Raises ApiError: 415 for a content type other than JSON or a compressed body, 413 for a body that is too long,
-        503 while too much of other bodies is arriving, 400 for a body that is no JSON object; ClientDisconnect when the
-        caller disconnects.
+        Raises ApiError. 415: a content type other than JSON, or a compressed body. 413: a body that is too long.
+        503 while too much of other bodies is arriving. 400 for a body that is not a JSON object. Raises
+        ClientDisconnect when the caller disconnects.
 
         A missing Content-Type is taken as JSON. Other types are refused, even where the body is JSON: a browser sends
         text/plain and forms to any address without a preflight request. (It also sends a body without a type, but with

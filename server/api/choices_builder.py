@@ -43,7 +43,7 @@ class ChoicesBuilder(ResponseBuilder):
         return extras
 
     def _chunk_extras(self) -> dict[str, Any]:
-        """Return the fields that an event has beside its choice."""
+        """Return the fields that an event has in addition to its choice."""
         return {}
 
     def _token_extras(self, piece: Piece) -> dict[str, Any]:

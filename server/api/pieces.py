@@ -13,7 +13,7 @@ from jaxgen.server.generation.logprobs import Later
 AT_ONCE = 128
 """Entries of a list that are made and encoded at once: some milliseconds, in which nothing else runs."""
 PIECE_BYTES = 2**18
-"""Least length of a piece, but for the last."""
+"""Least length of a piece, except the last."""
 
 
 def encoded(value: Any) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Read what a request has beside its body: who asks, and the parameters of its query."""
+"""Read the parts of a request outside its body: who asks, and the parameters of its query."""
 
 from starlette.requests import Request
 
@@ -18,7 +18,8 @@ class Query:
         self._values = request.query_params
         for name in self._values:
             if name not in known:
-                raise bad_request(f"Unknown parameter {name[:100]!r}.", name[:100])
+                there = f"there are {', '.join(known)}" if known else "there is none"
+                raise bad_request(f"Unknown parameter {name[:100]!r}: {there}.", name[:100])
 
     def text(self, name: str) -> str | None:
         return self._values.get(name)

@@ -34,7 +34,7 @@ class ResponseBuilder(ABC):
     """The choices of one request, and the response made from them."""
 
     _counts_events = False
-    """Whether events have numbers beside their ids."""
+    """Whether events have numbers in addition to their ids."""
     _usage_told = False
     _next_number = 0
     """Of the next event, where they have numbers."""
@@ -80,10 +80,10 @@ class ResponseBuilder(ABC):
         self._ids = EventIds(None, [Position() for _ in self.choices])
 
     def number_events(self, binding: Binding, last: LastEvent | None, *, shown: bool) -> None:
-        """Prepare a stream that has ids, or goes on by one. ``last``: the last event that the caller has; None: the
-        stream begins. ``shown``: whether the events have ids.
+        """Prepare a stream that has ids, or resumes after one.
 
-        Raises ApiError if the id of that is not of this stream.
+        ``last``: the last event that the caller has; None: the stream begins. ``shown``: whether the events have ids.
+        Raises ApiError if ``last`` is not an event of this stream.
         """
         ticket = binding.ticket(self._identity, digest_of(self.params, self._prompts, self._reading))
         positions: Sequence[Position] = [Position() for _ in self.choices]

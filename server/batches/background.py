@@ -39,7 +39,7 @@ class BackgroundEngine:
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         if request.service.has_targets and request.service.name != DEFAULT_CLASS.name:
             raise RequestRefusedError(
-                f"service_tier {request.service.name!r} promises times, and batches get what others leave over",
+                f"service_tier {request.service.name!r} has latency targets, which a batch cannot keep: leave it out",
                 "service_tier",
             )
         await self._engine.follow(replace(request, background=True, service=DEFAULT_CLASS), take)

@@ -19,7 +19,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DiskFullError(ApiError):
-    """What was to be stored has no room on the disk, and was not stored."""
+    """The disk has no room; nothing was stored."""
 
     def __init__(self) -> None:
         message = "The disk of the server's batch directory is full: nothing was stored."

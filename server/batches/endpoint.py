@@ -80,7 +80,11 @@ class BatchesEndpoint:
         await store.do(store.batch, caller(request), batch_id)
         batch = await store.do(store.move, batch_id, ("validating", "in_progress"), "cancelling")
         if batch["status"] != "cancelling":
-            raise ApiError(409, f"A batch that is {batch['status']} cannot be cancelled.", code="batch_not_cancellable")
+            raise ApiError(
+                409,
+                f"The batch is {batch['status']}: only one that is validating or in_progress can be cancelled.",
+                code="batch_not_cancellable",
+            )
         if self._runner is not None:
             self._runner.cancel(batch_id)
         return JSONResponse(batch)

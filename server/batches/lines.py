@@ -59,7 +59,7 @@ def parse_line(raw: bytes) -> Line:
 class Validator:
     """Validates a file's lines one after the other; ``faults`` lists the faults found.
 
-    Values of custom_id are compared by 64-bit keyed hashes, 8 bytes of memory for each: among a million of them, two
+    Values of custom_id are compared by 64-bit keyed hashes, 8 bytes of memory for each. Among a million of them, two
     different ones are taken for equal with a probability of 3e-8.
     """
 

@@ -22,13 +22,14 @@ class Quotas:
         self._check(owner, size, "files", self._config.max_files)
 
     def check_batch(self, owner: str, size: int) -> None:
-        """Check a further batch, of which ``size`` bytes are kept beside its files."""
+        """Check a further batch, of which ``size`` bytes are kept in addition to its files."""
         (active,) = self._db.execute(
             f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({ACTIVE_MARKS})", (owner, *ACTIVE)
         ).fetchone()
         if active >= self._config.max_batches:
             raise _exceeded(
-                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}."
+                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}: "
+                "wait for one to end, or cancel one."
             )
         self._check(owner, size, "batches", self._config.max_stored_batches)
 

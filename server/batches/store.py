@@ -1,4 +1,4 @@
-"""Store files and batches on disk: the files' bytes in a directory, everything else in SQLite beside it."""
+"""Store files and batches on disk: the files' bytes in a directory, everything else in SQLite next to it."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ class Store:
             self._quotas = Quotas(self._db, config)
             self._sweep()
         except filelock.Timeout as error:
-            raise ConfigError(f"--batch-dir {directory} is in use by another server") from error
+            raise ConfigError(f"--batch-dir {directory} is in use by another server: name another directory") from error
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--batch-dir {directory} cannot be used: {error}") from error
 

@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS batches_by_end ON batches (ended);
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open the database, or make it; its rows have columns by name. Raises sqlite3.Error and OSError."""
-    with open(path, "ab", opener=private):  # SQLite gives the files beside it the same mode
+    with open(path, "ab", opener=private):  # SQLite gives the files next to it the same mode
         pass
     db = sqlite3.connect(path, check_same_thread=False)
     db.row_factory = sqlite3.Row
@@ -76,7 +76,9 @@ def list_page(
     if after is not None:
         row = db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
         if row is None:
-            raise ApiError(400, f"after: no such id: {after[:100]!r}.", param="after")
+            raise ApiError(
+                400, f"after: {after[:100]!r} is not an id of this list: send the last id of a page.", param="after"
+            )
         where += f" AND number {'<' if newest_first else '>'} ?"
         values = (*values, row["number"])
     order = "DESC" if newest_first else "ASC"

@@ -18,7 +18,7 @@ WRITE_BYTES = 2**20
 MOST_NAME = 255
 """Most characters of a file's name that are kept."""
 ENVELOPE = 2**16
-"""Most bytes of a form beside the file in it."""
+"""Most bytes of a form without the file in it."""
 
 
 class FileForm(Body):
@@ -119,7 +119,7 @@ class Upload:
         _, options = parse_options_header(self._disposition)
         name, filename = _text(options.get(b"name", b"")), options.get(b"filename")
         if not name:
-            raise bad_request("A part of the form has no name.")
+            raise bad_request("Each part of the form needs a name: purpose or file.")
         if name not in FileForm.model_fields:
             raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
         if name == "purpose" and filename is not None:

@@ -108,7 +108,7 @@ class TextPrompts:
         return self._prefix + self._tokenizer.decode(tokens)
 
     def _words(self, rng: np.random.Generator, length: int) -> list[int]:
-        # A word is at least one token, beside the special tokens that the tokenizer puts around a text.
+        # A word is at least one token, plus the special tokens that the tokenizer puts around a text.
         text = " ".join(rng.choice(_WORDS, length + 1))
         tokens = [token for token in self._tokenizer.encode(text) if not self._tokenizer.is_special(token)]
         return tokens[:length]

@@ -74,4 +74,4 @@ def _make_way(path: Path) -> None:
             return
         except TimeoutError:
             pass
-    raise ConfigError(f"--uds {path}: another server listens there")
+    raise ConfigError(f"--uds {path}: another server listens there: name another path, or stop that server")

@@ -41,7 +41,7 @@ class ServedEngine(EngineClient, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a server has ended."""
+    """The way in which a server has ended."""
 
     code: int
     """The process's exit code."""
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and end those that are open and the lifespan."""
+        """Take no more connections, and end the open ones and the lifespan."""
         left = max(0.0, self.cut_at - asyncio.get_running_loop().time())
         # uvicorn's own end of requests is a traceback each: by then they must be over.
         self.config.timeout_graceful_shutdown = ceil(left + 2 * FLUSH_SECONDS)
@@ -162,7 +162,7 @@ class _Drained:
 async def _drain(
     stops: "asyncio.Queue[int]", server: Server, lifecycle: Lifecycle, shutdown_timeout: float
 ) -> _Drained:
-    """Wait for a signal; then let the running requests end, and give up those that do not."""
+    """Wait for a signal; then let the running requests end, and cancel the rest."""
     by = signal.Signals(await stops.get()).name
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -183,7 +183,7 @@ async def _drain(
 
 
 async def _hurry(stops: "asyncio.Queue[int]", server: Server) -> None:
-    """At a further signal, wait no longer for callers who have not read all of their answers."""
+    """Stop waiting, at a further signal, for callers who have not read all of their answers."""
     await stops.get()
     server.cut_at = 0.0
 

@@ -52,8 +52,8 @@ class SignalWatch:
     def delivered(self, take: Callable[[int], object], seconds: float) -> Iterator[None]:
         """Give signals to ``take``, which runs in the watching thread.
 
-        A process that was told to end and has not ended ``seconds`` and LAST_SECONDS later, or LAST_SECONDS after a
-        second signal, logs the stacks of its threads and ends with 1, whatever hangs.
+        A process has ``seconds`` and LAST_SECONDS to end after a signal, or LAST_SECONDS after a second one. Then it
+        logs the stacks of its threads and ends with 1, whatever hangs.
         """
         self._seconds, self._take = seconds, take
         self._claim()

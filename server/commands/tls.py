@@ -48,7 +48,7 @@ def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | No
 
 
 def reload_certificate(config: DoorConfig) -> bool:
-    """Read the certificate and its key again, for further connections; if they are no good, they stay as they were.
+    """Read the certificate and its key again, for further connections; if they are not valid, the old ones stay.
 
     Return False where there is no TLS.
     """

@@ -24,7 +24,7 @@ WATCH_SECONDS = 1
 class DoorConfig(uvicorn.Config):
     """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn.
 
-    ``unix``: it listens at a Unix socket, where whoever may connect is believed as a proxy is.
+    ``unix``: it listens at a Unix socket, where every caller is trusted as a proxy is.
     """
 
     def __init__(

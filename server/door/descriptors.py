@@ -15,9 +15,9 @@ SPARE = 512
 
 
 def make_room(max_connections: int) -> int:
-    """Raise the soft limit of descriptors, as far as the hard one lets, for so many connections.
+    """Raise the soft limit of descriptors for ``max_connections`` connections, up to the hard limit.
 
-    Return how many of them there is room for: beyond, the event loop would reset new connections without a word.
+    Return the number of connections with room. The event loop would reset further ones without a response.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + MAX_REFUSALS + SPARE

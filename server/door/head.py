@@ -47,7 +47,7 @@ def check(method: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -
     if version not in VERSIONS:
         raise wrong_version()
     if method == b"CONNECT":
-        raise ApiError(405, "This server is not a proxy.")
+        raise ApiError(405, "This server is not a proxy: take it out of the proxies of your client.")
     hosts = sum(name == b"host" for name, _ in headers)
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise bad_request(f"The request must have one Host header, not {hosts}.")

@@ -1,4 +1,4 @@
-"""What uvicorn's request cycle writes to, and what is set for its socket."""
+"""The transport that uvicorn's request cycle writes to, and the options of its socket."""
 
 import asyncio
 import socket

@@ -209,7 +209,11 @@ class DoorProtocol(HttpToolsProtocol):
             self._ignored_upgrade = True
             return
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ApiError(503, "Too many requests wait on this connection.", headers={"Retry-After": "1"})
+            raise ApiError(
+                503,
+                "Too many requests wait on this connection: read their answers first.",
+                headers={"Retry-After": "1"},
+            )
         super().on_headers_complete()
         self._begun, self._in_body, self._idle_bytes = False, True, 0
         if self._head_timer is not None:
@@ -228,7 +232,9 @@ class DoorProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._dropped += len(body)
             if self._dropped > LINGER_BYTES:
-                raise ApiError(413, "The body is longer than what is read after an answer.")
+                raise ApiError(
+                    413, "The request was answered before its body ended, and the rest of the body is too long to read."
+                )
 
     def on_message_complete(self) -> None:
         if self._ignored_upgrade:

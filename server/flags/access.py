@@ -1,4 +1,4 @@
-"""Who may call the server: the address it listens at, and the keys of ``--api-key``."""
+"""Control who may call the server: the address it listens at, and the keys of ``--api-key``."""
 
 import argparse
 import ipaddress

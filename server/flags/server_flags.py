@@ -228,7 +228,8 @@ def _add_browsers_and_tls(parser: CommandLine) -> None:
 
 
 def port(text: str) -> int:
-    """Parse a port. Raises ArgumentTypeError, also for a URL, as in a pod beside a Kubernetes service called jaxgen."""
+    """Parse a port. Raises ArgumentTypeError, also for a URL, as in a pod next to a Kubernetes service called
+    jaxgen."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "

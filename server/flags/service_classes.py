@@ -17,7 +17,7 @@ def parse_class(text: str) -> ServiceClass:
     name, *settings = text.split() or [""]
     flag = f"--service-class {text!r}"
     if not name or "=" in name or name == AUTO:
-        raise ConfigError(f"{flag} must begin with a name, which may not be {AUTO!r}")
+        raise ConfigError(f"{flag} must begin with a name other than {AUTO!r}, as in 'fast ttft=0.5'")
     found: dict[str, float | bool] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -30,7 +30,7 @@ def parse_class(text: str) -> ServiceClass:
                 raise ConfigError(f"{flag}: {key} must be a number, not {value!r}") from error
         else:
             known = ", ".join(f"{known}=..." for known in _SECONDS)
-            raise ConfigError(f"{flag}: {setting!r} is none of {known}, late=serve, late=refuse")
+            raise ConfigError(f"{flag}: {setting!r} is not a valid setting: write {known}, late=serve or late=refuse")
     try:
         return ServiceClass(name=name, **found)  # type: ignore[arg-type]
     except ValueError as error:

@@ -39,7 +39,7 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
 
     @property
     def only_text(self) -> str | None:
-        """Its text, if it has nothing else but token ids; else None."""
+        """The text of a piece with text and token ids alone; else None."""
         if self.finish_reason is not None or self.logprobs is not None or len(self.deltas) != 1:
             return None
         (delta,) = self.deltas
@@ -120,7 +120,7 @@ class Choice:
 
     @property
     def starts(self) -> Sequence[tuple[int, int]]:
-        """Where its content goes on after something else; see MessageParser."""
+        """Where its content continues after something else; see MessageParser."""
         return () if self._parser is None else self._parser.starts
 
     @property

@@ -39,14 +39,14 @@ class Later[Item]:
 
 
 class Room:
-    """How many log-probabilities the choices of a request may keep until they are sent."""
+    """Limit of the log-probabilities that the choices of a request may keep until they are sent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken = 0
 
     def check(self, entries: int) -> None:
-        """Raise ApiError 400 where so many would be too many."""
+        """Raise ApiError 400 if ``entries`` are too many."""
         if entries > self._most:
             raise bad_request(
                 f"logprobs: more than {self._most} log-probabilities would wait to be sent (--max-logprob-entries): "
@@ -93,7 +93,7 @@ class Logprobs(ABC):
         return bool(self._tokens) and self._tokens[0].offset <= length
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        """Remove and return, as JSON, the entries whose offset is certain: those that begin within the first ``length``
+        """Remove and return, as JSON, the entries whose offset is certain: they begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
         found = self.take_later(length, ended=ended)
         return {name: one.made(0, len(one.items)) if isinstance(one, Later) else one for name, one in found.items()}
@@ -115,7 +115,8 @@ class Logprobs(ABC):
 
 
 class LogprobList(Logprobs):
-    """Of text completions: lists of tokens, their log-probabilities, their best alternatives and their offsets.
+    """Log-probabilities of text completions: lists of tokens, their log-probabilities, their best alternatives and
+    their offsets.
 
     A token's own entry is always among its alternatives. Of alternatives with the same text, the best one is listed.
     """
@@ -139,8 +140,8 @@ class LogprobList(Logprobs):
 
 
 class ChatLogprobs(Logprobs):
-    """Of chat completions: each token an object with its text, its bytes, its log-probability and the best
-    alternatives."""
+    """Log-probabilities of chat completions: each token an object with its text, its bytes, its log-probability and the
+    best alternatives."""
 
     def _lists(self, taken: Sequence[Told], _length: int) -> dict[str, Any]:
         return {"content": Later(taken, self._content), "refusal": None}

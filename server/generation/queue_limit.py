@@ -82,7 +82,7 @@ class QueueLimit:
         return bounded
 
     def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
-        """Whether the choices fit beside these entries within the limits, each divided by ``shares``."""
+        """Whether the choices and these entries fit within the limits, each divided by ``shares``."""
         if choices[0].request.pooling is None:
             count = len({entry.name for entry in beside}) + len(choices)
         else:

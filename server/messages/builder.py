@@ -27,8 +27,8 @@ _PING = sse_event({"type": "ping"}, name="ping")
 class MessageBuilder(ResponseBuilder):
     """Anthropic's message: blocks with text, thoughts and calls, in one object or as a stream.
 
-    All events of an answer belong to its tokens, the last ones to the last token, so that a stream goes on after any
-    of them.
+    All events of an answer belong to its tokens, the last ones to the last token, so that a stream can be resumed after
+    any of them.
     """
 
     def __init__(

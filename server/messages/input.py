@@ -107,7 +107,7 @@ def _system(content: TextContent | None) -> list[Message]:
 
 
 def _goes_on(messages: Iterable[InputMessage]) -> bool:
-    """Whether the answer goes on with the last message. Raises ApiError 400 where that calls a tool."""
+    """Whether the answer continues the last message. Raises ApiError 400 where that calls a tool."""
     *_, last = [None, *messages]
     if last is None or last.role != "assistant":
         return False

@@ -29,7 +29,7 @@ CALLER = "jaxgen.caller"
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a caller gets by the line of its key."""
+    """Rights of a caller, from the line of its key."""
 
     weight: float = 1.0
     operator: bool = False
@@ -46,10 +46,10 @@ def open_paths(config: ServerConfig) -> frozenset[str]:
 class ApiKeys:
     """The valid API keys: ``keys``, and the keys of a file, which is read again when it changes.
 
-    The file has one key in each line, perhaps followed by ``weight=2``: under contention this caller gets twice the
-    tokens of others; and by ``operator``: this caller may see what all callers do. Empty lines and lines that begin
-    with # are ignored. Raises ConfigError if the file cannot be read or has no key; later, the last known keys stay
-    valid while it cannot be read, and two lines of the log say so.
+    The file has one key in each line. ``weight=2`` after a key gives this caller twice the tokens of others under
+    contention. ``operator`` after a key lets this caller see what all callers do. Empty lines and lines that begin with
+    # are ignored. Raises ConfigError if the file cannot be read or has no key. If it cannot be read later, the last
+    known keys stay valid, and two lines of the log say so.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:

@@ -31,7 +31,7 @@ def cors_middleware(cors: Cors) -> Middleware:
 class OriginMiddleware:
     """Answers 403 to web pages of origins that are neither ``named`` nor the server's own.
 
-    CORS keeps such a page from reading a response, but the server would still compute it: a browser sends bodies
+    CORS keeps such a page from reading a response, but the server would still compute it. A browser sends bodies
     without a content type, and forms with files, without a preflight request. Other programs send no ``Origin``.
     """
 

@@ -15,7 +15,7 @@ class HostMiddleware:
     """Answers 403 to requests whose ``Host`` is a name that is neither local nor ``allowed``.
 
     A page of http://evil.example whose name leads to this machine is of the server's own origin to the browser, and may
-    read all answers. Only its ``Host`` tells. Addresses are no names, and ``localhost`` leads nowhere else. Without
+    read all answers. Only its ``Host`` tells. Addresses are not names, and ``localhost`` leads nowhere else. Without
     ``allowed`` only connections to a loopback address are checked: others come from other machines anyway.
     """
 

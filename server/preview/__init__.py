@@ -1,1 +1,1 @@
-"""What a request would be, and when it would be answered: nothing is computed for it."""
+"""Show the prompt of a request and predict its latency, without computing an answer."""

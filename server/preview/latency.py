@@ -23,7 +23,8 @@ class LatencyEndpoint(PreviewEndpoint):
     async def _preview(self, made: ResponseBuilder) -> dict[str, Any]:
         if len(made.choices) != 1:
             raise bad_request(
-                f"a prediction is of one answer, and these are {len(made.choices)} (prompts times n or best_of).", "n"
+                f"A prediction is for one answer, not for {len(made.choices)} (prompts times n or best_of).",
+                "n",
             )
         (choice,) = made.choices
         answer = {"object": "latency", "model": self._engine.model.name, "prompt_tokens": len(choice.prompt.tokens)}

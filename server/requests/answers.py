@@ -1,4 +1,4 @@
-"""Resolve how the answers of a request are read: reasoning, content and calls of tools."""
+"""Resolve how the answers of a request are read: reasoning, content and tool calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def format_of(model: ModelInfo, config: ServerConfig) -> AnswerFormat:
 
 @dataclass(frozen=True)
 class AnswerReading:
-    """How the answers to one prompt are read. ``tools``: those that may be called; None: none.
+    """The way to read the answers to one prompt. ``tools``: the tools that may be called; None: none.
 
     ``shown``: texts that stand for tokens that decoding else leaves out. ``include_reasoning``: whether the caller gets
     the reasoning.
@@ -45,7 +45,7 @@ class AnswerReading:
     shown: Mapping[int, str]
     include_reasoning: bool = True
     continued: str = ""
-    """The text of the message that the answer goes on with, which is the prompt's end; empty: it begins one."""
+    """The text of the message that the answer continues, which ends the prompt; empty: it begins a message."""
 
     def parser(self, name: str) -> MessageParser | None:
         """Return a new parser for one answer; None: it is content as a whole. ``name``: of the choice."""
@@ -89,7 +89,7 @@ class AnswerReading:
 
     @cached_property
     def _opening(self) -> str:
-        """What the prompt has of the answer's message in harmony: what comes after the last ``<|start|>``."""
+        """The part of the answer's message in harmony that the prompt has: the text after the last ``<|start|>``."""
         tokens, start = self.prompt.tokens, self.tokenizer.added_token(NAMES[0])
         length = sum(1 for _ in takewhile(lambda token: token != start, reversed(tokens)))
         text = self.tokenizer.completion_text(shown=self.shown)
@@ -102,8 +102,10 @@ class AnswerReading:
 
     @cached_property
     def _mark(self) -> str:
-        """The mark of reasoning with which the prompt ends, but for white space, or the last one in the message that
-        it goes on with, which without any is content; empty: there is none."""
+        """The mark of reasoning with which the prompt ends, before white space; empty: there is none.
+
+        If the answer continues a message, it is the last mark in the message. A message without one is content.
+        """
         if self.continued:
             last = max((THINK, END_THINK), key=self.continued.rfind)
             return last if last in self.continued else END_THINK

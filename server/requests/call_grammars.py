@@ -17,7 +17,7 @@ from jaxgen.text.grammar import MAX_LENGTH
 def write_calls(
     name: str, tools: Sequence[tuple[str, Mapping[str, Any]]], token_of: TokenOf, *, several: bool, closed: bool
 ) -> str:
-    """Return a grammar of calls of tools, which have names and schemas, in the format with this ``name``.
+    """Return a grammar of tool calls, with the tools' names and schemas, in the format ``name``.
 
     ``closed``: objects of the arguments have only the keys that the schemas name. Raises ApiError 400.
     """
@@ -30,7 +30,9 @@ def write_calls(
         return call_grammar(FORMATS[name], schemas, several=several, token_of=token_of)
     except GrammarTooLongError as error:
         raise bad_request(
-            f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters.", "tools"
+            f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters. "
+            "Send fewer or simpler tools.",
+            "tools",
         ) from error
     except (UnwritableError, TooManyFormsError) as error:
         raise bad_request(f"tools: {error}.", "tools") from error

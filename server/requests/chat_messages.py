@@ -68,7 +68,7 @@ def _message(message: Message, field: str, calls: _Calls) -> dict[str, Any]:
         if call_id is not None:
             found["tool_call_id"] = call_id
     if message.thought:
-        # Those of gpt-oss name it thinking, and refuse it beside content.
+        # The templates of gpt-oss name it thinking, and refuse it together with content.
         found |= {"reasoning_content": message.thought, "thinking": "" if message.text else message.thought}
     if message.calls:
         ids = calls.make(message.calls)

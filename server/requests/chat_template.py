@@ -56,7 +56,7 @@ class Conversations:
         if template is None:
             raise bad_request(NO_TEMPLATE, "messages")
         if not messages:
-            raise bad_request("messages must have one message at least.", "messages")
+            raise bad_request("messages must have at least one message.", "messages")
         length = len(body.model_dump_json(include={"messages", "chat_template_kwargs"})) + len(json.dumps(tools))
         with refusals("messages"):
             text = await asyncio.wrap_future(template.render(lambda: _fields(template, body, tools), caller, length))

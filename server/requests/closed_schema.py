@@ -1,9 +1,9 @@
 """Close the objects of a JSON schema: the keys that it names are then the only ones.
 
-JSON Schema lets an object have further keys beside those of ``properties``, so a model may add keys without end. A
-closed schema allows a part of what the schema allows, never more. Schemas that are about the same object are closed
-together, around the keys that any of them names: the branches of an allOf, what a $ref leads to, what stands beside
-them. Branches of an anyOf are closed one by one, each with what stands beside the anyOf. docs/structured.md has the
+JSON Schema lets an object have other keys than ``properties`` names, so a model may add keys without end. A closed
+schema allows a part of what the schema allows, never more. Schemas about the same object are closed together, around
+the keys that any of them names: the branches of an allOf, the target of a $ref, and the keywords next to them. Branches
+of an anyOf are closed one by one, each with the keywords next to the anyOf. docs/structured.md has the
 rule for users.
 
 References lead to definitions made here: the same definition may be a whole object here and a part of one there.
@@ -78,7 +78,7 @@ class _Closing:
         return {**found, "$defs": self._made} if self._made else found
 
     def _close(self, schema: Schema, beside: Said) -> Schema:
-        """Return the schema, its object closed around the keys that it names and those named ``beside`` it."""
+        """Return the schema, its object closed around the keys that it names and the keys in ``beside``."""
         if not has_schemas(schema):
             return schema
         if schema.keys() - _SAYS_NOTHING == {"$ref"}:
@@ -125,7 +125,7 @@ class _Closing:
         return made
 
     def _branch(self, schema: dict[str, Any], keyword: str, branch: Schema, beside: Said) -> Schema:
-        """Return a branch of an anyOf or oneOf. ``beside``: what stands beside the keyword."""
+        """Return a branch of an anyOf or oneOf. ``beside``: the meaning of the other keywords."""
         one_by_one = keyword == "anyOf" or self._facts.are_apart(listed(schema, keyword), beside)
         return self._close(branch, beside) if one_by_one else self._open(branch, beside)
 

@@ -38,7 +38,7 @@ async def call_grammar(
     closed: bool,
     caller: str,
 ) -> str:
-    """Return the grammar of calls of tools; see GrammarWriter. Raises ApiError 400."""
+    """Return the grammar of tool calls; see GrammarWriter. Raises ApiError 400."""
     length = sum(len(str(schema)) for _, schema in tools)
     return str(await _ask("tools", caller, length, "calls", name, tools, tokens, several=several, closed=closed))
 
@@ -60,6 +60,10 @@ async def _ask(source: str, caller: str, length: int, method: str, *arguments: A
     except RequestRefusedError as error:
         raise bad_request(str(error), error.param or source) from error
     except TimeoutError as error:
-        raise bad_request(f"{source}: it takes over {COMPILE_SECONDS} s to make a grammar of it.", source) from error
+        raise bad_request(
+            f"{source}: it takes over {COMPILE_SECONDS} s to make a grammar of it: simplify it.", source
+        ) from error
     except MemoryError as error:
-        raise bad_request(f"{source}: it takes too much memory to make a grammar of it.", source) from error
+        raise bad_request(
+            f"{source}: it takes too much memory to make a grammar of it: simplify it.", source
+        ) from error

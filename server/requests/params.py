@@ -55,7 +55,9 @@ class CompletionParams:
         """Return a copy that generates at most ``room`` tokens. Raises ApiError 400 where min_tokens is more."""
         if self.sampling.min_tokens > room:
             raise bad_request(
-                f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
+                f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}: "
+                "lower it, or shorten the prompt.",
+                "min_tokens",
             )
         if self.sampling.max_tokens <= room:
             return self
@@ -69,7 +71,7 @@ class CompletionParams:
 
 @refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Honour or refuse every field but model, prompt and those that become a grammar.
+    """Honour or refuse every field, except model, prompt and the fields of grammars.
 
     Raises ApiError 400 that names the field.
     """
@@ -203,7 +205,7 @@ def _prompt_logprobs(body: SamplingFields, model: ModelInfo) -> int | None:
         return None
     if body.stream:
         raise bad_request(
-            "prompt_logprobs cannot be streamed: they are of the prompt, not of an answer.", "prompt_logprobs"
+            "prompt_logprobs cannot be streamed: send stream false, or leave prompt_logprobs out.", "prompt_logprobs"
         )
     if asked == -1:
         if model.vocab_size > MAX_LOGPROBS:
@@ -233,7 +235,11 @@ def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
     if not n <= best_of <= config.max_n:
         raise bad_request(f"best_of must be between n ({n}) and {config.max_n}, not {best_of}.", "best_of")
     if best_of > n and body.stream:
-        raise bad_request("best_of over n cannot be streamed: the best are known only at the end.", "best_of")
+        raise bad_request(
+            "best_of over n cannot be streamed, since the best are known only at the end: "
+            "send stream false, or best_of as n.",
+            "best_of",
+        )
     return best_of
 
 

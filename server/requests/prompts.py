@@ -173,7 +173,7 @@ def _check_length(text: str, tokenizer: Tokenizer, model: ModelInfo, field: str)
 
 def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str) -> None:
     if not tokens:
-        raise bad_request(f"{field}: there are no tokens in it.", field)
+        raise bad_request(f"{field} has no tokens: send a longer text.", field)
     with refusals(field):
         check_token_ids(field, tokens, model.vocab_size)
         check_context_length(len(tokens), max_tokens, model.max_model_len)

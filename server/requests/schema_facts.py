@@ -38,8 +38,8 @@ class TooMuchWorkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What schemas say of one object: ``keys`` that they name, and the ``places`` of which they have schemas with keys
-    themselves."""
+    """The claims of schemas about one object: ``keys`` that they name, and the ``places`` of which they have schemas
+    with keys themselves."""
 
     keys: Keys = frozenset()
     places: frozenset[str] = frozenset()
@@ -80,7 +80,7 @@ def has_schemas(schema: Schema) -> bool:
 
 
 class Facts:
-    """What there is to know about the schemas within one, which is not changed.
+    """Facts about the schemas within one schema, which is not changed.
 
     Raises NotFollowedError, and TooMuchWorkError: what is asked again is remembered, but callers choose the schemas.
     """
@@ -147,12 +147,12 @@ class Facts:
         return known
 
     def said_beside(self, schema: dict[str, Any], *keywords: str) -> Said:
-        """Return what a schema says of its object but for some keywords."""
+        """Return what a schema says of its object without some keywords."""
         self.spend()
         return self._say({key: value for key, value in schema.items() if key not in keywords})
 
     def bounds(self, schema: dict[str, Any], beside: Said) -> Keys:
-        """Return the keys around which a schema is closed with what is said ``beside`` it; None: it stays open."""
+        """Return the keys around which a schema is closed together with ``beside``; None: it stays open."""
         asked = (id(schema), beside)
         if asked not in self._bounds:
             self._bounds[asked] = self._find_bounds(schema, self.join(self.said(schema), beside))
@@ -166,8 +166,7 @@ class Facts:
         return said.keys if lists_keys and least <= len(said.keys) else None
 
     def are_apart(self, branches: list[Schema], beside: Said) -> bool:
-        """Whether no value is of one of these as it is closed with what is said ``beside`` it, and of another as it is
-        written."""
+        """Whether no value fits one branch, closed together with ``beside``, and another branch as it is written."""
         asked = (id(branches), beside)
         if branches and asked not in self._apart:
             self._apart[asked] = False  # for a reference that leads back here
@@ -258,7 +257,7 @@ class Facts:
 
 
 class _Demands:
-    """What a schema itself demands of a value; None: anything."""
+    """The demands of a schema itself on a value; None: any value fits."""
 
     def __init__(self, schema: Schema) -> None:
         schema = schema if isinstance(schema, dict) else {}

@@ -30,7 +30,9 @@ def resolve_grammar(
     if structured is None or (structured.disable_additional_properties is not None and not _kinds(structured)):
         return asked
     if asked is not None:
-        raise bad_request("structured_outputs cannot go with response_format: send one of them.", "structured_outputs")
+        raise bad_request(
+            "structured_outputs cannot be combined with response_format: send one of them.", "structured_outputs"
+        )
     return Grammar(_of_structured(structured, closed), "structured_outputs")
 
 
@@ -77,7 +79,7 @@ def _of_format(asked: ResponseFormat, closed: bool) -> Grammar | None:
         return Grammar(json_grammar(schema), "response_format")
     if asked.json_schema is not None:
         raise bad_request(
-            f'response_format: json_schema goes with type "json_schema", not {asked.type!r}.',
+            f'response_format: with json_schema, type must be "json_schema", not {asked.type!r}.',
             "response_format.json_schema",
         )
     return Grammar(json_grammar({"type": "object"}), "response_format") if asked.type == "json_object" else None
@@ -106,7 +108,7 @@ def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
         return f"start: /{regex_to_lark(asked.regex, 'dws')}/"
     if asked.choice is not None:
         if not asked.choice:
-            raise bad_request("structured_outputs.choice has no entry.", "structured_outputs.choice")
+            raise bad_request("structured_outputs.choice must have at least one text.", "structured_outputs.choice")
         # One terminal, which the lexer matches: as alternatives of a rule, each text would be an item of the parser's
         # rows, of which llguidance allows 2,000.
         texts = "|".join(map(_quoted, asked.choice))

@@ -32,7 +32,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How one request uses tools. ``kind``: how calls are written; None: in channels of harmony.
+    """The tools of one request. ``kind``: how calls are written; None: in channels of harmony.
 
     ``most``: limit on calls in a message; None: no limit. ``grammar``: what calls must be, in llguidance's Lark; None:
     nothing constrains them. ``required``: the answer is calls and nothing else.
@@ -117,7 +117,7 @@ def only_allowed(
     allowed = set(names)
     if unknown := allowed - {function.name for function in functions}:
         raise bad_request(
-            f"{field}: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is none of the tools.", field
+            f"{field}: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is not one of the tools.", field
         )
     return [function for function in functions if function.name in allowed]
 
@@ -138,14 +138,14 @@ def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
     names: set[str] = set()
     for function in functions:
         if function.name in names:
-            raise bad_request(f"tools: {function.name!r} is there twice.", "tools")
+            raise bad_request(f"tools: {function.name!r} is there twice: each name must be unique.", "tools")
         names.add(function.name)
         if (function.parameters or NO_PARAMETERS).get("type", "object") != "object":
             raise bad_request(f"tools: parameters of {function.name!r} must be the JSON schema of an object.", "tools")
     if choice.mode == "required" and not functions:
         raise bad_request("tool_choice requires a call, but tools is empty.", "tool_choice")
     if choice.name is not None and choice.name not in names:
-        raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
+        raise bad_request(f"tool_choice: {choice.name!r} is not one of the tools.", "tool_choice")
 
 
 def for_template(function: FunctionDefinition) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def _previous(
 def _check_room(room: int, most_bytes: int, field: str) -> None:
     if room < 0:
         raise bad_request(
-            f"{field}: the items that are kept have more than {most_bytes} bytes together, which a body here may have.",
+            f"{field}: the kept items have more than {most_bytes} bytes together, the limit of a body. Begin a new "
+            "conversation.",
             field,
         )
 
@@ -116,8 +117,8 @@ def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str
     found = store.item(caller, item.id)
     if found is None:
         raise bad_request(
-            f"{field}: item with id {item.id[:100]!r} not found: items are kept with the responses that they are of, "
-            "unless those were asked for with store false. Send the item itself.",
+            f"{field}: item with id {item.id[:100]!r} not found: items are kept with their responses, unless store "
+            "was false. Send the item itself.",
             field,
         )
     return found

@@ -71,7 +71,9 @@ class KeptResponses:
 
     async def _cancel(self, request: Request) -> Response:
         self._kept(request)
-        raise bad_request("Only a response that is made in the background can be cancelled, and none is here.")
+        raise bad_request(
+            "Only a background response can be cancelled, and this server makes none: close the connection instead."
+        )
 
     def _kept(self, request: Request) -> Kept:
         response_id = request.path_params["response_id"]
@@ -83,7 +85,7 @@ def _place(items: list[dict[str, Any]], name: str) -> int:
     for i, item in enumerate(items):
         if item["id"] == name:
             return i
-    raise bad_request(f"after: {name[:100]!r} is the id of none of the items.", "after")
+    raise bad_request(f"after: {name[:100]!r} is not the id of an item here: send the last_id of a page.", "after")
 
 
 def _not_found(response_id: str) -> NoReturn:

@@ -18,7 +18,7 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 def item_id(prefix: str, name: str, place: int) -> str:
     """Return the id of an item, which only depends on its kind, the name of what has it, and its place there.
 
-    So a stream that goes on at another server names its items as before.
+    So a stream that resumes at another server names its items as before.
     """
     return f"{prefix}_{sha256(f'{name}-{place}'.encode()).hexdigest()[:32]}"
 
@@ -154,7 +154,7 @@ def _copied(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class ItemLogprobs(ChatLogprobs):
-    """As of a chat, with the offsets of the tokens. A special token has no bytes, which are none here, not null."""
+    """Log-probabilities as in a chat, with the offsets of the tokens. A special token has an empty list of bytes."""
 
     @override
     def begins_within(self, length: int) -> bool:

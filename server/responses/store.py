@@ -9,7 +9,7 @@ from typing import Any
 import pydantic_core
 
 OVERHEAD = 1024
-"""Bytes that a kept response counts beside its texts."""
+"""Bytes that a kept response counts in addition to its texts."""
 ITEM_OVERHEAD = 256
 """Bytes that each of its items counts so."""
 
@@ -38,7 +38,7 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """Bytes that it counts, without those that it continues."""
+        """Bytes that it counts, without the responses that it continues."""
         items = self._items()
         return len(self.response) + OVERHEAD + sum(map(len, items)) + ITEM_OVERHEAD * len(items)
 
@@ -67,7 +67,7 @@ class _Shelf:
     kept: OrderedDict[str, Kept] = field(default_factory=OrderedDict)
     items: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
-    """Bytes of its responses, and of those that they continue."""
+    """Bytes of its responses, and of the responses that they continue."""
 
 
 class ResponseStore:
@@ -177,7 +177,7 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hold(shelf: _Shelf, kept: Kept | None) -> None:
-    """Count a use of a response, and of those that it continues where it had none."""
+    """Count a use of a response; its first use counts for the responses that it continues too."""
     while kept is not None:
         kept.users += 1
         if kept.users > 1:
@@ -187,7 +187,7 @@ def _hold(shelf: _Shelf, kept: Kept | None) -> None:
 
 
 def _let_go(shelf: _Shelf, kept: Kept | None) -> None:
-    """Take a use of a response back, and of those that it continues where it has none left."""
+    """Take a use of a response back; its last use is taken back from the responses that it continues too."""
     while kept is not None:
         kept.users -= 1
         if kept.users > 0:

@@ -1,1 +1,1 @@
-"""Ids of a stream's events, by which another server, or the same one after a restart, goes on with the stream."""
+"""Ids of a stream's events, with which another server, or the same one after a restart, resumes the stream."""

@@ -1,4 +1,4 @@
-"""Number the events of a stream by tokens of its choices, and leave out those that its caller has."""
+"""Number the events of a stream by tokens of its choices, and leave out the events that its caller has."""
 
 import re
 from collections import deque
@@ -29,8 +29,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How much of a choice was told: all up to ``whole`` (None: nothing) and the first ``events`` of those made of the
-    tokens after it up to ``next``."""
+    """The part of a choice that was sent.
+
+    It is all up to ``whole`` (None: nothing), and the first ``events`` of the events made of the tokens after it up to
+    ``next``.
+    """
 
     whole: Mark | None = None
     next: int = 0
@@ -57,7 +60,8 @@ class Position:
 
 
 class Told(NamedTuple):
-    """What a caller has of a choice. ``tokens``: its first ones, which need not be computed one by one again."""
+    """The part of a choice that a caller has. ``tokens``: its first ones, which need not be computed one by one
+    again."""
 
     position: Position
     tokens: Sequence[int]
@@ -65,8 +69,8 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """What the id of a caller's last event says. ``number``: of the event; None: it has none. ``usage``: whether that
-    was the usage, after all choices."""
+    """The content of the id of a caller's last event. ``number``: of the event; None: it has none. ``usage``: whether
+    that was the usage, after all choices."""
 
     ticket: Ticket
     positions: tuple[Position, ...]
@@ -117,7 +121,7 @@ class EventIds:
     def numbered(self, index: int, mark: Mark, events: Sequence[bytes]) -> list[bytes]:
         """Return the events of choice ``index``'s output up to ``mark``, which were not told, with their ids.
 
-        Raises ApiError 409 where the tokens are not those that were told.
+        Raises ApiError 409 if the tokens are not the same as before.
         """
         if len(events) == 1 and not self._due[index]:  # nearly always
             if self._head is not None:

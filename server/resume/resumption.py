@@ -1,4 +1,4 @@
-"""Give answers their identities, and read the id with which a caller goes on with a stream."""
+"""Give answers their identities, and read the id with which a caller resumes a stream."""
 
 import random
 from array import array
@@ -40,7 +40,7 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What binds the ids of a stream's events to its caller, its body and the engine. ``secret``: the caller's."""
+    """The binding of a stream's event ids to its caller, its body and the engine. ``secret``: the caller's."""
 
     secret: bytes
     digest: str
@@ -68,7 +68,8 @@ class Binding:
 
 
 def digest_of(params: CompletionParams, prompts: Sequence[Prompt], reading: AnswerReading | None) -> bytes:
-    """Return a hash of the prompts and the parameters of an answer, without those that do not change what is told."""
+    """Return a hash of the prompts and the parameters of an answer, without the parameters that do not change the
+    events."""
     sampling = replace(params.sampling, seed=None)
     told = replace(params, sampling=sampling, cache_salt=None, priority=0, service=DEFAULT_CLASS)
     hashed = sha256(repr((told, None if reading is None else reading.form)).encode())

@@ -10,7 +10,7 @@ class Secrets:
     """The secret of each caller, by its API key, which is empty where callers need none.
 
     With a ``configured`` text they are the same in all servers that have it. Without one they are made of the API key
-    by scrypt (RFC 7914), which takes some 50 ms and 16 MiB, once for each key: so servers that know the key have them
+    by scrypt (RFC 7914), which takes some 50 ms and 16 MiB, once for each key. So servers that know the key have them
     too, and each guess of a key costs as much. A caller without a key then gets a secret of this process alone.
     """
 

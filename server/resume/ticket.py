@@ -23,7 +23,7 @@ LENGTH = 80
 
 
 class Identity(NamedTuple):
-    """What an answer has of chance and of the clock: the random part of its id, its seed, and when it was begun.
+    """The random and timed parts of an answer: the random part of its id, its seed, and when it was begun.
 
     ``seed``: the request's own, or one drawn for it. ``created``: seconds since 1970.
     """
@@ -101,8 +101,8 @@ class Ticket:
         if self.reading != own.reading:
             raise ApiError(
                 409,
-                f"{FIELD}: this server makes another prompt or other parameters of this body than the one that began "
-                "the stream: its flags differ, or the chat template has the date. Begin again without the id.",
+                f"{FIELD}: this server makes another prompt or other parameters of this body than the first server "
+                "did. Its flags differ, or the chat template has the date. Begin again without the id.",
                 param=FIELD,
                 code="prompt_differs",
             )

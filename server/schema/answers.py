@@ -18,7 +18,7 @@ class Version(BaseModel):
 
 
 class Status(BaseModel):
-    """Of a probe that succeeds."""
+    """The response of a probe that succeeds."""
 
     status: Literal["ok"]
 
@@ -77,19 +77,19 @@ class CompletionLogprobs(BaseModel):
 
 
 class Latency(BaseModel):
-    """Only where it was asked for. Seconds, and what they were spent on."""
+    """Seconds of a request, by what they were spent on; only if asked for."""
 
     latency: dict[str, float] | None = None
 
 
 class ChoiceExtras(Latency):
-    """Only where they were asked for."""
+    """Extra fields of a choice, only if asked for."""
 
     token_ids: list[int] = Field(default=[])
 
 
 class PromptExtras(BaseModel):
-    """Only where they were asked for."""
+    """Extra fields of a prompt, only if asked for."""
 
     prompt_token_ids: list[int] = Field(default=[])
     prompt_logprobs: PromptLogprobs = Field(default=[])
@@ -172,7 +172,7 @@ class ChatCompletion(PromptExtras):
 
 
 class Response(Latency):
-    """Of /v1/responses; with more fields, which repeat the request's."""
+    """A response of /v1/responses; it has more fields, which repeat the request's."""
 
     id: str
     object: Literal["response"]
@@ -233,7 +233,7 @@ class DeletedFile(BaseModel):
 
 
 class Batch(BaseModel):
-    """With further times, each null until it has come."""
+    """A batch; further times are null until they have come."""
 
     id: str
     object: Literal["batch"]
@@ -258,7 +258,7 @@ class DeletedBatch(BaseModel):
 
 
 class Page(BaseModel):
-    """Of a list; ``after`` the ``last_id`` comes the next."""
+    """A page of a list; the next page comes ``after`` the ``last_id``."""
 
     object: Literal["list"]
     first_id: str | None
@@ -267,7 +267,7 @@ class Page(BaseModel):
 
 
 class InputItems(Page):
-    """Of a response, and of those that it continues."""
+    """Input items of a response, and of the responses that it continues."""
 
     data: list[dict[str, Any]]
 
@@ -304,7 +304,7 @@ class WouldBeRefused(BaseModel):
 
 
 class PredictedLatency(BaseModel):
-    """Of a request that would come now; the times are null where it would be refused."""
+    """Predicted latency of a request that would come now; times are null if it would be refused."""
 
     object: Literal["latency"]
     model: str
@@ -332,4 +332,4 @@ class Rendered(BaseModel):
 
 
 class RenderedPrompts(RootModel[list[Rendered]]):
-    """In the order of the prompts."""
+    """Rendered prompts, in the order of the prompts."""

@@ -1,7 +1,7 @@
 """The bodies of requests to the engine: their fields and types. Other fields are refused by name.
 
-Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
-is a number, and a number without a fraction is an integer.
+Every field may be null, which means absent. Types are strict: true is not an integer and "1" is not a number, but an
+integer is a number, and a number without a fraction is an integer.
 """
 
 import logging
@@ -49,8 +49,10 @@ MAX_DROPPED = 1000
 
 Entry = TypeVar("Entry")
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
-"""A list that is validated up to its first fault, the only one that is reported: a body has room for two million, and
-an error object for each would block the event loop."""
+"""A list that is validated up to its first fault, the only one that is reported.
+
+A body has room for two million faults, and an error object for each would block the event loop.
+"""
 
 
 def _prompt_kind(value: Any) -> str | None:
@@ -79,7 +81,7 @@ Stop = Annotated[
 class Unsupported:
     """A field of OpenAI's or Anthropic's that this server does not honour. ``reason``: what callers are told.
 
-    ``harmless``: values beside null that ask for nothing but what is done anyway. ``code``: of the error.
+    ``harmless``: values other than null that ask for nothing but what is done anyway. ``code``: of the error.
     """
 
     reason: str
@@ -106,8 +108,10 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 class PartOfHistory(Body):
-    """An object that callers' software may have taken from an answer, of this server or of another, or marked for
-    itself: keys that are not named are dropped, and said once for each kind at debug level."""
+    """An object that callers' software may have taken from an answer, of any server, or marked for itself.
+
+    Unknown keys are dropped, and logged once for each kind at debug level.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -177,7 +181,7 @@ class StructuredOutputs(Body):
 
 
 class ComputingFields(Body):
-    """What all have that the engine works for. ``user`` only names the caller's end user."""
+    """Fields of every request that the engine computes. ``user`` only names the caller's end user."""
 
     model: str | None = None
     user: str | None = None
@@ -186,7 +190,7 @@ class ComputingFields(Body):
 
 
 class Resume(Body):
-    """The id of the last event that came of a stream with this body, which goes on after it."""
+    """The id of the last event received of a stream with this body; the stream resumes after it."""
 
     last_event_id: str
 
@@ -198,7 +202,7 @@ class ResumeFromTokens(Resume):
 
 
 class CallerFields(ComputingFields):
-    """What every request for generated text has."""
+    """Fields of every request for generated text."""
 
     resume: Resume | None = None
     return_event_ids: bool | None = None
@@ -206,7 +210,7 @@ class CallerFields(ComputingFields):
 
 
 class SamplingFields(CallerFields):
-    """What text and chat completions have in common: OpenAI's fields, then those that others add."""
+    """Common fields of text and chat completions: OpenAI's fields, then fields that others add."""
 
     frequency_penalty: FrequencyPenalty = None
     logit_bias: dict[str, float] | None = None
@@ -300,7 +304,7 @@ def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
     if error.error_count() > MAX_FAULTS:
         return bad_request(f"The body has {error.error_count()} fields that are unknown or of another type.")
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
+    path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are not fields
     param = ".".join(path)
     if param in _prompts_of(kind):
         return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)

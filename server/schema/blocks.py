@@ -16,7 +16,7 @@ class TextBlock(PartOfHistory):
 
 
 class ThinkingBlock(PartOfHistory):
-    """What a model thought before an earlier answer; its signature is not read."""
+    """A model's thoughts before an earlier answer; the signature is not read."""
 
     type: Literal["thinking"]
     thinking: str
@@ -72,7 +72,7 @@ ResultContent = Annotated[
 
 
 class ToolResultBlock(PartOfHistory):
-    """What came of a call. ``is_error``: it failed."""
+    """The result of a call. ``is_error``: it failed."""
 
     type: Literal["tool_result"]
     tool_use_id: str

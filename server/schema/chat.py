@@ -18,14 +18,14 @@ class TextPart(PartOfHistory):
 
 
 class RefusalPart(PartOfHistory):
-    """What a model said instead of an answer."""
+    """A model's refusal instead of an answer."""
 
     type: Literal["refusal"]
     text: str = Field(alias="refusal")
 
 
 class ThoughtPart(PartOfHistory):
-    """What a model thought before an earlier answer. It is left out, as templates leave out what was thought."""
+    """A model's thoughts before an earlier answer. They are left out, as templates leave them out."""
 
     type: Literal["thinking", "redacted_thinking", "reasoning"]
 
@@ -35,7 +35,7 @@ class ThoughtPart(PartOfHistory):
 
 
 class OtherPart(Body):
-    """A part that is no text; only there to be refused by its type."""
+    """A part other than text; only there to be refused by its type."""
 
     type: Annotated[Literal["text"], BeforeValidator(refuse_part)]
     text: str
@@ -97,7 +97,7 @@ class Message(PartOfHistory):
 
     @property
     def thought(self) -> str:
-        """What the assistant thought before it answered, if it is a text."""
+        """The assistant's thoughts before it answered, if they are a text."""
         given = (self.reasoning_content, self.reasoning)
         return next((text for text in given if isinstance(text, str)), "") if self.role == "assistant" else ""
 
@@ -110,7 +110,7 @@ class Message(PartOfHistory):
 
     @property
     def calls(self) -> list[ToolCall]:
-        """Its calls of tools."""
+        """Its tool calls."""
         if not self.tool_calls and self.function_call is not None:
             return [ToolCall(function=self.function_call)]
         return self.tool_calls or []

@@ -6,7 +6,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 _NO_INTEGER: Final = "int_type"
-"""Pydantic's own error for what is no integer."""
+"""Pydantic's own error for a value that is not an integer."""
 
 
 def is_whole(value: Any) -> bool:

@@ -63,7 +63,7 @@ class FunctionCallItem(PartOfHistory):
 
 
 class FunctionCallOutputItem(PartOfHistory):
-    """What came of a call."""
+    """The result of a call."""
 
     id: str | None = None
     type: Literal["function_call_output"]
@@ -72,7 +72,7 @@ class FunctionCallOutputItem(PartOfHistory):
 
 
 class ReasoningItem(PartOfHistory):
-    """What another model thought, which no model here is shown."""
+    """Another model's reasoning, which no model here is shown."""
 
     type: Literal["reasoning"]
 
@@ -85,7 +85,7 @@ class ItemReference(PartOfHistory):
 
 
 class OtherItem(PartOfHistory):
-    """Of a kind that this server does not know; only there to be refused by its type."""
+    """An item of an unknown type; only there to be refused by its type."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"]
 

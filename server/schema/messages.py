@@ -60,7 +60,7 @@ class Thinking(PartOfHistory):
 
 
 class OutputFormat(Body):
-    """What the text of an answer must be."""
+    """The format of an answer's text."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
@@ -86,7 +86,7 @@ class ContextManagement(PartOfHistory):
 
 
 class Metadata(PartOfHistory):
-    """Only names the caller's end user."""
+    """Metadata that only names the caller's end user."""
 
     user_id: str | None = None
 
@@ -97,7 +97,7 @@ _NONE_CALLED = "this server calls no tools itself: send those of your own as too
 
 
 class PromptFields(Body):
-    """What the prompt is made of: Anthropic's fields, then one that others add. ``cache_control`` changes nothing:
+    """Fields of the prompt: Anthropic's fields, then one that others add. ``cache_control`` changes nothing:
     every prefix is cached, as long as there is room."""
 
     unsupported: ClassVar[dict[str, Unsupported]] = {
@@ -130,7 +130,7 @@ class CountTokensRequest(PromptFields):
 
 
 class MessagesRequest(CallerFields, PromptFields):
-    """The body of /v1/messages: Anthropic's fields, then those that others add."""
+    """The body of /v1/messages: Anthropic's fields, then fields that others add."""
 
     max_tokens: MaxChatTokens = None
     metadata: Metadata | None = None

@@ -1,4 +1,4 @@
-"""Parts of a message's content that are no text."""
+"""Parts of a message's content other than text."""
 
 from typing import Any, NoReturn
 
@@ -8,5 +8,5 @@ from pydantic_core import PydanticCustomError
 def refuse_part(kind: Any) -> NoReturn:
     """Refuse a part by its type."""
     raise PydanticCustomError(
-        "no_text", "this server reads text alone, and no part of the type {kind}", {"kind": repr(str(kind)[:100])}
+        "no_text", "parts of the type {kind} are not supported: send text", {"kind": repr(str(kind)[:100])}
     )

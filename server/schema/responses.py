@@ -67,14 +67,14 @@ class NamedFunction(FunctionChoice, PartOfHistory):
 
 
 class AllowedTool(PartOfHistory):
-    """A tool among those that may be called; ``name`` of a function."""
+    """One of the tools that may be called; ``name`` of a function."""
 
     type: str
     name: str | None = None
 
 
 class AllowedTools(PartOfHistory):
-    """Of all tools only these may be called."""
+    """The only tools that may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -82,7 +82,7 @@ class AllowedTools(PartOfHistory):
 
 
 class OtherChoice(PartOfHistory):
-    """Of a tool that this server drops; only there to be refused by its type."""
+    """The choice of a tool that this server drops; only there to be refused by its type."""
 
     type: str
 
@@ -106,20 +106,20 @@ ResponseToolChoice = Annotated[
 
 
 class TextFormat(JsonSchema):
-    """As ``response_format`` of a chat, but flat."""
+    """The ``response_format`` of a chat, but flat."""
 
     type: Literal["text", "json_object", "json_schema"]
 
 
 class TextConfig(Body):
-    """How the text is to be."""
+    """The format of the text."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(Body):
-    """What is asked of a model that reasons. A summary of no reasoning is none."""
+    """Options of a model that reasons. Without reasoning there is no summary."""
 
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     effort: str | None = None
@@ -148,7 +148,7 @@ Includable = Literal[
 
 
 class ConversationFields(Body):
-    """What the prompt is made of."""
+    """Fields of the prompt."""
 
     chat_template_kwargs: dict[str, Any] | None = None
     conversation: Any = None
@@ -207,7 +207,7 @@ class InputTokensRequest(ConversationFields):
 
 
 class ResponsesRequest(CallerFields, ConversationFields):
-    """The body of /v1/responses: OpenAI's fields, then those that others add.
+    """The body of /v1/responses: OpenAI's fields, then fields that others add.
 
     ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what. Every
     prefix is cached, as long as there is room, so ``prompt_cache_options`` and ``prompt_cache_retention`` change

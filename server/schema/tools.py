@@ -39,7 +39,7 @@ class NamedToolChoice(Body):
 
 
 class AllowedTools(PartOfHistory):
-    """Of the tools only these may be called, or one of them must be."""
+    """The only tools that may be called, or one of which must be."""
 
     mode: Literal["auto", "required"]
     tools: ListOf[NamedToolChoice]

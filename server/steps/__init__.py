@@ -1,1 +1,1 @@
-"""What the engine does, for who watches: a feed of its steps, and the last hour."""
+"""Show the engine's work to watchers: a feed of its steps, and the last hour."""

@@ -143,7 +143,7 @@ class Hub:
             self._now.clear()
 
     def _records(self, journal: Journal, step: int, event: int) -> NewRecords:
-        """Return the records from these numbers to those that readers have been told."""
+        """Return the records from these numbers up to the last ones sent to readers."""
         if self._views is None:
             self._views = Views(journal)
         return NewRecords(journal, self._views, (step, self._steps), (event, self._events))
@@ -188,7 +188,7 @@ class Hub:
             return b""
         key = reader.caller, first
         if key not in made:
-            # Those that came before what the journal has still are in it while they live.
+            # The journal still has requests older than its other records while they live.
             older = journal.live_requests() if first == 0 else []
             requests = {one.number: one for one in (*older, *journal.arrivals.between(first, count))}
             made[key] = make_mine(requests.values(), reader.caller, keyed=self._keyed)

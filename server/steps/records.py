@@ -21,7 +21,7 @@ _ID = re.compile(r"[a-z]+-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """New steps and events as an event of the feed, but for the number of dropped ones at its end."""
+    """New steps and events as an event of the feed, without the number of dropped ones at its end."""
 
     head: bytes
     count: int
@@ -124,8 +124,8 @@ def _counted(named: Iterable[tuple[str, bool]]) -> dict[str, dict[str, int]]:
 def make_mine(requests: Iterable[LiveRequest], reader: str, *, keyed: bool) -> bytes:
     """Encode the numbers of the reader's own requests, with the ids that their answers have; empty if there are none.
 
-    Where no caller needs a key (not ``keyed``) all requests are everybody's, and an id is all that one needs to read a
-    response that is kept: such ids are left out.
+    Where no caller needs a key (not ``keyed``) all requests are everybody's. An id is then enough to read a kept
+    response, so such ids are left out.
     """
     shown = {
         one.number: answer_id(one.request_id)

@@ -28,7 +28,7 @@ _NAME = frozenset(_ALPHANUMERIC + "_-")
 def call_id(choice: str, position: int) -> str:
     """Return the id of a call, which only depends on the name of the choice and on its number there.
 
-    So a stream that goes on at another server names its calls as before.
+    So a stream that resumes at another server names its calls as before.
     """
     return f"call_{_hashed(choice, position).hex()[:24]}"
 

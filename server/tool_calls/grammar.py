@@ -90,8 +90,11 @@ def harmony_calls(tools: Sequence[tuple[str, Mapping[str, Any]]], token_of: Toke
 
 
 def harmony_answer(content: str | None, calls: str | None, token_of: TokenOf) -> str:
-    """Return a grammar of an answer in harmony after ``<|start|>assistant``: perhaps an analysis, then the final
-    channel with a text of the grammar ``content``, or calls of ``calls``; of either where both are given."""
+    """Return a grammar of an answer in harmony after ``<|start|>assistant``.
+
+    It allows an optional analysis, then either the final channel with a text of the grammar ``content``, or calls of
+    the grammar ``calls``, as far as these are given.
+    """
 
     def text(piece: str) -> str:
         return _terminals(piece, NAMES, token_of)
@@ -114,8 +117,10 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 
 def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:
-    """Return a rule of any text up to and with the first ``end``, and the rules that it needs. What ``end`` has as a
-    token is no text, in which it would be found by its characters."""
+    """Return a rule of any text up to and with the first ``end``, and the rules that it needs.
+
+    A token in ``end`` is not text, in which it would be found by its characters.
+    """
     marks = text(end)
     if marks == json.dumps(end):
         return [f"{rule}[suffix={marks}]: {_TEXT}"]

@@ -186,7 +186,7 @@ class CallArguments:
         return told
 
     def finish(self) -> str:
-        """Return the rest: a text that is no object as it is."""
+        """Return the rest; a text that is not an object is returned as it is."""
         if self.begun:
             return self._writer.finish()
         try:

@@ -1,7 +1,7 @@
 """Make grammars of arguments that have marks of their own and, if they are texts, no quotes.
 
-What is written is read back to the same value (``xml_formats``): a text is none that the reader would take for another
-value, and has no mark that would end it.
+``xml_formats`` reads the written text back to the same value. So the reader must not take a text for another value, and
+a text must not have a mark that would end it.
 """
 
 import json

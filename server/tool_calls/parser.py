@@ -13,8 +13,8 @@ class MessageParser(Protocol):
     """``push`` the text of one message, then ``finish``: the joined output is the same however the text was cut."""
 
     starts: list[tuple[int, int]]
-    """Where content goes on after something else, in characters: of the content, and of the text. Empty: content is the
-    beginning of the text."""
+    """Where content continues after something else, in characters: of the content, and of the text. Empty: content is
+    the beginning of the text."""
     done: bool
     """Whether the message has ended: no more text is read."""
 
@@ -68,8 +68,8 @@ class PlainParser:
 class ToolParser:
     """A parser of messages with calls in one of the formats.
 
-    An invalid call is content. The content lacks only the text of calls, white space before calls and at the end after
-    them, text after the last allowed call, and what is left of a call that was cut off.
+    An invalid call is content. The content lacks only the text of calls, and white space before calls and at the end
+    after them. It also lacks text after the last allowed call, and the rest of a call that was cut off.
     """
 
     def __init__(

@@ -56,9 +56,7 @@ def check_pair(tools: str, reasoning: str) -> None:
     """Raise ValueError where two parsers, both named, do not go together."""
     tools, reasoning = TOOL_ALIASES.get(tools, tools), REASONING_ALIASES.get(reasoning, reasoning)
     if AUTO not in (tools, reasoning) and _mixed(tools, reasoning):
-        raise ValueError(
-            f"{HARMONY_CALLS} and {HARMONY_REASONING} go with each other alone, not with {tools} and {reasoning}"
-        )
+        raise ValueError(f"{HARMONY_CALLS} and {HARMONY_REASONING} must be used together, not {tools} with {reasoning}")
 
 
 def recognised(template: str | None, signs: dict[str, str]) -> str | None:

@@ -29,7 +29,7 @@ class ThinkParser:
         self._thought = inside
         """Whether the message has reasoning."""
         self._begun = False
-        """Whether the reasoning has a character that is no white space."""
+        """Whether the reasoning has a character other than white space."""
         self._answering = False
         self._length = 0
         self.starts: list[tuple[int, int]] = []

@@ -124,7 +124,7 @@ class Schemas:
         )
 
     def _member(self, key: str, schema: Any, seen: set[int]) -> Any:
-        """Return what a schema and those that hold with it say of a member; None: nothing."""
+        """Return what a schema, and the schemas that hold with it, say of a member; None: nothing."""
         if not isinstance(schema, Mapping) or id(schema) in seen or len(seen) > _DEEPEST * _DEEPEST:
             return None
         seen.add(id(schema))
@@ -214,7 +214,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether a value is of a JSON type; true and false are no numbers, and 3.0 is an integer."""
+    """Whether a value is of a JSON type; true and false are not numbers, and 3.0 is an integer."""
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer" and isinstance(value, float):

@@ -60,7 +60,7 @@ def _qwen3_ends() -> ValueEnds:
     following = (PARAMETER, END_FUNCTION, END_TOOL_CALL)
     ends = [(["\n?", *spoiled, _SPACE], after) for after in following]
     ends += [(["\n", _SPACE], PARAMETER), (["\n?", *_chars(END_FUNCTION), _SPACE], END_TOOL_CALL)]
-    ends += [(["\n?", *named, _SPACE], after) for after in following]  # last: the ends before are no names
+    ends += [(["\n?", *named, _SPACE], after) for after in following]  # last: the ends before are not names
     return _ends(ends)
 
 
@@ -229,7 +229,7 @@ def _read_value(reader: CallReader, key: str, ends: ValueEnds, value: _Text | _V
 
 
 def _until(reader: CallReader, ends: str) -> Reading[str]:
-    """Read a name up to one of these characters, which stays unread but for ``>``. Raises NotACallError where none is
+    """Read a name up to one of these characters, which stays unread, except ``>``. Raises NotACallError where none is
     on the line."""
     start = len(reader.held)
     while not reader.char or reader.char not in ends:

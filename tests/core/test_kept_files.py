@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core import kept_files
-from jaxgen.core.kept_files import find, keep
+from jaxgen.core.kept_files import find, keep, make_room
 from tests.support.damaged_files import DAMAGES
 
 THEN = "it is made again"
@@ -87,3 +87,10 @@ def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path, monkeypatch: 
         names.append(Path(name))
     keep(tmp_path / "other", "text")
     assert [name.exists() for name in names] == [True, False]
+
+
+def test_making_room_leaves_what_others_are_writing(tmp_path: Path) -> None:
+    for name in ("old", ".new.part"):
+        (tmp_path / name).write_bytes(bytes(10))
+    make_room(tmp_path, 5, 8)
+    assert [path.name for path in tmp_path.iterdir()] == [".new.part"]

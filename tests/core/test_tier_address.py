@@ -74,8 +74,8 @@ def test_a_directory_and_a_password_may_come_by_their_own_flags() -> None:
         (("redis://me:secret@host:port", None, None), "as %XX"),
         (("redis://me:secret@host:99999", None, None), "its port is a number up to 65535"),
         (("ftp://me:secret@host", None, None), "use a directory"),
-        (("dir", None, "secret"), "--kv-tier-password is of"),
-        ((None, None, "secret"), "--kv-tier-password is of"),
+        (("dir", None, "secret"), "--kv-tier-password is for"),
+        ((None, None, "secret"), "--kv-tier-password is for"),
         (("s3://", None, None), "has no bucket"),
         (("s3://key:secret@bucket", None, None), "AWS_ACCESS_KEY_ID"),
         (("s3://bucket?endpoint=host:9000", None, None), "must begin with https://"),
@@ -94,7 +94,7 @@ def test_a_key_is_long_and_of_a_tier() -> None:
     check_key("k" * 16, DirectoryAddress(Path("tier")))
     for key, tier, said in (
         ("k" * 15, DirectoryAddress(Path("tier")), "fewer than 16"),
-        ("k" * 16, None, "is of --kv-tier"),
+        ("k" * 16, None, "is for --kv-tier"),
     ):
         with pytest.raises(ConfigError, match=said) as refused:
             check_key(key, tier)

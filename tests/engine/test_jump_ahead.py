@@ -122,6 +122,19 @@ def test_a_long_run_is_shared_out_over_steps(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(per_step) == len(tokens(whole))
 
 
+def test_a_step_forces_no_more_tokens_than_the_next_can_compute() -> None:
+    """Of all sequences together: each takes the host some time, in which no client gets its tokens."""
+    text = "the quick brown fox jumps over the lazy dog"
+    config = engine_config(token_budget=8)
+    engine, per_step = make_engine(config), []
+    for index in range(4):
+        one = constrained(f"{index}", text, 0)
+        engine.add(one, constraints().start(one.params).result())
+    while engine.has_work:
+        per_step.append(len(engine.step()))
+    assert 8 < max(per_step) <= 4 + 8
+
+
 def test_a_constant_mask_of_one_token_is_sampled() -> None:
     """Its row does not wait for its tokens, so on a GPU the next of them is in flight."""
     one = Request("a", tuple(tokenizer().encode("a")), SamplingParams(max_tokens=6, allowed_token_ids=(7,)))

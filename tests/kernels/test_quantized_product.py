@@ -359,7 +359,7 @@ WRONG: dict[str, Change] = {
     "both zero points and minimums": lambda given: given.update(
         minimums=given["scales"], zeros=jnp.zeros(given["scales"].shape, "uint8")
     ),
-    "beside other scales than integers": lambda given: given.update(block_scales=given["scales"].astype("float16")),
+    "need scales that are integers": lambda given: given.update(block_scales=given["scales"].astype("float16")),
     "nor integers of 8 bits": lambda given: given.update(scales=given["scales"].astype("uint8")),
     "scales of blocks do not fit": lambda given: given.update(
         scales=given["scales"].astype("int8"), block_scales=given["scales"].astype("float16")

@@ -225,8 +225,8 @@ def test_files_become_text(page: Page, fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x89PNG\r\n\x1a\n\0", "x.png is no text in UTF-8"),
-        (b"a\0b", "x.png is no text in UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\0", "x.png is not text in UTF-8"),
+        (b"a\0b", "x.png is not text in UTF-8"),
         (b"a" * (2**20 + 1), "x.png has 1048577 bytes; a file may have 1048576."),
     ],
     ids=["invalid", "null", "long"],

@@ -48,6 +48,15 @@ def test_refusals_and_failures_are_told_apart_and_end_nothing(helper: Helper, wo
     assert helper.call(work, "pid", seconds=SECONDS) == before
 
 
+def test_one_that_was_ended_without_work_is_started_again(helper: Helper, work: Target) -> None:
+    before = helper.call(work, "pid", seconds=SECONDS)
+    os.kill(before, signal.SIGTERM)  # as a service manager sends to all processes; the parent may drain for long
+    assert helper.call(work, "pid", seconds=SECONDS) == before
+    os.kill(before, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    assert helper.call(work, "pid", seconds=SECONDS) != before
+
+
 @pytest.mark.parametrize("method", ["power", "sleep"])
 def test_what_takes_too_long_is_ended(helper: Helper, work: Target, method: str) -> None:
     """A single operation too, which holds the interpreter."""

@@ -5,7 +5,9 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +61,28 @@ def compute(directory: Path | None, factor: float = 2.0) -> float:
 
 def entries(directory: Path) -> list[Path]:
     return sorted(directory.glob("*-cache"))
+
+
+def test_one_thread_at_a_time_is_inside(tmp_path: Path) -> None:
+    """Also a second one that asks while the first has set up the cache."""
+    inside, entered, leave = [0], Event(), Event()
+
+    def enter() -> int:
+        with persistent_compilation(tmp_path):
+            inside[0] += 1
+            entered.set()
+            assert leave.wait(60)
+            return inside[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(enter)
+        assert entered.wait(60)
+        second = pool.submit(enter)
+        assert wait([second], timeout=0.1).not_done
+        assert inside[0] == 1
+        leave.set()
+        assert (first.result(), second.result()) == (1, 2)
+    assert jax.config.jax_compilation_cache_dir is None
 
 
 def test_what_xla_measures_on_a_gpu_is_kept_beside_the_programs(tmp_path: Path) -> None:

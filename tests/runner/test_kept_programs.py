@@ -1,6 +1,9 @@
 """The programs that a file names are those that were compiled; whatever is wrong costs time, and no bit."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -105,6 +108,41 @@ def test_a_program_that_came_from_the_cache_is_named_too(tmp_path: Path, cache: 
     assert len(compiled) == 2
     assert value(first) == value(second) == value(third)
     assert (third.temporary_bytes, third.aliased_bytes, third.narrow) == (17, 4, None)
+
+
+SEVERAL_DEVICES = """
+import sys
+from functools import partial
+from pathlib import Path
+import jax
+import jax.numpy as jnp
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.runner.compilation_cache import persistent_compilation
+from jaxgen.runner.kept_programs import kept_or_compiled
+from jaxgen.runner.programs import CompiledStep, RowPrograms
+
+folder, compiled = Path(sys.argv[1]), []
+
+
+def compile_():
+    compiled.append("compiled")
+    programs = [jax.jit(lambda x: x * factor).lower(jnp.arange(8.0)).compile() for factor in range(2, 7)]
+    return CompiledStep(programs[0], None, RowPrograms(*programs[1:4]), programs[4], REFERENCE, 17, 4)
+
+
+with persistent_compilation(folder / "compiled"):
+    for _ in range(2):
+        step = kept_or_compiled(folder / "kept", REFERENCE, compile_)
+        print(jax.device_count(), float(step.run(jnp.arange(8.0))[7]), len(compiled))
+"""
+
+
+def test_a_process_may_have_several_devices(tmp_path: Path, without_programs: None) -> None:
+    """A program is loaded for the device that it was compiled for. JAX counts its devices once, so in a process."""
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    command = [sys.executable, "-c", SEVERAL_DEVICES, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["2 14.0 1"] * 2, done.stderr
 
 
 def test_a_program_that_is_not_in_the_cache_any_more_is_compiled(

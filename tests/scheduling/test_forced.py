@@ -66,22 +66,44 @@ def test_they_are_one_chunk_with_the_token_before_them() -> None:
     assert (one.num_pending, other.num_pending) == (1, 1)
 
 
-def test_every_decode_has_its_token_first_and_prompts_come_behind() -> None:
+def prompt(length: int, tenant: str = "") -> Sequence:
+    request = Request("prompt", (5,) * length, SamplingParams(max_tokens=1), tenant=tenant)
+    return Sequence(request, eos_token_ids=frozenset(), arrival=99, seed=0)
+
+
+def test_every_decode_has_its_token_first_and_forced_ones_come_behind_prompts() -> None:
     scheduler, sequences = begun(4)
     for one in sequences[:2]:
-        force(scheduler, one, 20)
-    scheduler.add(
-        Sequence(
-            Request("prompt", (5,) * 50, SamplingParams(max_tokens=1)), eos_token_ids=frozenset(), arrival=9, seed=0
-        )
-    )
+        force(scheduler, one, 30)
+    scheduler.add(prompt(44))
+    plan = scheduler.schedule()
+    assert lengths(plan) == [1, 1, 1, 1, 28]
+    complete(scheduler, plan)
     plan = scheduler.schedule()
     assert plan.num_tokens == CONFIG.token_budget
-    # 13 tokens are left of a block's beginning and one block more; what the first leaves is the second's.
-    assert lengths(plan) == [13, 13, 1, 1, 4]
-    assert not plan.chunks[-1].samples
-    complete(scheduler, plan)
-    assert lengths(scheduler.schedule()) == [8, 8, 1, 1, 14]
+    # 12 tokens are left of a block's beginning and one block more; what the first leaves is the second's.
+    assert lengths(plan) == [12, 2, 1, 1, 16]
+
+
+@pytest.mark.parametrize(
+    "step_time", [None, STEP_TIME, StepTimeModel(32, LinearCost(0.02)), StepTimeModel(32, LinearCost(0.002, 0.0005))]
+)
+@pytest.mark.parametrize("count", [1, CONFIG.max_num_seqs - 1, CONFIG.max_num_seqs])
+def test_a_prompt_waits_for_no_forced_token(count: int, step_time: StepTimeModel | None) -> None:
+    """Its first token takes as many steps, also where it takes the row of one with forced tokens."""
+    steps = []
+    for forced in (0, 15):
+        scheduler, sequences = begun(count, step_time=step_time, cache=CacheConfig(block_size=16, num_blocks=100))
+        for one in sequences:
+            force(scheduler, one, forced)
+        waiting = prompt(100, tenant="another")
+        scheduler.add(waiting)
+        steps.append(0)
+        while not waiting.num_generated:
+            complete(scheduler, scheduler.schedule())
+            steps[-1] += 1
+        assert scheduler.preemptions == (count == CONFIG.max_num_seqs)
+    assert steps[0] == steps[1] >= 4
 
 
 def test_a_chunk_begins_one_block_at_most() -> None:

@@ -135,10 +135,10 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "| Other | 1.67 | 100 | 10.0 | - | 10.0 | - | 30.0 |" in text  # one of its rounds has no P95
     assert "**2.50** (2.00 to 3.00) |" in text
     assert "| 1000 | **4.00** (4.00 to 4.00) |" in text
-    assert "### 4 clients beside a prompt of 2,000 tokens every second" in text
+    assert "### 4 clients with a prompt of 2,000 tokens every second" in text
     assert "| jaxgen | 4.00, 2.00, 0.00 | 4.00, 2.00, 0.00 |" in text
     assert "wrong length: 3." in text
-    assert "Of 2 prompts, those whose first token and whose 2 tokens agree with jaxgen's: Other 2 and 1." in text
+    assert "Of 2 prompts, how many agree with jaxgen in the first token, and in all 2: Other 2 and 1." in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
     assert lines_with(text, "| Other | Other 1.2 | as it comes | 2 | 3 | 1.00 |")
 

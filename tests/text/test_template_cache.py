@@ -41,6 +41,9 @@ def test_an_answer_is_kept_for_its_question_and_versions(
     monkeypatch.setattr(template_cache, "version", lambda name: f"{name} 99")
     assert kept_answer(tmp_path, {"one": 1}, asked) == answer
     assert asked.times == 3
+    monkeypatch.setattr(template_cache, "_sources", lambda: "another jaxgen")
+    assert kept_answer(tmp_path, {"one": 1}, asked) == answer
+    assert asked.times == 4
 
 
 def test_no_answer_is_not_kept_and_neither_is_anything_without_a_folder(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ BAD_FIELDS = [
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false, not 'yes'"),
     ({"attention_bias": 1}, "attention_bias must be true or false, not 1"),
     ({"torch_dtype": "float64"}, "torch_dtype is 'float64'; supported: float32, bfloat16, float16"),
-    ({"quantization_config": {"quant_method": "hqq"}}, "quant_method is 'hqq'; read are awq, gptq, "),
+    ({"quantization_config": {"quant_method": "hqq"}}, "quant_method is 'hqq'; supported: awq, gptq, "),
     (
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
         "rope_scaling: type is 'dynamic'; supported: default, linea",

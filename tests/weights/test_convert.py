@@ -124,7 +124,7 @@ def test_what_is_no_conversion_is_never_replaced(tmp_path: Path, kind: str, forc
     with pytest.raises(ConfigError) as caught:
         run(GOLDENS / "llama", tmp_path / "dest", force=force)
     why = (
-        "is not a converted checkpoint, and --force replaces nothing else"
+        "is not a converted checkpoint, which --force needs: choose another destination"
         if force
         else "exists already; choose another"
     )

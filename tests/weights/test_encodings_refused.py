@@ -47,16 +47,16 @@ def test_a_configuration_in_a_file_of_its_own(tmp_path: Path) -> None:
     [
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True},
-            "quant_method is 'bitsandbytes'; read are awq, gptq, ",
+            "quant_method is 'bitsandbytes'; supported: awq, gptq, ",
         ),
         ({"quant_method": "bitsandbytes"}, "take the checkpoint that is not quantised, with --quantization int8 or"),
         ({"bits": 4}, "quant_method is None"),
         ({"quant_method": []}, "quant_method is []"),
         ("awq", "quantization_config must be an object, not 'awq'"),
-        (AWQ | {"version": "gemv"}, "quantization_config: version is 'gemv'; AWQ's layout gemm is read"),
+        (AWQ | {"version": "gemv"}, "quantization_config: version is 'gemv'; supported: gemm"),
         (AWQ | {"bits": 3}, "bits 3 is not supported, only 4"),
         (AWQ | {"group_size": 0}, "group_size must be a positive integer, not 0"),
-        (GPTQ | {"bits": 3}, "bits is 3; GPTQ of 4 and 8 bits is read"),
+        (GPTQ | {"bits": 3}, "bits is 3; supported: 4 and 8"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; supported: gptq, gptq_v2"),
         (GPTQ | {"is_marlin_format": True}, "is_marlin_format True is not supported"),
         (compressed("marlin-24"), "format is 'marlin-24'; supported: dense, pack-quantized, "),
@@ -69,7 +69,7 @@ def test_a_configuration_in_a_file_of_its_own(tmp_path: Path) -> None:
         (compressed() | {"config_groups": {"a": {"weights": 3}}}, "config_groups must have objects"),
         (
             GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:exllamav2"},
-            "packing_format is 'auto_round:exllamav2'; read are those with gptq and awq in their names",
+            "packing_format is 'auto_round:exllamav2'; supported: names with gptq or awq",
         ),
         (GPTQ | {"quant_method": "auto-round", "data_type": "mx_fp"}, "data_type 'mx_fp' is not supported, only 'int'"),
         (FP8 | {"fmt": "e5m2"}, "fmt 'e5m2' is not supported, only 'e4m3'"),

@@ -88,8 +88,8 @@ DENSE = {"num_local_experts": 0, "layer_types": ["attention"] * 4}
     [
         ({"num_local_experts": None}, "num_local_experts is 8: experts next to a shared MLP are not supported, only 0"),
         ({"num_local_experts": 64}, "num_local_experts is 64: experts next to"),
-        ({"layer_types": None}, "layer_types has mamba: of this family layers of attention alone are computed"),
-        ({"layer_types": ["attention", "mamba"] * 2}, "layer_types has mamba: of this family"),
+        ({"layer_types": None}, "layer_types has mamba; supported in this family: attention"),
+        ({"layer_types": ["attention", "mamba"] * 2}, "layer_types has mamba; supported in this family"),
         ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; it must be rope, nope or null"),
         ({"normalization_function": "layernorm"}, "normalization_function 'layernorm' is not supported"),
     ],

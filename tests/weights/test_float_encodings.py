@@ -239,7 +239,7 @@ def test_experts_in_fp8_may_be_one_tensor(turned: bool, tmp_path: Path) -> None:
 def test_blocks_that_gates_share_with_others_are_refused(tmp_path: Path) -> None:
     packed, _ = stacked_fp8(tmp_path, block=64)
     with pytest.raises(
-        ConfigError, match=r"experts.gate_up_proj in FP8 has scales of blocks of which a part are gates"
+        ConfigError, match=r"experts.gate_up_proj in FP8 has blocks of scales in which gates and other rows are mixed"
     ):
         loaded(packed, "none")
 

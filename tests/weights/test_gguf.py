@@ -376,7 +376,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("qwen2", {"metadata": {"expert_count": 8}}, "expert_count 8 is not supported, only 0: models of this arch"),
         ("llama", {"metadata": {"expert_count": 8}}, "expert_used_count is missing; it must be a positive integer"),
         ("llama", {"metadata": {"attention.causal": False}}, "attention in both directions is not computed: take a"),
-        ("llama", {"metadata": {"logit_scale": 0.5}}, "logit_scale is 0.5, which is not known here"),
+        ("llama", {"metadata": {"logit_scale": 0.5}}, "logit_scale is 0.5, which is not supported"),
         ("llama", {"metadata": {"rope.dimension_count": 8}}, "rope.dimension_count must be the size of a head, 16"),
         ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
         ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),

@@ -46,8 +46,8 @@ def test_without_pooling_there_are_no_such_files(metadata: dict[str, int], tmp_p
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (4, r"qwen3: pooling_type is 4 \(rank\): scores of a reranker are not computed"),
-        (5, r"pooling_type is 5, .* known: 0 \(none\), 1 \(mean\), 2 \(cls\), 3 \(last\)"),
+        (4, r"qwen3: pooling_type is 4 \(rank\): rerankers are not supported"),
+        (5, r"pooling_type is 5, .* supported: 0 \(none\), 1 \(mean\), 2 \(cls\), 3 \(last\)"),
     ],
 )
 def test_other_ways_are_refused(number: int, message: str, tmp_path: Path) -> None:

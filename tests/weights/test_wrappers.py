@@ -173,7 +173,7 @@ def test_sizes_that_files_of_llava_leave_out_are_those_of_its_class(tmp_path: Pa
 )
 def test_a_text_model_that_is_not_served_is_refused_by_its_type(architecture: str, kind: str, tmp_path: Path) -> None:
     directory = wrapped(tmp_path / "model", "qwen3_bias", architecture, inner, model_type=kind)
-    says = f"text_config: model_type is '{kind}', and a text model of this type in {architecture} is not served"
+    says = f"text_config: model_type is '{kind}', which is not supported as the text model of {architecture}"
     with pytest.raises(ConfigError, match=says):
         read_model_config(directory)
 

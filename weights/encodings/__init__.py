@@ -34,9 +34,10 @@ _HINTS = {"bitsandbytes": "; take the checkpoint that is not quantised, with --q
 
 
 def encodings_of(directory: Path) -> tuple[Encoding, ...]:
-    """Return the encodings that a checkpoint's weights may have beside none; none: it says nothing of any.
+    """Return the encodings that a checkpoint's weights may have; none if its configuration names none.
 
-    Which weights have which, the names of the tensors say. Raises ConfigError for a method that is not read.
+    A weight may also be stored plainly. The names of the tensors say which weights have which encoding. Raises
+    ConfigError for a method that is not read.
     """
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
     about = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
@@ -68,6 +69,6 @@ def _value(value: Any) -> Any:
 def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:
     if not isinstance(method, str) or method not in METHODS:
         raise fields.error(
-            "quant_method", f"is {method!r:.80}; read are {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
+            "quant_method", f"is {method!r:.80}; supported: {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
         )
     return METHODS[method](fields)

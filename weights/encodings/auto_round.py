@@ -17,5 +17,5 @@ def read_auto_round(fields: Fields) -> tuple[Encoding, ...]:
     if "awq" in packing:
         return read_awq(fields)
     if "gptq" not in packing and not fields.boolean("sym", True):
-        raise fields.error(name, f"is {packing!r}; read are those with gptq and awq in their names")
+        raise fields.error(name, f"is {packing!r}; supported: names with gptq or awq")
     return read_gptq(fields)

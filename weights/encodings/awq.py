@@ -40,14 +40,14 @@ class Awq:
     unread: re.Pattern[str] | None = None
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         base = stem(name)
         if f"{base}.qweight" not in files:
             return None
         return {"codes": f"{base}.qweight", "scales": f"{base}.scales", "zeros": f"{base}.qzeros"}
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         groups, words = first(headers["scales"].shape), whole_words(outputs, _BITS)
         expect("qweight", headers["codes"], ("I32",), (inputs, words))
@@ -57,7 +57,7 @@ class Awq:
         return WeightFormat(_BITS, group, scale_dtype(headers["scales"].dtype), zeros=True)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         codes = packed(_by_output(raw.tensors["codes"]), raw.kept)
         return grouped(codes, raw.tensors["scales"].T, _by_output(raw.tensors["zeros"]), None, raw.kept)
 
@@ -69,7 +69,7 @@ def read_awq(fields: Fields) -> tuple[Awq, ...]:
     for name in ("version", "checkpoint_format", "format"):
         value = fields.get(name)
         if value is not None and str(value).lower() != "gemm":
-            raise fields.error(name, f"is {value!r}; AWQ's layout gemm is read")
+            raise fields.error(name, f"is {value!r}; supported: gemm")
     return (Awq(read_group_size(fields)),)
 
 

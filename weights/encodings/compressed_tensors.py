@@ -50,7 +50,7 @@ class Packed:
     unread: re.Pattern[str] | None = BESIDE
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         base = stem(name)
         if f"{base}.weight_packed" not in files or files.header(f"{base}.weight_packed").dtype == "U8":
             return None
@@ -62,7 +62,7 @@ class Packed:
         }
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         bits, groups = bits_of(first(headers["codes"].shape, 1), inputs), first(headers["scales"].shape, 1)
         expect("weight_packed", headers["codes"], ("I32",), (outputs, -(-inputs * bits // WORD)))
@@ -78,7 +78,7 @@ class Packed:
         return WeightFormat(bits, group, scale_dtype(headers["scales"].dtype), "zeros" in headers, ordered)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, form = raw.tensors, raw.kept
         outputs, inputs = raw.shape
         zeros = tensors.get("zeros")
@@ -97,7 +97,7 @@ class Int8:
     unread: re.Pattern[str] | None = BESIDE
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         if name not in files or files.header(name).dtype != "I8":
             return None
         zeros = f"{stem(name)}.weight_zero_point"
@@ -105,7 +105,7 @@ class Int8:
         return found | ({"zeros": zeros} if zeros in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         scales = headers["scales"]
         groups = max(1, first(scales.shape, 1))
@@ -116,7 +116,7 @@ class Int8:
         return WeightFormat(8, group_of(groups, inputs, None), scale_dtype(scales.dtype), "zeros" in headers)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, form = raw.tensors, raw.kept
         codes = tensors["codes"].view(np.uint8) ^ np.uint8(form.zero)
         zeros = tensors.get("zeros")
@@ -140,7 +140,7 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
     for name in ("transform_config", "sparsity_config"):
         about = fields.get(name)
         if about and not (isinstance(about, Mapping) and about.get("format") == "dense"):
-            raise fields.error(name, "is not supported: weights that are rotated or sparse are not read")
+            raise fields.error(name, "is not supported: choose a checkpoint without rotated or sparse weights")
     groups = fields.get("config_groups") or {}
     if not isinstance(groups, Mapping):
         raise fields.error("config_groups", f"must be an object, not {groups!r:.80}")
@@ -165,7 +165,7 @@ def _check_format(fields: Fields) -> None:
 def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
     kind, bits = fields.choice("type", "int", ("int", "float")), fields.size("num_bits")
     if bits not in (4, 8):
-        raise fields.error("num_bits", f"is {bits} of type {kind}; int and float of 4 and 8 bits are read")
+        raise fields.error("num_bits", f"is {bits} of type {kind}; supported: int and float of 4 and 8 bits")
     if kind == "float" and bits == 8:
         size = read_group_size(fields)
         block = read_block(fields, "block_structure") if size is None else (1, size)

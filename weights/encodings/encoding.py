@@ -1,4 +1,4 @@
-"""What an encoding of weights is: how tensors of a checkpoint stand for a matrix. Host only, no jax."""
+"""Define encodings of weights: the tensors of a checkpoint that stand for a matrix. Host only, no jax."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class RawWeight:
 
 
 class Encoding(Protocol):
-    """How weights are stored as other tensors than themselves.
+    """A way to store weights as other tensors than themselves.
 
     ``title``: what people call it, with the bits: int4 (AWQ). ``unread``: names of tensors that may be there too and
     change nothing here. Methods raise ValueError that says what is wrong with the tensors.
@@ -57,7 +57,7 @@ class Encoding(Protocol):
         """
 
     def read(self, raw: "RawWeight") -> Array | GroupedWeight:
-        """Return the weight, of its shape and, but for the order, in the format that it is kept in."""
+        """Return the weight in its shape and in the format that it is kept in, except for the order."""
 
 
 def stem(name: str) -> str:
@@ -68,7 +68,7 @@ def stem(name: str) -> str:
 def matrix(shape: Shape) -> tuple[int, int]:
     """Return outputs and inputs. Raises ValueError for what is not a matrix."""
     if len(shape) != 2:
-        raise ValueError(f"is not a matrix, but {list(shape)} in one tensor, which is read in MXFP4 alone")
+        raise ValueError(f"is not a matrix, but {list(shape)} in one tensor, which is supported in MXFP4 only")
     return shape[0], shape[1]
 
 

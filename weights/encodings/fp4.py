@@ -32,7 +32,7 @@ class Fp4:
     unread: re.Pattern[str] | None = BESIDE
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         base = stem(name)
         codes = next((one for one in (f"{base}.weight_packed", name) if one in files), None)
         if codes is None or files.header(codes).dtype != "U8":
@@ -44,7 +44,7 @@ class Fp4:
         return found | ({"divisor": divisor} if divisor in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         whole = headers.get("factor") or headers.get("divisor")
         form = _MXFP4 if whole is None else _NVFP4
@@ -58,7 +58,7 @@ class Fp4:
         return form
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, scales = raw.tensors, raw.tensors["scales"]
         if raw.kept == _MXFP4:
             scales = scales.view(ml_dtypes.float8_e8m0fnu)

@@ -35,14 +35,14 @@ class Fp8:
     block: tuple[int, int] = _BLOCK
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         if name not in files or files.header(name).dtype != "F8_E4M3":
             return None
         inverse = f"{name}_scale_inv"
         return {"codes": name, "scales": inverse if inverse in files else f"{name}_scale"}
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         blocks = (-(-outputs // self.block[0]), -(-inputs // self.block[1]))
         scales = headers["scales"]
@@ -53,7 +53,7 @@ class Fp8:
         return WeightFormat(8, self.block[1] if by_block else None, dtype, floats=True)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         codes, scales = raw.tensors["codes"].view(np.uint8), raw.tensors["scales"]
         if (codes & _NOT_A_NUMBER == _NOT_A_NUMBER).any():
             raise ValueError("has numbers that are not finite")

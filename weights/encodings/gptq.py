@@ -48,7 +48,7 @@ class Gptq:
         return f"int{self.bits} (GPTQ)"
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         base = stem(name)
         if f"{base}.qweight" not in files:
             return None
@@ -56,7 +56,7 @@ class Gptq:
         return found | ({ORDER: f"{base}.g_idx"} if f"{base}.g_idx" in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         codes, scales = headers["codes"], headers["scales"]
         bits, groups = bits_of(first(codes.shape), inputs), first(scales.shape)
@@ -70,7 +70,7 @@ class Gptq:
         return WeightFormat(bits, group, scale_dtype(scales.dtype), not self.symmetric, ordered)
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         tensors, form = raw.tensors, raw.kept
         # Whole words were made less by 1 in each value, so that a zero point of 0 borrowed from the next one.
         less = np.uint32(self.zero_less * sum(1 << shift for shift in range(0, WORD, form.bits)))
@@ -83,7 +83,7 @@ def read_gptq(fields: Fields) -> tuple[Gptq, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     bits = fields.size("bits")
     if bits not in (4, 8):
-        raise fields.error("bits", f"is {bits}; GPTQ of 4 and 8 bits is read")
+        raise fields.error("bits", f"is {bits}; supported: 4 and 8")
     name = "checkpoint_format" if fields.get("checkpoint_format") is not None else "format"
     version = fields.choice(name, "gptq", tuple(_VERSIONS))
     fields.must_be("is_marlin_format", False)

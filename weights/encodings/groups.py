@@ -16,11 +16,11 @@ _READ: tuple[Bits, ...] = (4, 8)
 
 
 def bits_of(words: int, values: int) -> Bits:
-    """Return how many bits each of so many values has in a row of 32-bit words. Raises ValueError."""
+    """Return the bits of a value, given the 32-bit words and the values of a row. Raises ValueError."""
     for bits in _READ:
         if words == -(-values * bits // WORD):
             return bits
-    raise ValueError(f"has {words} words of 32 bits for {values} values: only codes of 4 and 8 bits are read")
+    raise ValueError(f"has {words} words of 32 bits for {values} values: supported are codes of 4 and 8 bits")
 
 
 def read_group_size(fields: Fields) -> int | None:
@@ -36,16 +36,16 @@ def whole_words(outputs: int, bits: Bits) -> int:
 
 
 def group_of(groups: int, inputs: int, size: int | None) -> int | None:
-    """Return the inputs of a group, of which an output has so many. ``size``: that of the configuration, if it fits.
+    """Return the number of inputs in a group, given the groups of an output. ``size``: that of the configuration.
 
-    None: all inputs. Raises ValueError.
+    The size is returned if it fits. None: all inputs. Raises ValueError.
     """
     if groups == 1:
         return None
     if size is not None and groups == -(-inputs // size):
         return size
     if groups < 1 or inputs % groups:
-        raise ValueError(f"has {groups} groups of scales, which {inputs} inputs cannot be cut into")
+        raise ValueError(f"has {groups} groups of scales, which must divide its {inputs} inputs")
     return inputs // groups
 
 
@@ -90,7 +90,7 @@ def grouped(
 
 
 def _zero_points(stored: Array | None, form: WeightFormat) -> Bytes | None:
-    """Return zero points to be stored, if the format has them. Raises ValueError for values that are no bytes."""
+    """Return zero points to be stored, if the format has them. Raises ValueError for values outside a byte."""
     if stored is None:
         return None
     zeros = stored.astype(np.int32)

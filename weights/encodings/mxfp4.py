@@ -32,20 +32,20 @@ class Mxfp4:
     unread: re.Pattern[str] | None = None
 
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
-        """As in Encoding."""
+        """See Encoding.parts."""
         return {"codes": f"{name}{BLOCKS}", "scales": f"{name}{SCALES}"} if f"{name}{BLOCKS}" in files else None
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
-        """As in Encoding."""
+        """See Encoding.kept_as."""
         *outer, inputs = shape
         if inputs % _GROUP:
-            raise ValueError(f"has {inputs} inputs, which blocks of {_GROUP} do not make up")
+            raise ValueError(f"has {inputs} inputs, which must be a multiple of {_GROUP}")
         expect("blocks", headers["codes"], ("U8",), (*outer, inputs // _GROUP, _GROUP // 2))
         expect("scales", headers["scales"], ("U8",), (*outer, inputs // _GROUP))
         return FORMAT
 
     def read(self, raw: RawWeight) -> GroupedWeight:
-        """As in Encoding."""
+        """See Encoding.read."""
         codes = raw.tensors["codes"].view(np.uint8)
         scales = powers_of_two(raw.tensors["scales"].view(np.uint8))
         if np.isnan(scales).any():

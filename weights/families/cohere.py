@@ -1,5 +1,8 @@
-"""Command-R and Command-R+ (Cohere): attention and MLP side by side behind one LayerNorm without a bias, rotary pairs
-that are neighbours, and scaled logits; the larger has a norm of queries and keys with a weight for each head."""
+"""Command-R and Command-R+ (Cohere): attention and MLP in parallel after one LayerNorm without a bias.
+
+Rotary pairs are neighbours, and logits are scaled. The larger model has a norm of queries and keys with a weight for
+each head.
+"""
 
 from jaxgen.weights.family import INTERLEAVED, DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
 

@@ -1,5 +1,5 @@
-"""EXAONE 4 (LG, arXiv 2507.11407): norms of what each sub-layer adds and of each head's queries and keys; where some
-layers have a window, the others know no positions."""
+"""EXAONE 4 (LG, arXiv 2507.11407): norms of the output of each sub-layer and of each head's queries and keys; where
+some layers have a window, the others know no positions."""
 
 from jaxgen.weights.family import (
     SLIDING,

@@ -1,5 +1,7 @@
-"""gpt-oss (arXiv 2508.10925): experts in place of the MLP, biases everywhere, a window in every other layer, and a
-score of each query head that takes part in its softmax without a value."""
+"""gpt-oss (arXiv 2508.10925): experts in place of the MLP, biases everywhere, and a window in every other layer.
+
+Each query head has a score (a sink) that takes part in its softmax without a value.
+"""
 
 from jaxgen.weights.family import (
     MOE_TRAINING,

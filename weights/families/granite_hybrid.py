@@ -22,7 +22,7 @@ def read_granite_hybrid(fields: Fields, dtype: DType) -> DecoderConfig:
         "layer_types", fields.size("num_hidden_layers"), "texts", lambda kind: isinstance(kind, str)
     )
     if other := set(kinds or ("mamba",)) - {"attention", FULL}:
-        raise fields.error("layer_types", f"has {min(other)}: of this family layers of attention alone are computed")
+        raise fields.error("layer_types", f"has {min(other)}; supported in this family: attention")
     fields.must_be("normalization_function", "rmsnorm")
     inner: dict[str, Any] = {"intermediate_size": fields.size(_INNER, 1024)}
     config = read_granite(Fields(dict(fields.data) | inner, fields.source, fields.used), dtype)

@@ -16,9 +16,10 @@ from jaxgen.weights.family import (
 
 
 def read_windows(fields: Fields, slides: Callable[[int], bool] | None = None) -> tuple[int | None, ...]:
-    """Return each layer's window, if ``use_sliding_window``: of those that ``layer_types`` lists, or that slide.
+    """Return each layer's window, or () without ``use_sliding_window``.
 
-    By default these are those from ``max_window_layers`` on.
+    ``layer_types`` lists the layers with a window. Without it, ``slides`` says whether a layer has one; by
+    default the layers from ``max_window_layers`` on have one.
     """
     # 0 is written where there is none
     size = fields.size_or_null("sliding_window", 4096) if fields.data.get("sliding_window") != 0 else None

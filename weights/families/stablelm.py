@@ -1,5 +1,7 @@
-"""StableLM 2 (Stability AI, arXiv 2402.17834) and StableLM 3B: Llama with LayerNorms and part of each head rotated; the
-12B has attention and MLP side by side, and a norm of queries and keys with a weight for each head."""
+"""StableLM 2 (Stability AI, arXiv 2402.17834) and StableLM 3B: Llama with LayerNorms and part of each head rotated.
+
+The 12B has attention and MLP in parallel, and a norm of queries and keys with a weight for each head.
+"""
 
 from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
 

@@ -27,7 +27,7 @@ _ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",
 class Architecture:
     """How the files of an architecture become a model of Hugging Face.
 
-    The configuration. ``model``: the value of ``architectures`` in config.json, ``model_type``: the name beside it.
+    The configuration. ``model``: the value of ``architectures`` in config.json, ``model_type``: that field.
     ``spelled``: fields of config.json that the family calls otherwise, or has not (None). ``eps``: the metadata with
     the epsilon of norms. ``sizes``: further metadata, each the field of config.json that it is; they must be there.
     ``copied``: the same of metadata that may be absent. ``fixed``: fields that hold for every file. ``biases``: fields
@@ -36,9 +36,9 @@ class Architecture:
 
     The tensors. ``renamed``, ``rotated``: see ``parts_of``.
 
-    The tokenizer. ``ends``: control tokens that end an answer, beside those that a file names. ``by_position``: whether
-    the tokens of a SentencePiece vocabulary merge in the order of their ids, not of their scores. ``strips``: whether
-    text loses the space after a special token.
+    The tokenizer. ``ends``: control tokens that end an answer, in addition to the tokens that a file names.
+    ``by_position``: whether the tokens of a SentencePiece vocabulary merge in the order of their ids, not of their
+    scores. ``strips``: whether text loses the space after a special token.
     """
 
     model: str

@@ -87,7 +87,7 @@ def _weight(rows: Any, layout: Layout, inputs: int) -> GroupedWeight:
 
 
 def _cut(blocks: Bytes, *sizes: int) -> list[Bytes]:
-    """Return fields of so many bytes, one after the other; the last has what is left."""
+    """Return fields of the given sizes in bytes, one after the other; the last field has the rest."""
     return np.split(blocks, np.cumsum(sizes), axis=1)
 
 

@@ -37,7 +37,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         config["architectures"] = [without_head(name) for name in config["architectures"]]
     for key, value in sorted(own.data.items()):
         if key not in own.used and value not in (None, False, 0, "", []):
-            raise own.error(key, f"is {value!r:.80}, which is not known here: it may mean another computation")
+            raise own.error(key, f"is {value!r:.80}, which is not supported: it may mean another computation")
     return config
 
 
@@ -53,10 +53,10 @@ def pooling_of(own: Fields) -> Pooling | None:
     """Return how a model of embeddings pools; None: the file does not say it. Raises ConfigError."""
     value = own.count(_POOLING, 0)
     if value == _RANK:
-        raise own.error(_POOLING, f"is {value} (rank): scores of a reranker are not computed")
+        raise own.error(_POOLING, f"is {value} (rank): rerankers are not supported")
     if value not in _POOLINGS:
         ways = ", ".join(f"{number} ({way or 'none'})" for number, way in _POOLINGS.items())
-        raise own.error(_POOLING, f"is {value}, which is not known here; known: {ways}")
+        raise own.error(_POOLING, f"is {value}, which is not supported; supported: {ways}")
     return _POOLINGS[value]
 
 

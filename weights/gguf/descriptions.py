@@ -54,7 +54,7 @@ def mistral3_rope(file: GgufFile, own: Fields, head_dim: int) -> dict[str, Any]:
 def phi3(read: Read) -> dict[str, Any]:
     if "attention.sliding_window" not in read.own.data:
         raise read.own.error(
-            "attention.sliding_window", "is missing, as in files of 2024, and the window cannot be guessed"
+            "attention.sliding_window", "is missing, as in files of 2024: use a file of a newer converter"
         )
     original = read.config["rope_parameters"].get(
         "original_max_position_embeddings", read.config["max_position_embeddings"]

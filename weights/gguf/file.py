@@ -72,7 +72,7 @@ class StoredTensor:
 class GgufFile:
     """The metadata and tensors of a GGUF file. ``path``: the file, or the first of several ``parts``.
 
-    ``fields`` has the metadata but for long arrays. Raises ConfigError that names a file which is missing, damaged, cut
+    ``fields`` has the metadata, except long arrays. Raises ConfigError that names a file which is missing, damaged, cut
     off or of another kind.
     """
 

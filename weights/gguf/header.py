@@ -1,5 +1,7 @@
-"""Check the lengths in the header of a GGUF file before the gguf package, which believes them, reads it; and read long
-arrays, for which the package makes some objects per entry: seconds for a large vocabulary. Host only.
+"""Check the lengths in the header of a GGUF file, and read its long arrays. Host only.
+
+The gguf package believes the lengths, so they are checked before it reads the file. For a long array the package makes
+some objects per entry, which takes seconds for a large vocabulary.
 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """

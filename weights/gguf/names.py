@@ -72,7 +72,7 @@ def parts_of(
     orders = (interleaved_queries(config), interleaved_keys(config), None) if rotated else (None,)
     for parameter in parameters(config):
         path, _, kind = parameter.path.rpartition(".")
-        if path not in table:  # a vector that is no weight of a module
+        if path not in table:  # a vector that is not a weight of a module
             path, kind = parameter.path, "weight"
         count = len(parameter.sources)
         for piece, (source, place) in enumerate(parameter.pieces()):

@@ -61,8 +61,8 @@ class GgufTensors:
     def kept_formats(self, table: tuple[Parameter, ...]) -> dict[str, AnyFormat]:
         """Return the formats of the parameters that are kept as codes, with the numbers that they have in the file.
 
-        The log names those that are dequantised although their types are those of codes. Raises ConfigError for a
-        tensor that is missing.
+        The log names the parameters that are dequantised although their types are types of codes.
+        Raises ConfigError for a tensor that is missing.
         """
         found: dict[str, AnyFormat] = {}
         if self._file.path.name in DEQUANTISED_FILES:

@@ -30,9 +30,9 @@ _DEFAULT_IDS = {"unknown": 0, "bos": 1, "eos": 2}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a file by id, without those that only fill the embedding up, and their kinds.
+    """The tokens of a file by id, and their kinds, without tokens that only pad the embedding.
 
-    ``count``: entries in the file, with those.
+    ``count``: entries in the file, including the padding.
     """
 
     tokens: Mapping[int, str]

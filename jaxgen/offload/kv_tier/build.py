@@ -73,8 +73,8 @@ def _speed(tier: KVTier) -> str:
 def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cost: ContextCost) -> FetchPlanner:
     """Return the planner of the configuration's policy, which reads the current rates of tier, link and steps.
 
-    By the policy ``plan``, blocks are fetched if they are in the device's cache sooner than they are computed there,
-    where computing counts 1 + n times while n other sequences wait. A sequence waits until it could have computed them.
+    By the policy ``plan``, blocks are fetched if that brings them into the device's cache sooner than computing them.
+    Computing counts 1 + n times while n other sequences wait. A sequence waits until it could have computed them.
     """
     assert config.offload is not None
     policy, block_size = config.offload.policy, config.cache.block_size

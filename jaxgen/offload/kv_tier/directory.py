@@ -3,7 +3,7 @@
 Each value is a file, whose name is its key: DIRECTORY/jaxgen-kv-v1/ab/cdef... What has another form of name, or is a
 link, is not counted and never removed. A value is written under a temporary name and renamed,
 so that readers, also in other processes, see all of it or nothing. Only the user may enter the folders and read the
-files. A file's time of modification is when it was used last, by the clock of whoever holds the files: the files used
+files. A file's time of modification is when it was used last, by the clock of the file system. The files used
 longest ago are removed first. Nothing is flushed to the disk: what a crash leaves half written has a wrong checksum.
 """
 

@@ -63,10 +63,10 @@ class KVTier:
         secret: bytes = b"",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``namespace``: of all that decides a block's bits beside its tokens. ``secret``: seals values; empty: none is
-        sealed. Blocks of other namespaces or secrets are not found."""
+        """``namespace``: identifies all that decides a block's bits, except its tokens. ``secret``: seals values;
+        empty: none is sealed. Blocks of other namespaces or secrets are not found."""
         self.stats = KVTierStats()
-        """Counters; each is changed by one thread only, but for dropped writes."""
+        """Counters; each is changed by one thread only, except dropped writes."""
         self._dropping = threading.Lock()
         self.rate = LinkRate()
         """Of reads, checks included, beyond what a call takes that brings nothing."""
@@ -90,7 +90,7 @@ class KVTier:
         return self._store.name
 
     def seconds(self, num_bytes: float, calls: int) -> float:
-        """Return how long that many calls take that read so many bytes, as lately measured; 0 if nothing was."""
+        """Return the seconds of the given calls, which read the given bytes, as lately measured; 0 if nothing was."""
         rate = self.rate.bytes_per_second
         return calls * (self.call_seconds.value or 0.0) + (num_bytes / rate if rate else 0.0)
 
@@ -100,7 +100,7 @@ class KVTier:
             self._drop()
 
     def compare(self, key: bytes) -> None:
-        """When this block is computed again and kept, compare it with what the store has."""
+        """Compare this block with the store's once it is computed again and kept."""
         if len(self._to_compare) == MOST_TO_COMPARE:
             self._to_compare.pop()
         self._to_compare.add(key)
@@ -180,7 +180,7 @@ class KVTier:
         self._answer(partial(then, blocks))
 
     def _observe(self, num_bytes: int, seconds: float) -> None:
-        """Learn from a call that read so many bytes."""
+        """Learn from the seconds of a call that read the given bytes."""
         own = self.call_seconds.value or 0.0
         self.rate.observe(num_bytes, max(seconds - own, LEAST_SHARE * seconds))
 

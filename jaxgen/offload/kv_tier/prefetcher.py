@@ -1,8 +1,8 @@
 """Bring blocks from a KV tier into host memory for sequences that wait. Host only, no jax.
 
-A sequence's blocks are looked up when it arrives, if all of them would come sooner than they are computed, and those
-that are found are read a few at a time. Once nothing else keeps it from beginning, the sequence waits at most as long
-as computing them would take. What arrived by then is used, and what comes later is there for others.
+A sequence's blocks are looked up when it arrives, if fetching all of them would be faster than computing them. The
+blocks that are found are read a few at a time. Once nothing else keeps it from beginning, the sequence waits at most as
+long as computing them would take. What arrived by then is used, and what comes later is there for others.
 """
 
 import logging
@@ -23,7 +23,7 @@ MOST_PATIENCE = 5.0
 PROBE_SECONDS = 30.0
 """Seconds without a read after which one block of a slow tier is read, as it may be faster now."""
 COMPARE_ONE_IN = 64
-"""Of so many fetches, the last block of one is computed again and compared."""
+"""In one of this number of fetches, the last block is computed again and compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Protocol, runtime_checkable
 class ByteStore(Protocol):
     """Values by keys of 16 bytes. Several processes may use it at once.
 
-    It is called from worker threads, so a call may take its time. A key without a value is no error; what fails raises
-    any exception, and may be tried again later.
+    It is called from worker threads, so a call may take its time. A key without a value is not an error. A
+    call that fails raises any exception, and may be tried again later.
     """
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The store's name in logs."""
         ...
 
     def count(self, keys: Sequence[bytes]) -> int:

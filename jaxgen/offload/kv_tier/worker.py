@@ -29,7 +29,7 @@ class Worker:
         return True
 
     def close(self, seconds: float) -> bool:
-        """Run what is queued, then end the thread; return whether it ended within so many seconds."""
+        """Run what is queued, then end the thread; return whether it ended within the given seconds."""
         until = time.monotonic() + seconds
         with suppress(queue.Full):
             self._calls.put(None, timeout=seconds)

@@ -33,9 +33,9 @@ class _Recorded(NamedTuple):
 class Backlog:
     """Sums over the sequences that run or wait, and the prefixes that they will bring.
 
-    A sequence *wants* while it waits, or runs and does not decode: then it is in the sums. What
-    changes a sequence touches it, and ``settle``, before a step and any question, records the touched ones anew. So a
-    question costs what has changed, and the square root of what waits.
+    A sequence *wants* while it waits, or runs and does not decode. Then it is in the sums. Every change of a sequence
+    touches it. ``settle`` runs before a step and any question, and records the touched sequences again. So a question
+    costs time for the changed sequences, and for the square root of the number of waiting ones.
     """
 
     def __init__(self, kv_cache: KVCacheManager) -> None:
@@ -125,10 +125,11 @@ class Backlog:
     def first_delayed(
         self, tenant: str, order_key: OrderKey, begin: float, each: float, seconds: float
     ) -> ServiceClass | None:
-        """Return the class of a sequence of the same tenant behind a newcomer that counts on its first token in time,
-        and would be late only with a delay of ``seconds``; None if there is none. Fair sharing protects other tenants.
+        """Return the class of a sequence that a newcomer of the same tenant would make late; None if there is none.
 
-        The newcomer would ``begin`` then, and a token takes ``each``.
+        That sequence is behind the newcomer. Its first token would be in time without a delay of ``seconds``, and late
+        with it. The newcomer begins at ``begin``, and a token takes ``each`` seconds. Fair sharing protects other
+        tenants.
         """
         line = self._lines[Level.WITH_TARGETS].get(tenant)
         if order_key[0] == Level.WITH_TARGETS and line is not None:

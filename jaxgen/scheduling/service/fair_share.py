@@ -64,9 +64,9 @@ class FairShare:
     def tokens_ahead(self, reached: float, other: str, before: int, everything: int) -> float:
         """Return how many tokens of another tenant are computed before a counter has ``reached`` its value.
 
-        Of its ``everything`` tokens ``before`` are earlier in the order of service: these alone count within the lead,
-        all of them where the other is behind by more, and none where it is ahead by more. Tenants are compared once a
-        step, so the step in which the other reaches its bound is its own.
+        The other tenant has ``everything`` tokens, of which ``before`` are earlier in the order of service. Within the
+        lead only ``before`` count. All count if the other tenant is behind by more than the lead, and none if it is
+        ahead by more. Tenants are compared once a step, so the step in which the other reaches its bound is its own.
         """
         bounds = [(reached + by - self._served[other]) * self._weights[other] for by in (-self._lead, self._lead)]
         least, most = (bound + self._step if bound > 0.0 else 0.0 for bound in bounds)

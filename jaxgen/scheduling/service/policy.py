@@ -144,8 +144,10 @@ class ServicePolicy(Fifo):
     def limit_prompts(
         self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
     ) -> None:
-        """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
-        early may lengthen steps."""
+        """Limit prompts by the inter-token targets of classes.
+
+        If nothing has a target, ``fill`` limits them; prompts that must be early may lengthen steps.
+        """
         begins = self.queues.waiting and self._kv_cache.has_row
         if self.step_time is None or not (prompts or begins or any_forced):
             return
@@ -213,7 +215,7 @@ class ServicePolicy(Fifo):
         service, tenant = sequence.service, sequence.request.tenant
         if service.has_targets and self.step_time is not None:
             try:
-                # If one came before those that gave up their targets, they might not be served at all.
+                # If it came before sequences that gave up their targets, these might not be served at all.
                 if not (service.serve_late and self._backlog.has_given_up(tenant, service.name)):
                     found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
                     check(sequence, found)

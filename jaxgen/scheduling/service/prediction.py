@@ -1,5 +1,4 @@
-"""Predict a request's latencies beside what runs and waits, and refuse it where targets break. Host only, no jax, no
-clock."""
+"""Predict a request's latencies at the current load, and refuse it if targets break. Host only, no jax, no clock."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -21,13 +20,15 @@ from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a request that arrives now: seconds to its first token, and seconds between tokens beside all sequences that
-    run or wait and that it may not preempt."""
+    """Predicted seconds of a new request: to its first token, and between tokens.
+
+    Every sequence that it cannot preempt is assumed to keep running.
+    """
 
     first_token: float
     inter_token: float
     longest_step: float
-    """Seconds of the longest step beside all of these, with prompts in it."""
+    """Seconds of the longest step with all these sequences, with prompts in it."""
     strictest: ServiceClass
     """The class with the shortest inter-token target among its own and those of these sequences."""
     delayed: ServiceClass | None = None
@@ -37,9 +38,9 @@ class Prediction:
 class Predictor:
     """Predicts the latencies of a newcomer: a sequence that has its place and has not joined.
 
-    Steps under way end first. Then the prompts before it are computed, by order and fair share, beside all decodes, in
-    steps as long as targets or the rule of filling allow. It also waits until running sequences have ended that hold
-    the rows and blocks which it and those before it need.
+    Steps under way end first. Then the prompts before it are computed, by order and fair share. All decodes run
+    in the same steps, which are as long as targets or the rule of filling allow. The newcomer also waits for running
+    sequences to end, if they have the rows and blocks that it and the sequences before it need.
     """
 
     def __init__(
@@ -133,8 +134,8 @@ class Predictor:
     def _decodes(self, first: Work, staying: Rows, step_time: StepTimeModel) -> Decodes:
         """Estimate the sequences that decode while it waits.
 
-        All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of
-        the time on average if its answer is that long.
+        All staying sequences do. Of the others, as many do as find rows next to it. A sequence that is computed before
+        it decodes for half of the time on average, if its answer is that long.
         """
         rows, online = self._kv_cache.num_rows, self._rows_to(Level.BEST_EFFORT)
         now = max(staying.decoding, min(online.decoding, rows - first.waiting - 1))

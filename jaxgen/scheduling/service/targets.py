@@ -22,14 +22,17 @@ def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:
 
 
 def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int) -> float:
-    """Seconds for prompts beside these decodes, by the shortest target that leaves room for LEAST_CHUNK tokens from
-    position ``start`` on; shorter ones could be met only without prompts. inf: none leaves room."""
+    """Return the seconds for prompts in a step with these decodes, by the shortest target that leaves room.
+
+    A target leaves room if LEAST_CHUNK tokens from position ``start`` on fit. Shorter targets could be met only without
+    prompts. inf: none leaves room.
+    """
     least = LEAST_CHUNK * (step_time.wide.per_token + step_time.wide.per_position * start)
     return next((seconds for seconds in _times_left(step_time, decodes) if seconds >= least), inf)
 
 
 def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
-    """Of each time between tokens that was promised to those that decode, the shortest first."""
+    """Return the seconds left in a step before each inter-token target of its decodes, the shortest target first."""
     decodes = [chunk for chunk in chunks if chunk.length == 1 or chunk.start >= chunk.sequence.num_prompt]
     targets = targets_between([chunk.sequence.service for chunk in decodes])
     if not targets:

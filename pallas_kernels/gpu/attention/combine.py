@@ -1,8 +1,7 @@
-"""Combines the pieces of contexts that were walked in pieces, each row's from the left: what a walk of the whole
-context does in registers, with the same arithmetic.
+"""Combine the pieces of contexts that were walked in pieces, each row's from the left.
 
-A CTA takes a few query heads of a row at a time and loads several pieces before it needs the first, because the
-loads' latency is nearly all there is to wait for.
+A walk of the whole context does the same in registers, with the same arithmetic. A CTA takes a few query heads of a row
+at a time. It loads several pieces before it needs the first, because it waits almost only for the loads' latency.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a walk over contexts is compiled for, its shared memory, and the items that a CTA takes."""
+"""The configuration of a walk over contexts, its shared memory, and the items that a CTA takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _RESERVED = 3072
 _MOST_STAGES = 4
 _LEAST_STAGES = 2
 FIELDS = ("row", "granule", "granules", "origin", "begin", "end")
-"""Of an item, as in attention_items.Items."""
+"""Fields of an item, as in items.Items."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,27 @@ class Walk:
     wgmma: bool
     """With wgmma, which only Hopper has, and a warpgroup that fetches; else with mma, one warpgroup doing all."""
     registers: tuple[int, int]
-    """On Hopper, of a thread of the warpgroup that fetches, and of those that compute."""
+    """Registers of a thread on Hopper: in the warpgroup that fetches, and in the warpgroups that compute."""
     interpret: Interpret
-    """The interpreter knows neither weights in registers nor accumulators that
-    begin with a value, so there weights go through shared memory; and as its race detector overlooks what wgmma reads,
-    operands are read before it and after it."""
+    """Run in the interpreter.
+
+    It knows neither weights in registers nor accumulators that begin with a value, so there weights go through shared
+    memory. Its race detector overlooks the reads of wgmma, so operands are read before and after it.
+    """
 
     @property
     def name(self) -> str:
-        """In profiles."""
+        """The kernel's name in profiles."""
         return "attention_in_pieces" if self.in_pieces else "attention_of_tiles"
 
     @property
     def layout(self) -> Any:
-        """Of products in registers."""
+        """The layout of products in registers."""
         return plgpu.Layout.WGMMA if self.wgmma else plgpu.Layout.MMA_ACC(jnp.float32)
 
     @property
     def unit(self) -> float:
-        """Of scores, in exponents of 2; positive."""
+        """The unit of scores, in exponents of 2; positive."""
         return (self.scale if self.soft_cap is None else self.soft_cap) * LOG2_E
 
     @property
@@ -80,7 +82,7 @@ class Walk:
 
     @property
     def slices(self) -> int:
-        """Of a head's values: warpgroups that compute the same weights for different values."""
+        """Slices of a head's values: warpgroups that compute the same weights for different values."""
         return value_slices(self.head_dim)
 
     @property
@@ -125,8 +127,10 @@ class Item(NamedTuple):
 def for_each_item(
     walk: Walk, refs: dict[str, Ref], body: Callable[[Scalar, Item, Scalar], Scalar]
 ) -> tuple[Scalar, Scalar]:
-    """Calls ``body(items before, item, KV tiles before)``, which returns the KV tiles before the next item, for each of
-    this CTA's items; returns how many items and KV tiles there were."""
+    """Call ``body(items before, item, KV tiles before)`` for each of this CTA's items.
+
+    ``body`` returns the KV tiles before the next item. Returns the number of items and of KV tiles.
+    """
     items = persistent.Items(refs["num_items"][0] * walk.kv_heads, walk.num_ctas)
 
     def step(n: Scalar, tiles: Scalar) -> Scalar:

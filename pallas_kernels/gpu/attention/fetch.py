@@ -12,7 +12,7 @@ from pallas_kernels.gpu.persistent import Ref
 
 
 def fetch(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
-    """For every item of this CTA; returns when all that was fetched has been consumed."""
+    """Fetch the operands of every item of this CTA; return when all of them have been consumed."""
 
     def item(n: Scalar, item: Item, fetched: Scalar) -> Scalar:
         _fetch_queries(walk, refs, shared, n, item)

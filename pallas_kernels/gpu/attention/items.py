@@ -1,7 +1,7 @@
-"""Who computes what: a step's query tokens in tiles, their contexts in pieces, made in the step from the rows.
+"""Divide attention into items: a step's query tokens in tiles, their contexts in pieces, made from the rows.
 
-Queries are packed for each kv head: the H // K query heads of a row's first token, of its second, and so on, each row
-beginning at a multiple of GRANULE packed rows. So a tile is one copy, and a row's outputs are whole granules.
+Queries are packed for each kv head: the H // K query heads of a row's first token, of its second, and so on. Each row
+begins at a multiple of GRANULE packed rows. So a tile is one copy, and a row's outputs are whole granules.
 """
 
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class Pieces(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Where the packed queries come from, and the outputs of T tokens go."""
+    """Sources of the packed queries, and places of the outputs of T tokens."""
 
     token: Int[Array, "P"]
     query_head: Int[Array, "P"]
@@ -82,8 +82,10 @@ class Packing(NamedTuple):
 @register_dataclass
 @dataclass(frozen=True)
 class Plan:
-    """All that attention needs to know of a step's rows beside their block tables; the same in every layer that has the
-    same window."""
+    """All that attention needs to know of a step's rows, except their block tables.
+
+    It is the same in every layer with the same window.
+    """
 
     context_lens: Int[Array, "R"]
     """0 for rows past the last. An array of the plan's own: kernels need operands aligned to 256 bytes, and XLA passes
@@ -108,7 +110,7 @@ def make_plan(
     window: int | None,
     tile_groups: int,
 ) -> Plan:
-    """For T tokens, and a cache of ``num_blocks``."""
+    """Return the plan of a step of T tokens, with a cache of ``num_blocks`` blocks."""
     R, tile_rows = len(context_lens), tile_groups * WARPGROUP_ROWS
     batch = make_batch(query_starts, context_lens, num_rows, group)
     pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
@@ -118,16 +120,21 @@ def make_plan(
 
 
 def best_tile_groups(T: int, group: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
-    """Warpgroups of a tile: one where T tokens of one row are then still no more tiles than CTAs, and so all are walked
-    at once, or where a head's values occupy several; else as many as can share keys and values. No bit depends on
-    it."""
+    """Return the warpgroups of a tile; no bit depends on them.
+
+    One if the tiles of T tokens of one row are then no more than the CTAs, so all are walked at once. One, too, if a
+    head's values occupy several warpgroups. Else as many as can share keys and values.
+    """
     at_once = T * group * kv_heads <= WARPGROUP_ROWS * num_ctas
     return 1 if at_once or value_slices(head_dim) > 1 else MOST_GROUPS
 
 
 def value_slices(head_dim: int) -> int:
-    """Slices of a head's values, of MOST_VALUES at most, each with a warpgroup of its own for the same queries: the
-    registers of a warpgroup hold the output of a piece and of those before it."""
+    """Return the number of slices of a head's values, each of at most MOST_VALUES.
+
+    Each slice has a warpgroup of its own for the same queries. The registers of a warpgroup hold the output of a piece
+    and of the pieces before it.
+    """
     return -(-head_dim // MOST_VALUES)
 
 
@@ -142,13 +149,13 @@ def make_batch(
 
 
 def piece_capacity(num_blocks: int, block_size: int, max_rows: int) -> int:
-    """As many pieces as contexts can have that share no block: what a step keeps of pieces is bounded by this."""
+    """Return the most pieces of contexts that share no block, which bounds the pieces that a step keeps."""
     return num_blocks * block_size // PIECE_TOKENS + max_rows
 
 
 def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: int | None, capacity: int) -> Pieces:
-    """One item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity`` (contexts
-    that share many blocks) are left to ``make_tiles``, which gives the same bits."""
+    """Make one item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity``
+    (contexts that share many blocks) are left to ``make_tiles``, which gives the same bits."""
     R = len(batch.lengths)
     position = batch.context_lens - 1
     first = first_seen_tile(position, window) // PIECE_TILES
@@ -170,7 +177,7 @@ def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: i
 def make_tiles(
     batch: Batch, first_row: Int[Array, ""], T: int, group: int, window: int | None, tile_rows: int
 ) -> Items:
-    """One item for each tile of the rows from ``first_row``; it walks the whole context."""
+    """Make one item for each tile of the rows from ``first_row``; it walks the whole context."""
     R = len(batch.lengths)
     packed = batch.lengths * group
     counts = jnp.where(jnp.arange(R) >= first_row, (packed + tile_rows - 1) // tile_rows, 0)

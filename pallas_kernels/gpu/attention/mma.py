@@ -1,8 +1,8 @@
-"""The walk over contexts on GPUs without wgmma: a CTA is one warpgroup, which computes a tile of 64 packed queries
-while its next keys and values are on their way to shared memory: by cp.async on Ampere and Ada, in bulk on Blackwell,
-for which Mosaic has no cp.async.
+"""Walk over contexts on GPUs without wgmma.
 
-Neither cp.async nor ``mma`` can be interpreted, so there plain assignments and products stand for them.
+A CTA is one warpgroup. It computes a tile of 64 packed queries while its next keys and values are copied to shared
+memory. The copies are by cp.async on Ampere and Ada. On Blackwell they are in bulk, because Mosaic has no cp.async for
+it. The interpreter knows neither cp.async nor ``mma``; plain assignments and products stand for them there.
 """
 
 from functools import partial
@@ -47,7 +47,7 @@ def scratch(walk: Walk) -> dict[str, Any]:
 
 
 def run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
-    """What a CTA does."""
+    """Run a CTA."""
     items, tiles = for_each_item(walk, refs, partial(_attend, walk, refs, shared))
     if walk.bulk:
         pl.when(items > 0)(lambda: plgpu.barrier_wait(shared["q_consumed"]))
@@ -82,7 +82,7 @@ def _attend(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar,
 def _fold(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: Item, tile: Scalar, carry: tuple[Part, Scalar]
 ) -> tuple[Part, Scalar]:
-    """One KV tile more."""
+    """Fold one more KV tile into the result."""
     part, walked = carry
     stage = lax.rem(walked, STAGES)
     if walk.bulk:

@@ -1,8 +1,8 @@
-"""The online softmax that the walk over a context and the combination of its pieces share, to the bit.
+"""The online softmax that the walk over a context and the combination of its pieces share, bit for bit.
 
 Maxima are kept in the exponents' unit (base 2) and rounded up to integers. So every factor that rescales a sum is a
-power of two and its product exact, and it makes no difference to the bits whether a compiler fuses the product with
-the addition that follows: two kernels that it compiles differently agree. A weight is then between 0 and 1 and the
+power of two, and its product is exact. The bits are the same whether or not a compiler fuses the product with the
+addition that follows. So two kernels that it compiles differently agree. A weight is then between 0 and 1 and the
 largest at least 1/4.
 
 After Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv 1805.02867.
@@ -25,7 +25,8 @@ Array = Any
 
 
 class Part(NamedTuple):
-    """What some keys give: queries' maxima and sums of weights [n], weighted sums of values [n, D] (or all [n])."""
+    """The contribution of some keys: queries' maxima and sums of weights [n], weighted sums of values [n, D] (or all
+    [n])."""
 
     maximum: Array
     total: Array
@@ -45,7 +46,7 @@ def power_of_two(exponents: Array) -> Array:
 
 
 def along_rows(factor: Array, shape: tuple[int, ...]) -> Array:
-    """One factor for each row of ``shape``."""
+    """Broadcast one factor for each row to ``shape``."""
     return factor if factor.shape == shape else lax.broadcast_in_dim(factor, shape, (0,))
 
 

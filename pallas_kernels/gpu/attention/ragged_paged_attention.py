@@ -1,11 +1,11 @@
 """Attention of a ragged batch over a blocked KV cache, for Hopper, and with ``mma`` for Ampere, Ada and
 Blackwell.
 
-Decodes' contexts are cut in pieces of PIECE_TOKENS that any CTA may take, so that a few long ones fill the device,
-and the pieces combined afterwards; rows of more tokens are cut in tiles, and a CTA walks a tile's whole context and
-merges its pieces as it goes. Either way a token's pieces begin at the same tokens, are computed by the same
-instructions and merged from the left, so its output does not depend on what else is in the batch, nor on how its prompt
-was cut, to the bit. online_softmax says why that holds across differently compiled kernels.
+Decodes' contexts are cut in pieces of PIECE_TOKENS that any CTA may take, so that a few long ones fill the device. The
+pieces are combined afterwards. Rows of more tokens are cut in tiles. A CTA walks a tile's whole context and merges its
+pieces as it proceeds. Either way a token's pieces begin at the same tokens, are computed by the same instructions and
+merged from the left. So a token's output is bit for bit the same for any batch and any chunks of its prompt.
+online_softmax says why that holds across differently compiled kernels.
 """
 
 from dataclasses import replace
@@ -77,17 +77,21 @@ def ragged_paged_attention(
     registers: tuple[int, int] = REGISTERS,
     interpret: Interpret = None,
 ) -> Float[Array, "T H D"]:
-    """As ``ragged_paged_attention_ref``, with these differences: scale is positive; ``window`` is no array; q has the
-    cache's dtype, bfloat16 or float16; slots of V past a context, inside its last block, must be finite (a
-    cache begins as zeros); outputs of tokens of no row are zeros. ``plan``: that of ``plan_attention`` for this window,
-    made once for many layers, since XLA moves little of it out of a scan. ``bulk``: by bulk copies, which need Hopper
-    or newer. ``wgmma``: by what only Hopper has; if not, heads are of at most MOST_VALUES. ``registers``: how a CTA's
-    threads share them out, see persistent.REGISTERS. Raises UnsupportedError for what ``supports`` refuses, and for a
-    window that is an array.
+    """Compute ``ragged_paged_attention_ref`` on a GPU.
 
-    Reads 2 * K * D elements per context token of each decode, and of each tile of other rows, which is 64 packed
-    queries if a CTA has one tile at most then, else 128; 4 * D * H FLOPs per context token and query, where a decode
-    counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
+    These differ from the twin: scale is positive, ``window`` is not an array, and q has the cache's dtype, bfloat16 or
+    float16. Slots of V past a context, inside its last block, must be finite (a cache begins as zeros). Outputs of
+    tokens without a row are zeros.
+
+    ``plan``: the result of ``plan_attention`` for this window, made once for many layers, since XLA moves little of it
+    out of a scan. ``bulk``: use bulk copies, which need Hopper or newer. ``wgmma``: use wgmma, which only Hopper has;
+    without it, heads are of at most MOST_VALUES. ``registers``: their division among a CTA's threads, see
+    persistent.REGISTERS. Raises UnsupportedError for arguments that ``supports`` refuses, and for a window that is an
+    array.
+
+    Reads 2 * K * D elements per context token of each decode, and of each tile of other rows. A tile is 64 packed
+    queries if a CTA then has at most one tile, else 128. Computes 4 * D * H FLOPs per context token and query, where a
+    decode counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
     """
     _check(q, cache, wgmma)
     if not (window is None or isinstance(window, int)):

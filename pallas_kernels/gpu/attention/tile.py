@@ -1,4 +1,4 @@
-"""What a walk computes of each tile of keys and values, and in which order: the same on every GPU."""
+"""Compute with each tile of keys and values in a walk, in the same order on every GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,8 +44,10 @@ def walk_item(
 
 
 def weigh(walk: Walk, origin: Scalar, tile: Scalar, products: Any, part: Part) -> tuple[Part, Any]:
-    """Of a warpgroup's queries, the first of which is ``origin``, and a tile of keys, the ``products`` of both: the
-    part with the tile's weights, but not yet its values, and these weights in the values' dtype."""
+    """Return the part with a tile's weights, but not yet its values, and these weights in the values' dtype.
+
+    ``products``: of a warpgroup's queries, the first of which is ``origin``, and the tile's keys.
+    """
     if walk.soft_cap is not None:
         products = jnp.tanh(products * (walk.scale / walk.soft_cap))
     # Most tiles need no mask, and none is made for them.
@@ -70,8 +72,11 @@ def all_seen(walk: Walk, origin: Scalar, tile: Scalar) -> Scalar:
 
 
 def _seen(walk: Walk, origin: Scalar, tile: Scalar) -> Any:
-    """Which keys of a tile each packed query sees. Query i of a warpgroup is query head (origin + i) % group at
-    position (origin + i) // group, and key <= x // group is key * group <= x, so nothing is divided."""
+    """Return which keys of a tile each packed query sees.
+
+    Query i of a warpgroup is query head (origin + i) % group at position (origin + i) // group. key <= x // group
+    equals key * group <= x, so nothing is divided.
+    """
     shape, layout = (WARPGROUP_ROWS, KV_TILE), walk.layout
     query = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout)
     key = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=layout)
@@ -84,7 +89,7 @@ def _seen(walk: Walk, origin: Scalar, tile: Scalar) -> Any:
 
 
 def _nothing(walk: Walk) -> Part:
-    """Of no keys."""
+    """Return the part of no keys."""
     shape, rows = (WARPGROUP_ROWS, walk.slice_dim), walk.layout.reduce(1)
     return Part(
         plgpu.layout_cast(jnp.full(shape[:1], FLOOR, jnp.float32), rows),
@@ -94,7 +99,7 @@ def _nothing(walk: Walk) -> Part:
 
 
 def _beginning(walk: Walk, refs: dict[str, Ref], rows: Scalar, item: Item) -> Part:
-    """Of no keys, or of each query head's sink."""
+    """Return the part of no keys, or of each query head's sink."""
     nothing = _nothing(walk)
     if "sinks" not in refs:
         return nothing

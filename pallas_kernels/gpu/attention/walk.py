@@ -1,10 +1,12 @@
-"""The walk over contexts. This is the body for Hopper: a persistent grid takes items one after another; a CTA's last
-warpgroup fetches queries, keys and values by bulk copies (TMA), the others compute, on the same keys and values: each
-for 64 packed queries, or where heads are large for a slice of 64 queries' values.
+"""Walk over contexts on Hopper.
 
-One body, two configurations. In pieces: an item is one piece of a decode's context, and its maximum, sum and output are
-stored as they are. Whole: an item walks all of its context and merges the pieces in registers, in the same order and
-with the same arithmetic as the kernel that combines stored pieces.
+A persistent grid takes items one after another. A CTA's last warpgroup fetches queries, keys and values by bulk copies
+(TMA). The other warpgroups compute on the same keys and values, each for 64 packed queries. If heads are large, each
+computes a slice of 64 queries' values.
+
+One body has two configurations. In pieces: an item is one piece of a decode's context, and its maximum, sum and output
+are stored as they are. Whole: an item walks all of its context and merges the pieces in registers. Order and arithmetic
+are the same as in the kernel that combines stored pieces.
 """
 
 from functools import partial
@@ -36,9 +38,11 @@ def walk_contexts(
     items: Items,
     sinks: Float[Array, "K P"] | None,
 ) -> Any:
-    """Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
-    and sums [n, K, rows], outputs [n, K, rows, D]. What belongs to no item is undefined, and may be NaN. ``sinks`` are
-    in the exponents' unit."""
+    """Return outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32.
+
+    A Part has maxima and sums [n, K, rows], and outputs [n, K, rows, D]. Values outside all items are undefined, and
+    may be NaN. ``sinks`` are in the exponents' unit.
+    """
     K, P, D = q.shape
     n, rows = len(items.row), walk.piece_granules * GRANULE
     operands = {"q": q, "cache": cache, "layer": layer[None], "tables": tables, "context_lens": context_lens}
@@ -93,7 +97,7 @@ def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
 def _attend(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: Item, walked: Scalar
 ) -> Scalar:
-    """One warpgroup's share of an item."""
+    """Compute one warpgroup's share of an item."""
     slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
     q = shared["q"].at[slot, rows]
     fold = partial(_fold, walk, shared, group, q, item.origin + rows * WARPGROUP_ROWS)
@@ -116,7 +120,7 @@ def _fold(
     tile: Scalar,
     carry: tuple[Part, Scalar],
 ) -> tuple[Part, Scalar]:
-    """One KV tile more."""
+    """Fold one more KV tile into the result."""
     part, walked = carry
     stage = lax.rem(walked, walk.stages)
     k, v = shared["k"].at[stage], shared["v"].at[stage, lax.rem(group, walk.slices)]
@@ -135,7 +139,7 @@ def await_tile(full: Ref) -> None:
 
 
 def _products(walk: Walk, q: Ref, k: Ref) -> Any:
-    """Of a warpgroup's queries and a tile of keys."""
+    """Return the products of a warpgroup's queries and a tile of keys."""
     _show(walk, q, k)
 
     def product(accumulator: Ref) -> Any:
@@ -208,6 +212,6 @@ def _store_piece(
 
 
 def _columns(walk: Walk, group: Scalar) -> Any:
-    """Of a head's output, a warpgroup's."""
+    """Return the columns of a head's output that a warpgroup computes."""
     first = lax.rem(group, walk.slices) * walk.slice_dim
     return pl.ds(pl.multiple_of(first, walk.slice_dim), walk.slice_dim)

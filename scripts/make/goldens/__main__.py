@@ -1,6 +1,6 @@
 """Make tests/data/goldens: tiny seeded checkpoints of each family, and what transformers computes with them.
 
-Not part of the tests, since it needs torch: it runs in an environment of its own, of Python 3.11 or newer,
+It is not part of the tests, since it needs torch. It runs in an environment of its own, of Python 3.11 or newer,
 
     pip install torch==2.13.0+cpu
     pip install transformers==5.23.0
@@ -16,10 +16,10 @@ for every prompt number i,
     pooled_i  float32 [3, D]    mean, last and first of what the head takes of the prompt
 
 and ``bfloat16``, how far transformers' own bfloat16 is from these logits (``narrow.py``).
-``logits_i[rows_i == T - 1].argmax()`` is ``greedy_i[0]``. The seed of a checkpoint is the first at which every greedy
-token leads the second best by at least ``least_gap`` and the worst chosen expert the best of the others by at least
-MIN_ROUTER_GAP, so that rounding changes neither; continuations vary, and each contrast of the recipe and each tensor
-moves the logits by more than the tests tolerate. Where no seed passes, an error counts what each failed in.
+``logits_i[rows_i == T - 1].argmax()`` is ``greedy_i[0]``. The seed of a checkpoint is the first that passes some
+tests. Every greedy token leads the second best by at least ``least_gap``, and the worst chosen expert leads the best of
+the others by at least MIN_ROUTER_GAP. So rounding changes neither. Continuations vary, and each contrast of the recipe
+and each tensor moves the logits by more than the tests tolerate. If no seed passes, an error counts the failures.
 transformers must read the same model from the files. Made again, a golden is the same to the byte.
 """
 

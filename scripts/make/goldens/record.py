@@ -110,7 +110,7 @@ def complete(model: Any, prompt: Any) -> Answer:
 
 
 def arrays(answers: list[Answer]) -> dict[str, Any]:
-    """Return the content of golden.npz, but for ``bfloat16``."""
+    """Return the content of golden.npz, except ``bfloat16``."""
     found: dict[str, Any] = {}
     for i, answer in enumerate(answers):
         prompt, rows = answer.prompt, answer.rows

@@ -13,7 +13,7 @@ class Spelling:
 
     ``old``: ``torch_dtype``; ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor`` for ``rope_parameters``; no
     ``layer_types``. ``kind`` is the key of the rope's kind in ``rope_scaling``. ``names`` are other names of keys.
-    ``drop`` are keys that are left out, ``add`` those that are set, last.
+    ``drop`` are keys that are left out, ``add`` keys that are set, last.
     """
 
     old: bool = False

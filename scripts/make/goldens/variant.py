@@ -42,7 +42,7 @@ class Variant:
     shard_size: str = "1GB"
     spelling: Spelling = AS_SAVED
     rewrite: Callable[[Tensors], Tensors] | None = None
-    """The tensors under the names that a hub's checkpoint has, and what it has beside them."""
+    """The tensors under the names of a hub's checkpoint, and its further tensors."""
 
 
 def merged(settings: Settings, changes: Settings) -> dict[str, Any]:

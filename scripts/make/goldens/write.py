@@ -19,7 +19,7 @@ from scripts.make.goldens.variant import Tensors, Variant
 
 
 def write(directory: Path, variant: Variant, model: Any, answers: list[Answer]) -> None:
-    """Write the folder anew, with what transformers answers."""
+    """Write the folder again, with the answers of transformers."""
     shutil.rmtree(directory, ignore_errors=True)
     experts = packed_experts(model) if variant.mxfp4 else {}
     model.to(getattr(torch, variant.dtype)).save_pretrained(directory, max_shard_size=variant.shard_size)

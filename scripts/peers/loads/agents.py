@@ -91,8 +91,8 @@ def cells(args: argparse.Namespace) -> list[Agents]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """``known``: tokens of its prompt that the server has had before; ``cached``: those that it says it had cached,
-    None if it does not say."""
+    """``known``: tokens of its prompt that the server has had before; ``cached``: tokens that it says it had
+    cached, None if it does not say."""
 
     record: RequestRecord
     known: int
@@ -161,7 +161,7 @@ async def _turn(
 
 
 def figures(conversations: list[list[Turn]], seconds: float) -> dict[str, Any]:
-    """Return the figures of a run of so many seconds, ready for JSON.
+    """Return the figures of a run of the given seconds, ready for JSON.
 
     Times to the first token and tokens computed again are of turns after the first.
     """

@@ -12,20 +12,24 @@ from scripts.peers.shapes import Shape
 
 HEAD = (
     "Made by `python -m scripts.peers --load agents --shape {name}` from docs/results/peers-agents-{name}.jsonl. All "
-    "servers compute the same random weights of {about}, one after another on the same machine with the same number of "
-    "threads, the load beside them on the same cores. In a round every server has its turn."
+    "servers compute the same random weights of {about}. They run one after another on the same machine, with the same "
+    "number of threads. The load runs on the same cores. In a round every server has its turn."
 )
 LOADS = """
-- **Load**: conversations that begin together, over one system prompt of {system:,} tokens; {new} new tokens a turn and
-  answers of {answer}, no time to think. A turn sends all tokens before it, with the answers as the server gave them.
-  Token ids, greedy, EOS ignored. Prompts are others in each round, so nothing is cached at first.
-- *TTFT* is of turns after the first, *of the first turns* the median of these alone. Times are in ms, figures are
-  medians over rounds. *Ratios* are the peer's TTFT over jaxgen's in the same round, with the least and the greatest:
-  over 1 jaxgen is ahead.
-- *Computed again*: tokens of a turn's prompt that the server had before and did not find cached, median over turns and
-  the most. A conversation's last token is one of them. A server that does not say what it had cached has none.
-- A prefix cache is on in every server. Libraries without a server for this are behind a *minimal server*
-  (scripts/peers/token_server.py), which neither validates nor makes text, as real ones must.
+- **Load**: conversations that begin together, over one system prompt of {system:,} tokens. A turn adds {new} new tokens
+  and gets an answer of {answer}, without a pause between turns. A turn sends all tokens before it, with the answers as
+  the server gave them.
+- **Requests**: prompts are token ids. Decoding is greedy and ignores EOS. Each round has other prompts, so nothing is
+  cached at first.
+- *TTFT* is of turns after the first. *Of the first turns* is the median of the first turns alone. Times are in ms.
+  Figures are medians over rounds.
+- *Ratios* are the peer's TTFT over jaxgen's in the same round, with the least and the greatest. jaxgen is ahead where
+  the ratio is over 1.
+- *Computed again*: tokens of a turn's prompt that the server had before and did not find in its cache, as the median
+  over turns and the most. A conversation's last token is one of them. A server that does not report its cached tokens
+  has no figure.
+- Every server has its prefix cache on. A library without a server for this is behind a *minimal server*
+  (scripts/peers/token_server.py). It neither validates requests nor makes text, which real servers must do.
 """
 NOTHING = "**Nothing has been measured yet.**"
 

@@ -32,7 +32,7 @@ class Load(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoadKind:
     """Loads that are measured together. ``shapes``: by name, with what is measured of each unless flags say otherwise;
-    ``loads``: those that flags ask for; ``sections``: of a page of their records."""
+    ``loads``: the ones that flags ask for; ``sections``: of a page of their records."""
 
     shapes: Mapping[str, Shape]
     loads: Callable[[argparse.Namespace], Sequence[Load]]

@@ -82,7 +82,7 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
 def test_another_server_keeps_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with listening(None, None, path):
-        assert refusal(path) == f"--uds {path}: another server listens there"
+        assert refusal(path) == f"--uds {path}: another server listens there: name another path, or stop that server"
         assert path.is_socket()
 
 

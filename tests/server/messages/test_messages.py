@@ -297,11 +297,17 @@ def test_a_service_class_by_its_name() -> None:
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "an image": ({"messages": [{"role": "user", "content": [text("a"), IMAGE]}]}, "messages.0.content.1.type: this"),
-    "an image in a result": ({"messages": turns(result([IMAGE]))}, "messages.2.content.0.content.0.type: this"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [text("a"), IMAGE]}]},
+        "messages.0.content.1.type: parts of the type",
+    ),
+    "an image in a result": (
+        {"messages": turns(result([IMAGE]))},
+        "messages.2.content.0.content.0.type: parts of the type",
+    ),
     "a document": ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "'document'"),
-    "no messages": ({"messages": []}, "messages must have one message at least"),
-    "messages missing": ({"messages": None}, "messages must have one message at least"),
+    "no messages": ({"messages": []}, "messages must have at least one message"),
+    "messages missing": ({"messages": None}, "messages must have at least one message"),
     "another role": ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role"),
     "no limit": ({"max_tokens": None}, "max_tokens: Field required"),
     "no tokens": ({"max_tokens": 0}, "max_tokens must be 1 or more"),
@@ -314,7 +320,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "many stops": ({"stop_sequences": ["a"] * 1000}, "stop_sequences has 1000 entries"),
     "more tokens than the limit": ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
     "a choice of nothing": ({**TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name: Field required"),
-    "a choice of no tool": ({**TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, "'g' is none of the tools"),
+    "a choice of no tool": ({**TOOLS, "tool_choice": {"type": "tool", "name": "g"}}, "'g' is not one of the tools"),
     "a choice without tools": ({"tool_choice": {"type": "any"}}, "tools is empty"),
     "tools twice": ({"tools": [F, F]}, "'f' is there twice"),
     "a long name": ({"tools": [{**F, "name": "f" * 129}]}, "tools.0.name"),

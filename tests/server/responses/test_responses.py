@@ -317,7 +317,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], para
 def test_a_part_that_is_no_text_is_refused_by_its_type(kind: str) -> None:
     given = [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}, {"type": kind}]}]
     error = error_of(ask(tool_engine("hermes", "Hello"), 400, input=given))
-    says = f"input.0.content.1.type: this server reads text alone, and no part of the type '{kind}'."
+    says = f"input.0.content.1.type: parts of the type '{kind}' are not supported: send text."
     assert (error["message"], error["param"]) == (says, "input.0.content.1.type")
 
 

@@ -62,9 +62,11 @@ def test_names_go_before_what_a_template_shows(
 
 
 def test_harmony_goes_with_itself_alone() -> None:
-    with pytest.raises(ConfigError, match="tool_call_parser and reasoning_parser: openai and openai_gptoss go with"):
+    with pytest.raises(
+        ConfigError, match="tool_call_parser and reasoning_parser: openai and openai_gptoss must be used together"
+    ):
         ServerConfig(tool_call_parser="openai", reasoning_parser="qwen3")
-    with pytest.raises(ConfigError, match="not with hermes and openai_gptoss"):
+    with pytest.raises(ConfigError, match="not hermes with openai_gptoss"):
         ServerConfig(tool_call_parser="hermes", reasoning_parser="harmony")
     ServerConfig(tool_call_parser="harmony", reasoning_parser="openai_gptoss")
 

@@ -130,7 +130,7 @@ GLM4 = {
 
 
 def _with_copy_of_head(tensors: Tensors) -> Tensors:
-    """The hub's file has the tied head beside the embedding."""
+    """The hub's file has the tied head as well as the embedding."""
     return tensors | {"lm_head.weight": tensors["transformer.word_embeddings.weight"].clone()}
 
 

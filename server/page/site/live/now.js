@@ -67,7 +67,7 @@ function Latency({ now }) {
 
 function Engine({ now }) {
   const compilations = now.compilations_after_ready;
-  // A step in flight is no stall.
+  // A step in flight is not a stall.
   const stalled = now.stalled_seconds > Math.max(1, 3 * now.longest_step_seconds);
   return html`<${Card} title="Engine">
     <p class="big">${now.state}</p>

@@ -15,7 +15,7 @@ export const HEIGHT = TOP + BARS + BETWEEN + TIMES + 8;
 /** How many steps fit in `width`. */
 export const fitting = (width) => Math.max(1, Math.floor((width - LEFT) / BAR));
 
-/** The steps of `steps` that are shown: the newest that fit, or those that end at `end` (an index, exclusive). */
+/** The steps of `steps` that are shown: the newest that fit, or the ones that end at `end` (an index, exclusive). */
 export const visible = (steps, width, end = steps.length) => steps.slice(Math.max(0, end - fitting(width)), end);
 
 /** The index in `shown` of the step at `x`, or null left of the first. */

@@ -53,7 +53,7 @@ function assign(body, field, value, mode) {
   if (field.name === "top_logprobs" && mode === "chat") body.logprobs = true;
 }
 
-/** The fields that the settings ask for, in an object without those that are not set. Throws an Error with `field`. */
+/** The fields that the settings ask for, in an object without fields that are not set. Throws an Error with `field`. */
 export function fieldsFrom(settings, openapi, mode) {
   const body = {};
   for (const field of numbersOf(openapi, mode)) {

@@ -8,7 +8,7 @@ const partAt = (one, other) => {
   return one.length === other.length ? -1 : limit;
 };
 
-/** The numbers that are compared bit for bit beside tokens: the log-probabilities, if both answers have them. */
+/** The numbers that are compared bit for bit in addition to tokens: the log-probabilities, if both answers have them. */
 const numbers = (tokens) => tokens.flatMap((token) => [token.logprob, ...token.top.map(([, value]) => value)]);
 
 /**

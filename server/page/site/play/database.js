@@ -83,8 +83,8 @@ async function write(chat) {
 let last = Promise.resolve();
 
 /**
- * Keep a conversation, after those that are being kept. One that another tab has changed since it was read is kept
- * beside that, under a new id, which `chat` gets: returns whether it was. Throws an Error that says what to do where
+ * Keep a conversation, after earlier ones are kept. One that another tab has changed since it was read is kept
+ * as well, under a new id, which `chat` gets: returns whether it was. Throws an Error that says what to do where
  * nothing more fits.
  */
 export async function save(chat) {

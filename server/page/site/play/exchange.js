@@ -107,7 +107,7 @@ export async function textOf(file) {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     if (!text.includes("\0")) return text;
   } catch { /* said below */ }
-  throw new Error(`${file.name} is no text in UTF-8, and only text can be sent.`);
+  throw new Error(`${file.name} is not text in UTF-8, and only text can be sent.`);
 }
 
 /** A file's text in a fence of Markdown, longer than those within. */

@@ -9,7 +9,7 @@ import { store } from "./store.js";
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
 const STATES = { stopped: "stopped", cut: "cut off", failed: "failed" };
 
-/** Markdown that is made anew at most as often as it can be: not before four times as long as it took has passed. */
+/** Markdown that is made again at most as often as it can be: not before four times as long as it took has passed. */
 function Markdown({ text, live }) {
   const made = useRef({ text: null, html: "", cost: 0, at: -Infinity });
   const [, again] = useState(0);

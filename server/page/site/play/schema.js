@@ -3,7 +3,7 @@
 const find = (document, reference) =>
   reference.slice(2).split("/").reduce((found, step) => found?.[step], document);
 
-/** The object behind `$ref`, and of `anyOf` with null the other one, with what stands beside them. */
+/** The object behind `$ref`, and of `anyOf` with null the other one, with the keywords next to them. */
 export function resolved(document, schema) {
   const { $ref, anyOf, ...beside } = schema;
   if ($ref) return resolved(document, { ...find(document, $ref), ...beside });

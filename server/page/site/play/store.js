@@ -54,7 +54,7 @@ export class Store {
     this.#emit();
   }
 
-  /** What only the user's browser may refuse: storage. The page goes on without. */
+  /** What only the user's browser may refuse: storage. The page continues without. */
   async #kept(work) {
     try {
       return await work();
