@@ -141,6 +141,7 @@ def _model(model: ModelConfig) -> dict[str, Any]:
         "dtype": model.dtype,
         "kv_cache_dtype": model.kv_dtype,
         "quantization": kinds,
+        "fp8_inputs": model.fp8_inputs,
         "config": digest_of(repr(model)),
     }
 

@@ -15,6 +15,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
+from jaxgen.kernels.expert_support import reads_experts_codes
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
@@ -30,7 +31,13 @@ from jaxgen.weights.load import (
     load_model_config,
     resolve_model,
 )
-from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
+from jaxgen.weights.weight_formats import (
+    FIRST_WITH_FP8,
+    largest_matrix_bytes,
+    parameter_bytes,
+    placed_config,
+    with_formats,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +64,8 @@ def find_model(
     """
     if load_format not in LOAD_FORMATS:
         raise ConfigError(f"--load-format must be {' or '.join(LOAD_FORMATS)}, not {load_format!r:.40}")
+    if quantization == "fp8_dynamic":
+        _check_multiplies_fp8(device)
     if load_format == "dummy" and fetch is download_model:
         fetch = download_outline
     if not model and hub is not None and hub.revision is not None:
@@ -97,6 +106,17 @@ def longrope_note(model: ModelConfig, max_model_len: int) -> str:
     )
 
 
+def _check_multiplies_fp8(device: DeviceInfo) -> None:
+    """Raise ConfigError for a device whose products have no FP8. One that is not known may have."""
+    capability = device.compute_capability
+    if device.is_cpu or (capability is not None and capability < FIRST_WITH_FP8):
+        raise ConfigError(
+            f"--quantization fp8_dynamic needs a GPU whose products read FP8, of compute capability "
+            f"{'.'.join(map(str, FIRST_WITH_FP8))} or more, and {device.kind} is none: use fp8, which leaves "
+            "activations as they are, or int8"
+        )
+
+
 def _check_formats_known(directory: Path) -> None:
     """Raise ConfigError for quantised weights without files, in which alone it is written how each is stored."""
     if encodings_of(directory) and not any(directory.glob("*.safetensors")):
@@ -127,7 +147,11 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
     return parameter_bytes(placed_config(model, lambda form: form.placed(integers=integers, floats=not device.is_cpu)))
 
 
-def dequantised_bytes(model: ModelConfig, device: DeviceInfo) -> int:
+def dequantised_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
     """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix that products do not read
     as codes, and none on a CPU."""
-    return 0 if device.is_cpu else largest_matrix_bytes(model, device.compute_capability)
+    if device.is_cpu:
+        return 0
+    if reads_experts_codes(device, model, kernels):
+        model = with_formats(model, {path: form for path, form in model.weight_formats if ".experts." not in path})
+    return largest_matrix_bytes(model, device.compute_capability)

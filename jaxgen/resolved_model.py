@@ -87,7 +87,7 @@ class ResolvedModel:
             self.memory,
             token_budget=budget.tokens,
             params_bytes=self.params_bytes,
-            dequantised_bytes=dequantised_bytes(self.model, self.device),
+            dequantised_bytes=dequantised_bytes(self.model, self.device, self.kernels),
         )
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
@@ -175,7 +175,7 @@ class ResolvedModel:
         less, fewer = with_fewer_blocks(
             *(options, self.model, config, self.memory),
             params_bytes=self.params_bytes,
-            dequantised_bytes=dequantised_bytes(self.model, self.device),
+            dequantised_bytes=dequantised_bytes(self.model, self.device, self.kernels),
         )
         if fewer.cache.num_blocks == config.cache.num_blocks:
             raise _no_room(config, said)

@@ -81,6 +81,7 @@ DIFFERENT = {
     "dtype": replace(BASE, model=replace(MODEL, dtype="bfloat16")),
     "KV cache's dtype": replace(BASE, model=replace(MODEL, kv_dtype="fp8")),
     "quantization": replace(BASE, model=replace(MODEL, weight_formats=(("a", WeightFormat(bits=4, group=32)),))),
+    "inputs in FP8": replace(BASE, model=replace(MODEL, fp8_inputs=True)),
     "another model": replace(BASE, model=replace(MODEL, intermediate_size=128)),
     "token budget": replace(BASE, config=replace(CONFIG, scheduler=replace(SCHEDULER, token_budget=64))),
     "rows": replace(BASE, config=replace(CONFIG, scheduler=replace(SCHEDULER, max_num_seqs=4))),

@@ -13,7 +13,7 @@ import jax
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import QUANTIZATIONS, STORED_AS, Quantization
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options
 from jaxgen.weights import checkpoint, gguf
@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser,
         "what matrices are rounded to, or kept in (fp8, fp4); none: integers are stored as they are in SOURCE, "
         "others as numbers",
+        [name for name in QUANTIZATIONS if name not in STORED_AS],
     )
     add_hub_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")

@@ -16,7 +16,7 @@ from typing import Any
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.identity import digest_of
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
 from jaxgen.weights.gguf.file import parts_of_file
@@ -50,11 +50,12 @@ def kept_conversion(
     places = [part.resolve() for part in parts_of_file(file)]
     sums = [file_checksums(one.parent, [one.name], caches.checksums, progress=progress)[one.name] for one in places]
     name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
-    key = {"format": FORMAT, "sha256": sums, "quantization": quantization}
+    stored_as = STORED_AS.get(quantization, quantization)
+    key = {"format": FORMAT, "sha256": sums, "quantization": stored_as}
     directory = caches.converted / f"{name}-{digest_of(key)}"
     if not is_whole(directory, caches.checksums):
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
-        _convert_aside(file, directory, caches.checksums, quantization, progress)
+        _convert_aside(file, directory, caches.checksums, stored_as, progress)
     return directory
 
 

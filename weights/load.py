@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.mixed_weight import AnyWeight
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
@@ -28,7 +28,7 @@ from jaxgen.weights.hub import Fetch, download, fetched, files_of
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value, lacks_head, parameters
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats
+from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats, with_fp8_inputs
 
 if TYPE_CHECKING:
     import jax
@@ -152,6 +152,7 @@ def load_model_config(
     ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
     ``quantization``: what the weights are rounded to when they are loaded, or stay in if they are stored in it; "none":
     integers stay as they are stored, and so do all of a converted directory; other floating-point codes become numbers.
+    "fp8_dynamic": as "fp8", with ``fp8_inputs``.
     Raises ConfigError for a quantization of weights that are stored with another.
     """
     if not is_converted(directory):
@@ -169,7 +170,7 @@ def load_model_config(
 
 
 def _quantized(directory: Path, config: ModelConfig, quantization: Quantization) -> ModelConfig:
-    stored = quantization_of(config)
+    stored, wanted = quantization_of(config), STORED_AS.get(quantization, quantization)
     if stored == "none":
         if quantization == "fp4":
             raise ConfigError(
@@ -177,12 +178,12 @@ def _quantized(directory: Path, config: ModelConfig, quantization: Quantization)
                 f"use int4 or fp8"
             )
         return quantized_config(config, quantization)
-    if quantization not in ("none", stored):
+    if wanted not in ("none", stored):
         raise ConfigError(
             f"--quantization {quantization}: {directory} has weights that are quantised already, to {stored}; "
             f"leave the flag out, or take a checkpoint that is not quantised"
         )
-    return config
+    return config if wanted == quantization else with_fp8_inputs(config)
 
 
 def on_device(_: str, value: Value) -> "jax.Array | AnyWeight":

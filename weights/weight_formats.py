@@ -7,7 +7,7 @@ from math import prod
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat
-from jaxgen.core.quantization import Quantization, WeightFormat
+from jaxgen.core.quantization import STORED_AS, Quantization, WeightFormat
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tensors import Parameter
 
@@ -29,7 +29,7 @@ _FORMATS: dict[Quantization, tuple[WeightFormat, WeightFormat | None]] = {
     "fp8": (FP8, None),
 }
 """Of the layers' products, and of embedding and head; None: they stay."""
-_FIRST_WITH_FP8 = (8, 9)
+FIRST_WITH_FP8 = (8, 9)
 """Compute capability of the first GPUs whose products read e4m3."""
 _BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -41,8 +41,11 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     """
     if quantization == "none":
         return config
+    if quantization in STORED_AS:
+        return with_fp8_inputs(quantized_config(config, STORED_AS[quantization]))
     if quantization not in _FORMATS:
-        raise ConfigError(f"--quantization must be none or one of {', '.join(_FORMATS)}, not {quantization!r:.40}")
+        names = ", ".join((*_FORMATS, *STORED_AS))
+        raise ConfigError(f"--quantization must be none or one of {names}, not {quantization!r:.40}")
     of_products, of_embeddings = _FORMATS[quantization]
     chosen = dict.fromkeys(PRODUCTS, of_products)
     if of_embeddings is not None:
@@ -54,6 +57,21 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
                 f"--quantization {quantization}: {one.path} has {one.shape[-1]} inputs, an odd number: use int8"
             )
     return with_formats(config, formats)
+
+
+def with_fp8_inputs[Config: ModelConfig](config: Config) -> Config:
+    """Return the configuration with products in FP8 that round their inputs to FP8, by token.
+
+    Raises ConfigError for weights in FP8 with scales of groups of inputs: these cannot be applied after a product.
+    """
+    for path, parts in config.weight_formats:
+        groups = [form.group for form in parts.forms if form.title == "fp8" and form.group is not None]
+        if groups:
+            raise ConfigError(
+                f"--quantization fp8_dynamic: {path} has scales for groups of {groups[0]} inputs, and needs one for "
+                "each output or matrix: use --quantization fp8, which leaves activations as they are"
+            )
+    return replace(config, fp8_inputs=True)
 
 
 def with_formats[Config: ModelConfig](config: Config, formats: Mapping[str, AnyFormat]) -> Config:
@@ -74,10 +92,11 @@ def kept_formats(stored: Mapping[str, AnyFormat], quantization: Quantization) ->
 
     What else is stored in floating-point codes becomes numbers, or is rounded to the quantization.
     """
+    title = STORED_AS.get(quantization, quantization)
     return {
         path: parts
         for path, parts in stored.items()
-        if all(not form.floats or form.title == quantization for form in parts.forms)
+        if all(not form.floats or form.title == title for form in parts.forms)
     }
 
 
@@ -99,7 +118,7 @@ def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int
     Most products read codes as they are (pallas_kernels.plain_codes). Of FP4 a step makes bytes, and of FP8 numbers of
     the model's dtype on GPUs without FP8.
     """
-    has_fp8 = compute_capability is not None and compute_capability >= _FIRST_WITH_FP8
+    has_fp8 = compute_capability is not None and compute_capability >= FIRST_WITH_FP8
     formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
     if _HEAD in table:  # of the embedding, rows alone become numbers
         formats.pop(_EMBEDDING, None)

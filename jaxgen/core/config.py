@@ -53,6 +53,8 @@ class ModelConfig:
     """Formats of the quantized parameters, by path; all others have ``dtype``, or a dtype of their own."""
     kv_dtype: KVDType = "auto"
     """What the KV cache has of keys and values."""
+    fp8_inputs: bool = False
+    """Whether products with weights in FP8 round their inputs to FP8 too, by token."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -22,8 +22,10 @@ SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
 }
 BLOCK = 256
 """Inputs whose groups share a float, where scales are integers: super-blocks of llama.cpp's K types."""
-Quantization = Literal["none", "int8", "int4", "fp8", "fp4"]
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4", "fp8", "fp4")
+Quantization = Literal["none", "int8", "int4", "fp8", "fp8_dynamic", "fp4"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4", "fp8", "fp8_dynamic", "fp4")
+STORED_AS: dict[Quantization, Quantization] = {"fp8_dynamic": "fp8"}
+"""Quantizations that choose more than how weights are stored, and which weights they have."""
 FLOATS: dict[int, np.dtype[np.generic]] = {
     8: np.dtype(ml_dtypes.float8_e4m3fn),
     4: np.dtype(ml_dtypes.float4_e2m1fn),

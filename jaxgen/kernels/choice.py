@@ -11,10 +11,11 @@ from typing import Any, overload
 import jax.numpy as jnp
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
+from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
+from jaxgen.kernels.expert_support import expert_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
@@ -24,6 +25,7 @@ from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
+from pallas_kernels.fp8_inputs import fp8_inputs as fp8_inputs
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
@@ -336,32 +338,16 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
 def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
     """Return the kernels, with XLA's loop and the reason why if their product does not take the model's experts."""
     shapes = ExpertShapes.of(model)
-    reason = None if shapes is None else _expert_trouble(kernels, shapes, model)
+    if shapes is None:
+        return kernels
+    if kernels.expert_product is GPU_EXPERT_PRODUCT:
+        reason: str | None = "the others are for Hopper"
+    else:
+        reason = expert_trouble(shapes, model, kernels.placed)
     if reason is None:
         return kernels
     loops: dict[str, Any] = {"expert_product": GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
     return replace(kernels, **loops, reason=f"XLA's loop over tiles for experts: {reason}")
-
-
-def _expert_trouble(kernels: Kernels, shapes: ExpertShapes, model: ModelConfig) -> str | None:
-    from pallas_kernels.gpu.expert_tiles import supports
-    from pallas_kernels.gpu.expert_weights import supports_codes
-
-    if kernels.expert_product is GPU_EXPERT_PRODUCT:
-        return "the others are for Hopper"
-    if any(isinstance(form, MixedFormat) for path, form in model.weight_formats if ".experts." in path):
-        return "their layers have different formats"
-    for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
-        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": model.dtype}
-        placed = None if form is None else kernels.placed(form)
-        if placed is None:
-            reason = supports(**sizes)
-        else:
-            codes: dict[str, Any] = {"bits": placed.bits, "floats": placed.floats, "group": placed.group}
-            reason = supports_codes(**sizes, **codes, offsets=placed.zeros or placed.minimums or placed.blocks)
-        if reason is not None:
-            return reason
-    return None
 
 
 def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:

@@ -45,7 +45,7 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
                 return place(path, _numbers(value, config.dtype))
             value = _codes_of(value, formats[path])
         if isinstance(value, Codes | MixedCodes):
-            return _placed_codes(value, formats[path], kernels, config.dtype)
+            return _placed_codes(value, formats[path], kernels, config)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
             return place_matrix(value, kernels)
         return jax.device_put(value) if isinstance(value, np.ndarray) else value
@@ -66,22 +66,23 @@ def _codes_of(weight: AnyWeight, weight_format: Any) -> Codes | MixedCodes:
     return MixedCodes(tuple(tuple(map(Codes.of, kind)) for kind in weight.as_placed(weight_format).kinds))
 
 
-def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, dtype: str) -> Any:
+def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, config: ModelConfig) -> Any:
     """Return a quantized weight packed for its kernel, with separate layers if the program has them so."""
     if isinstance(weight_format, MixedFormat):
-        return _placed_kinds(weight, weight_format, kernels, dtype)
+        return _placed_kinds(weight, weight_format, kernels, config)
     kernel = kernels.floats if weight_format.floats else kernels.quantized
     assert kernel is not None
-    pack = partial(QuantizedWeight.pack, weight_format, kernel=kernel, dtype=dtype)
+    fp8 = config.fp8_inputs and weight_format.title == "fp8"
+    pack = partial(QuantizedWeight.pack, weight_format, kernel=kernel, dtype=config.dtype, fp8_inputs=fp8)
     if not kernels.separate_layers or weight.codes.ndim == 2:
         return pack(weight)
     layers = range(len(weight.codes))
     return SeparateWeights(tuple(pack(weight.only(slice(layer, layer + 1))) for layer in layers))
 
 
-def _placed_kinds(weight: MixedCodes, weight_format: MixedFormat, kernels: Kernels, dtype: str) -> Any:
+def _placed_kinds(weight: MixedCodes, weight_format: MixedFormat, kernels: Kernels, config: ModelConfig) -> Any:
     kinds = tuple(
-        tuple(_placed_codes(codes, part.form, kernels, dtype) for codes, part in zip(parts, kind, strict=True))
+        tuple(_placed_codes(codes, part.form, kernels, config) for codes, part in zip(parts, kind, strict=True))
         for parts, kind in zip(weight.kinds, weight_format.kinds, strict=True)
     )
     if not kernels.separate_layers:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.quantization import PLANES, Bits, GroupedWeight, WeightFormat
-from jaxgen.kernels.choice import GroupedCodes, QuantizedProduct
+from jaxgen.kernels.choice import GroupedCodes, QuantizedProduct, fp8_inputs
 
 Shape = tuple[int, ...]
 
@@ -55,7 +55,8 @@ class QuantizedWeight:
     """A stack of L weights [out, in], or of L layers of E experts' weights, as codes with scales, and the index of the
     one, or the layer, to use.
 
-    It is used as a PackedWeight is. ``dtype``: that of its rows, where it is an embedding table.
+    It is used as a PackedWeight is. ``dtype``: that of its rows, where it is an embedding table. ``fp8_inputs``:
+    whether products round their inputs to FP8, by token; the codes are FP8 then, with a scale for each output.
     """
 
     parts: GroupedCodes
@@ -67,10 +68,17 @@ class QuantizedWeight:
     group: int = field(metadata={"static": True})
     dtype: str = field(metadata={"static": True})
     kernel: QuantizedProduct = field(metadata={"static": True})
+    fp8_inputs: bool = field(metadata={"static": True})
 
     @classmethod
     def pack(
-        cls, weight_format: WeightFormat, weight: Codes, kernel: QuantizedProduct, dtype: str
+        cls,
+        weight_format: WeightFormat,
+        weight: Codes,
+        kernel: QuantizedProduct,
+        dtype: str,
+        *,
+        fp8_inputs: bool = False,
     ) -> "QuantizedWeight":
         """Pack a weight with one stack axis or none, or with one stack axis and one of experts."""
         weight = weight.each(jnp.asarray)
@@ -86,7 +94,7 @@ class QuantizedWeight:
             else weight_format.group
         )
         first = jnp.zeros((), jnp.int32)
-        return cls(parts, weight.order, first, size_out, size_in, weight_format.bits, group, dtype, kernel)
+        return cls(parts, weight.order, first, size_out, size_in, weight_format.bits, group, dtype, kernel, fp8_inputs)
 
     def at(self, layer: Int[Array, ""]) -> "QuantizedWeight":
         return replace(self, layer=layer)
@@ -116,25 +124,21 @@ class QuantizedWeight:
         """
         if self.order is not None:
             x = x[:, self.order[self.layer]]
-        return self.kernel.product(
-            x,
-            *(self.parts, self.layer, num_tokens, residual),
-            bits=self.bits,
-            group=self.group,
-            out_features=self.out_features,
-            dtype=dtype,
-        )
+        sizes: dict[str, Any] = {"bits": self.bits, "group": self.group, "out_features": self.out_features}
+        if not self.fp8_inputs:
+            return self.kernel.product(x, self.parts, self.layer, num_tokens, residual, **sizes, dtype=dtype)
+        codes, scales = fp8_inputs(x)
+        y = (self.kernel.product(codes, self.parts, self.layer, num_tokens, **sizes) * scales).astype(dtype)
+        return y if residual is None else residual + y
 
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert, as PackedWeight does."""
         assert self.order is None, "the reader of checkpoints leaves no order with experts"
-        return self.kernel.expert_product(
-            x,
-            *(self.parts, self.layer, starts),
-            bits=self.bits,
-            group=self.group,
-            out_features=self.out_features,
-        )
+        sizes: dict[str, Any] = {"bits": self.bits, "group": self.group, "out_features": self.out_features}
+        if not self.fp8_inputs:
+            return self.kernel.expert_product(x, self.parts, self.layer, starts, **sizes)
+        codes, scales = fp8_inputs(x)  # the kernels multiply numbers of the model's dtype, which holds these
+        return self.kernel.expert_product(codes.astype(x.dtype), self.parts, self.layer, starts, **sizes) * scales
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""

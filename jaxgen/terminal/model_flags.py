@@ -1,11 +1,12 @@
 """The flags that say which model a command loads, and in which dtype. Host only, no jax."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, LOAD_FORMATS, HubOptions
 from jaxgen.core.kv_dtype import KV_DTYPE_ALIASES, KV_DTYPES
-from jaxgen.core.quantization import QUANTIZATIONS
+from jaxgen.core.quantization import QUANTIZATIONS, Quantization
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 DTYPE_CHOICES = ("auto", *DTYPES)
@@ -37,9 +38,9 @@ def add_dtype_flag(group: Any, what: str) -> None:
     group.add_argument("--dtype", type=_dtype, choices=DTYPE_CHOICES, default="auto", help=f"{what}; {names}")
 
 
-def add_quantization_flag(group: Any, what: str) -> None:
+def add_quantization_flag(group: Any, what: str, choices: Sequence[Quantization] = QUANTIZATIONS) -> None:
     """Add ``--quantization``; ``what``: its help."""
-    group.add_argument("--quantization", choices=QUANTIZATIONS, default="none", help=what)
+    group.add_argument("--quantization", choices=choices, default="none", help=what)
 
 
 def add_load_format_flag(group: Any, what: str) -> None:

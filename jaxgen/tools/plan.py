@@ -103,7 +103,7 @@ def plan_model(
         target.total_bytes,
         target.host_bytes,
         budget.tokens,
-        dequantised_bytes(config, target.device),
+        dequantised_bytes(config, target.device, kernels),
         target.container_bytes,
     )
     plan = make_plan(request)

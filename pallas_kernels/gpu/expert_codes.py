@@ -13,14 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
+from pallas_kernels.gpu.expert_support import CODE_BITS
 from pallas_kernels.gpu.persistent import Ref
 
 WIDE = 2
 """Tiles of numbers for each warpgroup: one that a wgmma reads, and one that is written."""
-_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
-"""By the dtype of codes."""
-_NUMBERS = "bfloat16"
-_SMALLEST_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,10 @@ class Codes:
     group: int | None
     columns: int
 
-    @staticmethod
-    def trouble(codes: str, numbers: str, group: int | None) -> str | None:
-        """Return why codes of a dtype cannot become numbers of another, or None if they can."""
-        if codes not in _BITS or numbers != _NUMBERS:
-            return f"codes of {codes} for products in {numbers}"
-        if group is not None and (group < _SMALLEST_GROUP or max(group, 64) % min(group, 64)):
-            return f"groups of {group} inputs"
-        return None
-
     @property
     def transforms(self) -> tuple[Any, ...]:
         """Transforms of tiles in shared memory: rows are swizzled whole."""
-        width = self.columns * _BITS[jnp.dtype(self.dtype).name] // 8
+        width = self.columns * CODE_BITS[jnp.dtype(self.dtype).name] // 8
         # mypy takes a method of jax without a body for an abstract one.
         return plgpu.TilingTransform((8, self.columns)), plgpu.SwizzleTransform(width)  # type: ignore[abstract]
 

@@ -15,7 +15,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from pallas_kernels.gpu.expert_codes import WIDE
-from pallas_kernels.gpu.expert_tiles import COMPUTE, GRANULE, ROWS, TILE_K, Shape, cut
+from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K
+from pallas_kernels.gpu.expert_tiles import GRANULE, ROWS, Shape, cut
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, Interpret, Items, Ref, put, repeat
 
 _THREAD = "warpgroup"

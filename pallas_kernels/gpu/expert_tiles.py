@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Int
 
 from pallas_kernels.gpu.expert_codes import WIDE, Codes
+from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K, columns_of, supports
 
 ROWS = 64
 """Rows of a wgmma; a row has the same bits in each. A tile has as many, or twice as many with MANY_ROWS."""
@@ -20,35 +21,12 @@ MANY_ROWS = 64
 """Average rows of an expert from which tiles of 128 rows need fewer bytes of the L2 cache per product."""
 GRANULE = 8
 """Rows of the swizzled layout. A tile begins at a multiple of it; rows of the expert before it are not stored."""
-COMPUTE = 2
-"""Compute warpgroups, each with half of a tile's columns; one more loads."""
-TILE_K = 64
-"""Inputs in a stage: a row of 128 bytes."""
 STAGES = 4, 3
 """Stages with tiles of 64 and of 128 rows."""
-_MAX_COLUMNS = 128
-"""Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
 # mypy takes a method of jax without a body for an abstract one.
-_DTYPES = ("bfloat16", "float16")
 _SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 FIELDS = 4
 """Numbers of a tile: expert, first row, and the first and the end of what is stored of it."""
-
-
-def supports(
-    *, inputs: int, outputs: int, dtype: str, codes: str | None = None, group: int | None = None
-) -> str | None:
-    """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can.
-
-    ``codes``: their dtype, if they are codes. ``group``: inputs that share a scale; None: no scale is the kernel's.
-    """
-    if dtype not in _DTYPES:
-        return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
-    if codes is not None and (reason := Codes.trouble(codes, dtype, group)) is not None:
-        return reason
-    if inputs % TILE_K or not _columns(outputs, coded=codes is not None):
-        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {32 if codes is None else 64}"
-    return None
 
 
 def cut(starts: Int[Array, "E1"], rows: int, of_tile: int) -> tuple[Int[Array, "n"], Int[Array, "1"]]:
@@ -64,17 +42,6 @@ def cut(starts: Int[Array, "E1"], rows: int, of_tile: int) -> tuple[Int[Array, "
     first = origins[expert] + (index - (ends - tiles)[expert]) * of_tile
     begin, end = (jnp.clip(bound - first, 0, of_tile) for bound in (starts[expert], starts[expert + 1]))
     return jnp.stack([expert, first, begin, end], axis=1).astype(jnp.int32).reshape(-1), ends[-1:].astype(jnp.int32)
-
-
-def _columns(outputs: int, *, coded: bool) -> int:
-    """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does.
-
-    Of codes they are whole tiles of a wgmma's operand, since only these have a layout in registers that a scale of each
-    column can be multiplied with.
-    """
-    if coded:
-        return next((n for n in (_MAX_COLUMNS, _MAX_COLUMNS // 2) if outputs % n == 0), 0)
-    return next((n for n in range(_MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0), 0)
 
 
 @dataclass(frozen=True)
@@ -102,7 +69,7 @@ class Shape:
             x.dtype,
             inputs,
             outputs,
-            _columns(outputs, coded=codes is not None),
+            columns_of(outputs, coded=codes is not None),
             2 if len(x) >= MANY_ROWS * experts else 1,
             codes,
         )

@@ -10,21 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from pallas_kernels.gpu.expert_product import expert_product
-from pallas_kernels.gpu.expert_tiles import supports
 from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, Interpret
 from pallas_kernels.quantized_product import GroupedCodes
-
-_DTYPES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
-"""Of codes, by their bits and whether they are floating-point numbers."""
-
-
-def supports_codes(
-    *, inputs: int, outputs: int, dtype: str, bits: int, floats: bool, group: int | None, offsets: bool
-) -> str | None:
-    """Return why there is no product with such codes, or None if there is. ``offsets``: zero points or minimums."""
-    if offsets:
-        return "their codes have zero points or minimums"
-    return supports(inputs=inputs, outputs=outputs, dtype=dtype, codes=_DTYPES[bits, floats], group=group)
 
 
 def groups_of_experts(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*groups"]:
@@ -48,7 +35,7 @@ def coded_expert_product(
     """Compute ``plain_codes.plain_expert_product``, with one order of sums for all numbers of rows.
 
     Scales of whole outputs multiply the product; those of groups the codes, rounded to the dtype of x.
-    NotImplementedError where ``supports_codes`` says why.
+    NotImplementedError where ``expert_support.supports_codes`` says why.
     """
     del bits, out_features  # the dtype of the codes says the first, their shape the second
     if weight.zeros is not None or weight.minimums is not None or weight.block_scales is not None:

@@ -17,8 +17,10 @@ TITLES = {
     "llama3_8b_bf16": "Llama-3-8B, bf16",
     "llama3_8b_int8": "Llama-3-8B, int8",
     "llama3_8b_fp8": "Llama-3-8B, fp8",
+    "llama3_8b_fp8_dynamic": "Llama-3-8B, fp8_dynamic",
     "llama3_8b_int4": "Llama-3-8B, int4",
     "qwen3_30b_a3b_bf16": "Qwen3-30B-A3B, bf16",
+    "gpt_oss_20b_mxfp4": "gpt-oss-20b, experts in MXFP4",
 }
 COSTLIEST = 12
 """Kernels that the page lists for a step."""
@@ -37,6 +39,7 @@ class Compared:
 
 BRANCHES = "one program with branches, and the host waited for its end"
 EARLIER = "earlier programs for such weights"
+INT8 = "slower than bf16, although it reads fewer bytes, as the next section explains"
 COMPARED = (
     Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
     Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32, BRANCHES),
@@ -45,7 +48,7 @@ COMPARED = (
         "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, from gpu-dispatch-2026-11-26.json"
     ),
     Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
-    Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8),
+    Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8, INT8),
     Compared("step_llama3_8b_8_layers_fp8_64", "llama3_8b_fp8", 64, 8, EARLIER),
     Compared("step_llama3_8b_8_layers_int4_64", "llama3_8b_int4", 64, 8, EARLIER),
     Compared("step_qwen3_30b_a3b_8_layers_256", "qwen3_30b_a3b_bf16", 256, 8),
@@ -68,11 +71,27 @@ this page from docs/results/gpu-bill.json and from the results of [gpu_check.md]
   the kernel touches for the load. The load is 32 decodes at a context of 1,024 tokens, and a prompt that fills the
   step. The expert of each row is drawn at random.
 - Programs have one layer and two. Each further layer costs what the second one adds. Tokens are chosen greedily.
+- Attention reads whole contexts, also in layers with windows (gpt-oss). The conversion of codes in registers is not
+  counted.
 
 For some products, a device chooses other kernels than the compiler does without one. It also splits their sums in
 another way. So the bill shows what the program asks for. The tables of times below show how far it is off.
 """
 
+INT8_ABOUT = """### Why int8 is slower than its bill
+
+Without a device, the compiled program has one kernel for each product in int8. The kernel reads each code once and
+writes no matrix of numbers. Its sums are split as in bf16. So the program explains none of the difference, and the
+device must have chosen other or slower kernels. By arithmetic, two hypotheses fit:
+
+- XLA tunes products on the device. It may write the gates' matrix in bfloat16 for cuBLAS, 235 MB each way in a layer.
+  Then the bill is 2.26 ms, 0.89 of the time. The step took 264 MB of temporaries, as in bf16. This leaves room for that
+  matrix, but not for the head's.
+- The kernels that read codes also convert them, and may reach only 1.5 TB/s.
+
+A new run tells them apart. It keeps the bill of the program that ran (`detail.bill`). It also has the row
+`step_llama3_8b_8_layers_int8_64_without_cublas`, which excludes the first hypothesis.
+"""
 
 PROFILED = """## Kernels in a profile
 
@@ -92,7 +111,7 @@ def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
         "## Steps\n\n" + _steps(bills, rates),
         "## Compared with an H200\n\n" + _compared(bills, rates[MEASURED], measured),
     ]
-    parts += [PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
+    parts += [INT8_ABOUT, PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
     parts += [_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills]
     return "\n".join([f"{part.rstrip()}\n" for part in parts])
 

@@ -24,7 +24,7 @@ from jaxgen.runner.separate_step import LAYERS, separate_programs
 from scripts.gpu.bill import Kernel, bill_of
 from scripts.gpu.bill_page import BILLS
 from scripts.gpu.pallas_bill import Load
-from scripts.gpu.shapes import LLAMA3_8B, QWEN3_30B_A3B
+from scripts.gpu.shapes import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
 from scripts.gpu.sizes import FULL, StepLoad, variants
 from scripts.gpu.step_times import step_config
 from tests.aot.target import H200, compile_program
@@ -49,8 +49,8 @@ class Served:
 def served() -> tuple[Served, ...]:
     """Return what is billed."""
     of_formats = variants(LLAMA3_8B)
-    dense = (Served(f"llama3_8b_{name}", of_formats[name]) for name in ("bf16", "int8", "fp8", "int4"))
-    return (*dense, Served("qwen3_30b_a3b_bf16", QWEN3_30B_A3B))
+    dense = (Served(f"llama3_8b_{name}", of_formats[name]) for name in ("bf16", "int8", "fp8", "fp8_dynamic", "int4"))
+    return (*dense, Served("qwen3_30b_a3b_bf16", QWEN3_30B_A3B), Served("gpt_oss_20b_mxfp4", GPT_OSS_20B))
 
 
 def load_of(load: StepLoad, budget: int) -> Load:

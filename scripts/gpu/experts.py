@@ -1,13 +1,17 @@
 """Time a product of experts as a server runs it, on Hopper one Pallas kernel, and XLA's loop over tiles."""
 
+from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.kernels.choice import REFERENCE_GPU
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernel, Kernels
+from jaxgen.kernels.coded_weights import coded_weights
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import kernels_for
 from scripts.gpu.report import Measurement, Run
@@ -19,35 +23,75 @@ TOLERANCE = 2.0**-6
 
 
 def measure(bench: Bench, load: ExpertLoad) -> Run:
-    """Compare the kernel with the loop, in results and time. Rows of tokens are drawn evenly over the experts."""
-    keys = jax.random.split(jax.random.key(0))
+    """Compare the kernel with the loop, in results and time, and the bits of rows among fewer rows.
+
+    Rows of tokens are drawn evenly over the experts.
+    """
     rows = load.tokens * load.per_token
     chosen = np.random.default_rng(0).integers(load.experts, size=rows)
     starts = np.searchsorted(np.sort(chosen), np.arange(load.experts + 1)).astype(np.int32)
-    draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
-    x = draw(keys[0], (rows, load.inputs), jnp.bfloat16)
-    weights = draw(keys[1], (1, load.experts, load.outputs, load.inputs), jnp.bfloat16)
-    arguments = (x, weights, jnp.int32(0), jnp.asarray(starts))
-    kernels = kernels_for(bench)
-    products = kernels.expert_product, REFERENCE_GPU.expert_product
-    ours, loop = (partial(compiled(one, *arguments), *arguments) for one in products)
-    used = len(np.unique(chosen))
+    x = jax.random.normal(jax.random.key(0), (rows, load.inputs), jnp.bfloat16)
+    kernels, used = kernels_for(bench), len(np.unique(chosen))
+    ours, loop = (_call(one, load, x, starts) for one in (kernels, REFERENCE_GPU))
+    kept = np.flatnonzero(np.arange(rows) % 3)
+    fewer = jnp.zeros_like(x).at[: len(kept)].set(x[kept]), np.searchsorted(kept, starts).astype(np.int32)
 
     def run() -> Measurement:
         got, wanted = (np.asarray(call()) for call in (ours, loop))
         error, largest = float(np.abs(got - wanted).max()), float(np.abs(wanted).max())
+        equal = np.array_equal(np.asarray(ours(*fewer))[: len(kept)], got[kept])
         repeats = bench.sizes.repeats
         seconds = median(seconds_of(ours, repeats, calls=bench.sizes.chained))
         by_loop = median(seconds_of(loop, repeats))
         detail = {"kernels": kernels.name, "experts_used": used, "largest_error": error, "loop_seconds": by_loop}
-        # Written so that a NaN fails.
-        failure = None if error <= TOLERANCE * largest else f"differs from the loop by {error} of {largest}"
         return Measurement(
             seconds=seconds,
-            bytes=2 * used * load.inputs * load.outputs + rows * (2 * load.inputs + 4 * load.outputs),
+            bytes=_weight_bytes(load) * used // load.experts + rows * (2 * load.inputs + 4 * load.outputs),
             flops=2 * rows * load.inputs * load.outputs,
-            detail=detail,
-            failure=failure,
+            detail=detail | {"equal": equal},
+            failure=_failure(error, largest, equal=equal or kernels.name == REFERENCE.name),
         )
 
     return run
+
+
+def _failure(error: float, largest: float, *, equal: bool) -> str | None:
+    if not error <= TOLERANCE * largest:  # so a NaN fails
+        return f"differs from the loop by {error} of {largest}"
+    return None if equal else "rows have other bits among fewer rows"
+
+
+def _weight_bytes(load: ExpertLoad) -> int:
+    shape = load.experts, load.outputs, load.inputs
+    return 2 * load.experts * load.outputs * load.inputs if load.form is None else load.form.num_bytes(shape)
+
+
+def _call(kernels: Kernels, load: ExpertLoad, x: jax.Array, starts: np.ndarray) -> Callable[..., jax.Array]:
+    """Return the compiled product of ``x``, or of other rows with other ``starts``."""
+    function, weights = _plain(kernels, load) if load.form is None else _coded(kernels, load, load.form)
+    program = compiled(function, x, weights, jnp.int32(0), jnp.asarray(starts))
+
+    def call(x: jax.Array = x, starts: np.ndarray = starts) -> jax.Array:
+        found: jax.Array = program(x, weights, jnp.int32(0), jnp.asarray(starts))
+        return found
+
+    return call
+
+
+def _plain(kernels: Kernels, load: ExpertLoad) -> tuple[Kernel, Any]:
+    draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
+    shape = 1, load.experts, load.outputs, load.inputs
+    return kernels.expert_product, draw(jax.random.key(1), shape, jnp.bfloat16)
+
+
+def _coded(kernels: Kernels, load: ExpertLoad, form: WeightFormat) -> tuple[Kernel, Any]:
+    """Return the product with codes; kernels for a CPU have none, and get XLA's for GPUs."""
+    found = (kernels.floats if form.floats else kernels.quantized) or (
+        REFERENCE_GPU.floats if form.floats else REFERENCE_GPU.quantized
+    )
+    assert found is not None
+    weights, _ = coded_weights(form, load.outputs, load.inputs, found.pack_codes, found.pack_groups)(
+        np.ones(load.experts, bool)
+    )
+    about: dict[str, Any] = {"bits": form.bits, "group": form.group or load.inputs, "out_features": load.outputs}
+    return partial(found.expert_product, **about), weights

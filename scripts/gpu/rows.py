@@ -15,6 +15,10 @@ MULTIPROCESSORS = 132
 """Multiprocessors of an H200: their number decides which kernels a load needs."""
 WRITE_KV = "write_kv"
 EXPERTS = "expert_product"
+WHOLE_SUMS = (("xla_gpu_experimental_force_split_k", "1"),)
+"""XLA splits no sum of a product among thread blocks, as it does by default for some widths."""
+WITHOUT_CUBLAS = (("xla_gpu_cublas_fallback", "False"),)
+"""XLA's tuning does not choose cuBLAS for a product with codes, for which it writes a matrix of numbers first."""
 STEP_COMPILE = 240.0
 """Seconds for a step of 32 layers to compile, with the time to make its weights."""
 
@@ -177,14 +181,16 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
 def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     load, budget = sizes.steps, sizes.served_budget
     step = _step("launches", load, budget)
-    whole = replace(step, entry="step_times:whole_sums", arguments=(load, budget))
+    whole = replace(step, entry="step_times:with_options", arguments=(load, budget, WHOLE_SUMS))
     yield replace(whole, name=f"{step.name}_whole_sums", configuration=f"{step.configuration} with whole sums")
     name, entry = f"launches_{load.name}_{budget}", "launches:profile"
     yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
 
 
 def _plain_launches(sizes: Sizes) -> Iterator[PlannedRow]:
-    """Yield the same without CUDA graphs, which compiles the step once more."""
+    """Yield the same without CUDA graphs, which compiles the step once more; a dry run has no such graphs."""
+    if not sizes.pallas:
+        return
     step = _step("plain_launches", sizes.steps, sizes.served_budget)
     name = f"launches_{sizes.steps.name}_{sizes.served_budget}_without_command_buffers"
     yield replace(step, name=name, entry="launches:profile", arguments=(), process="plain launches")
@@ -209,7 +215,11 @@ def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
         for budget in load.budgets:
             needs = _of_model(load.model, budget)
             row = _step("formats", load, budget)
-            yield replace(row, configuration=f"step of {load.name}", needs=needs, compile_limit=120.0)
+            row = replace(row, configuration=f"step of {load.name}", needs=needs, compile_limit=120.0)
+            yield row
+            if load.name == sizes.without_cublas:
+                row = replace(row, entry="step_times:with_options", arguments=(load, budget, WITHOUT_CUBLAS))
+                yield replace(row, name=f"{row.name}_without_cublas")
 
 
 def _experts(sizes: Sizes) -> Iterator[PlannedRow]:

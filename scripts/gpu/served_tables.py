@@ -1,5 +1,7 @@
 """Format what a server does, other formats and restores as tables in Markdown."""
 
+from typing import Any
+
 from scripts.gpu.cells import (
     Result,
     billed_seconds,
@@ -41,8 +43,9 @@ def formats(result: Result) -> str:
     for load in (*FULL.variants, FULL.moe_step):
         for budget in load.budgets:
             row = result.row(f"step_{load.name}_{budget}")
-            times = [ms(row), ms_of(billed_seconds(row)), floor(row), fraction(row)]
-            rows.append([f"`step_{load.name}_{budget}`", detail(row, "kernels"), *times])
+            rows.append(_format(f"step_{load.name}_{budget}", row))
+    other = f"step_{FULL.without_cublas}_{FULL.variants[0].budgets[0]}_without_cublas"
+    rows.append(_format(other, result.row(other)))
     steps = table(["step", "kernels", "time, ms", "by its bill, ms", "floor, ms", "of the floor"], rows)
     rows = []
     for one in FULL.expert_loads:
@@ -51,6 +54,11 @@ def formats(result: Result) -> str:
         rows.append([f"`expert_product_{one.name}`", *cells])
     experts = table(["product of experts", "kernels", "time, ms", "of the floor", "XLA's loop, ms"], rows)
     return f"{steps}\n\n{experts}"
+
+
+def _format(name: str, row: dict[str, Any]) -> list[str]:
+    times = [ms(row), ms_of(billed_seconds(row)), floor(row), fraction(row)]
+    return [f"`{name}`", detail(row, "kernels"), *times]
 
 
 def restored(result: Result) -> str:

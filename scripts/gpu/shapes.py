@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
 from jaxgen.core.moe_config import MoEConfig
+from jaxgen.weights.encodings.mxfp4 import FORMAT as MXFP4
+from jaxgen.weights.weight_formats import with_formats
 from tests.support.hub_configs import described
 
 LLAMA3_8B = llama_config(
@@ -46,6 +48,9 @@ OPT_6_7B = opt_config(
     embed_size=4096,
 )
 QWEN3_30B_A3B = described("Qwen3-30B-A3B-Thinking-2507")
+GPT_OSS_20B = with_formats(
+    described("gpt-oss-20b"), {f"layers.mlp.experts.{name}.weight": MXFP4 for name in ("gate_up", "down")}
+)
 TINY = llama_config(
     vocab_size=2048,
     hidden_size=64,
@@ -58,18 +63,6 @@ TINY = llama_config(
     dtype="bfloat16",
     norm_eps=1e-5,
     rope=RopeConfig(),
-)
-TINY_OPT = opt_config(
-    vocab_size=512,
-    hidden_size=64,
-    intermediate_size=256,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=16,
-    max_position=512,
-    dtype="bfloat16",
-    embed_size=64,
 )
 TINY_MOE = replace(
     QWEN3_30B_A3B.of_layers(1),

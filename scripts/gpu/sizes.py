@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.kv_dtype import KVDType
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.weight_formats import quantized_config
-from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B, TINY, TINY_MOE, TINY_OPT
+from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B, TINY, TINY_MOE
 from scripts.measure.shapes import SHAPES
 from tests.support.attention_cases import Case
 from tests.support.goldens import OF_FAMILIES
@@ -61,7 +61,7 @@ KV_CODES: tuple[KVDType, ...] = ("int8", "fp8")
 
 def variants(model: DecoderConfig) -> dict[str, DecoderConfig]:
     """Return the model as it is, with weights of 8 and 4 bits, and with a KV cache of 8 bits."""
-    weights: tuple[Quantization, ...] = ("int8", "int4", "fp8")
+    weights: tuple[Quantization, ...] = ("int8", "int4", "fp8", "fp8_dynamic")
     return (
         {"bf16": model}
         | {name: quantized_config(model, name) for name in weights}
@@ -71,7 +71,10 @@ def variants(model: DecoderConfig) -> dict[str, DecoderConfig]:
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """A product of ``tokens`` tokens, each with ``per_token`` of ``experts`` weights [outputs, inputs]."""
+    """A product of ``tokens`` tokens, each with ``per_token`` of ``experts`` weights [outputs, inputs].
+
+    ``form``: of the weights; None: bfloat16.
+    """
 
     name: str
     tokens: int
@@ -79,6 +82,15 @@ class ExpertLoad:
     experts: int
     inputs: int
     outputs: int
+    form: WeightFormat | None = None
+
+
+EXPERT_FORMATS = {
+    "int8": WeightFormat(8, None),
+    "fp8": WeightFormat(8, None, floats=True),
+    "int4": WeightFormat(4, 32),
+    "mxfp4": WeightFormat(4, 32, floats=True),
+}
 
 
 @dataclass(frozen=True)
@@ -243,10 +255,16 @@ class Sizes:
         StepLoad(f"llama3_8b_8_layers_{name}", model, (64,), rows=32, context=1024)
         for name, model in variants(replace(LLAMA3_8B, num_layers=8)).items()
     )
+    without_cublas: str = "llama3_8b_8_layers_int8"
+    """The one of ``variants`` that is measured without cuBLAS too."""
     moe_step: StepLoad = StepLoad("qwen3_30b_a3b_8_layers", QWEN3_30B_A3B.of_layers(8), (256,), rows=32, context=1024)
     expert_loads: tuple[ExpertLoad, ...] = (
         ExpertLoad("qwen3_30b_a3b_32", 32, 8, 128, 2048, 1536),
         ExpertLoad("qwen3_30b_a3b_256", 256, 8, 128, 2048, 1536),
+        *(
+            ExpertLoad(f"qwen3_30b_a3b_256_{name}", 256, 8, 128, 2048, 1536, form)
+            for name, form in EXPERT_FORMATS.items()
+        ),
         ExpertLoad("qwen3_30b_a3b_2048", 2048, 8, 128, 2048, 1536),
     )
     server: ServerLoad = SERVER
@@ -285,14 +303,18 @@ DRY = Sizes(
     repeatability_model=TINY,
     repeatability_budget=32,
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
-    opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
+    opt_steps=StepLoad("tiny", TINY, (), rows=4, context=64),  # the same program as for the others
     variants=tuple(
         StepLoad(f"tiny_{name}", model, (16,), rows=4, context=96)
         for name, model in variants(replace(TINY, num_layers=1)).items()
         if name in ("int8", "kv_int8")
     ),
+    without_cublas="",
     moe_step=StepLoad("tiny_moe", TINY_MOE, (16,), rows=4, context=96),
-    expert_loads=(ExpertLoad("tiny", 8, 2, 4, 64, 32),),
+    expert_loads=(
+        ExpertLoad("tiny", 8, 2, 4, 64, 32),
+        ExpertLoad("tiny_mxfp4", 8, 2, 4, 64, 32, EXPERT_FORMATS["mxfp4"]),
+    ),
     server=ServerLoad(
         "tiny",
         "{}",
@@ -310,10 +332,7 @@ DRY = Sizes(
     random_case=Case((), head_dim=16, block_size=16),
     random_most_context=140,
     attention_cases=(("tiny", Case(((1, 70), (5, 33)), window=20)),),
-    offloads=(
-        OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),
-        OffloadLoad("tiny_opt", TINY_OPT, tokens=128, layers=2, blocks=3),
-    ),
+    offloads=(OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),),
     host_context=32,
     host_steps=4,
     attention=(AttentionLoad("decode_attention_tiny", TINY, ((1, 70), (1, 5))),),

@@ -43,8 +43,6 @@ RANDOM_BLOCKS = 8
 """Distinct blocks of the cache, which repeat: random bits for the whole cache would need as much memory again."""
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
-WHOLE_SUMS: Options = (("xla_gpu_experimental_force_split_k", "1"),)
-"""XLA splits no sum of a product among thread blocks, as it does by default for some widths."""
 SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
 """Sampling of the first row, and of all others."""
 
@@ -72,9 +70,9 @@ def full(bench: Bench, load: StepLoad, budget: int, sampling: str = "greedy") ->
     return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
 
 
-def whole_sums(bench: Bench, load: StepLoad, budget: int) -> Run:
-    """Measure the step with sums of products that XLA does not split."""
-    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", WHOLE_SUMS)
+def with_options(bench: Bench, load: StepLoad, budget: int, options: Options) -> Run:
+    """Measure the step as XLA compiles it with more options."""
+    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", options)
 
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:

@@ -81,6 +81,7 @@ def _add_model(model: Any) -> None:
     add_quantization_flag(
         model,
         "int8, int4, fp8: quantize the weights at load; fp8, fp4: keep a checkpoint in that format quantized; "
+        "fp8_dynamic: as fp8, and round activations to FP8 too, by token, on GPUs that multiply FP8; "
         "checkpoints in integer formats, such as AWQ and GPTQ, always stay quantized",
     )
     model.add_argument(

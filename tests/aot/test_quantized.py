@@ -1,6 +1,8 @@
 """Products of a layer with weights of few bits: XLA reads the codes inside one kernel each, and writes no matrix."""
 
 import logging
+import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,13 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.kernels.choice import REFERENCE_GPU
+from jaxgen.kernels.choice import REFERENCE_GPU, hopper
 from jaxgen.models.linear import product
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.weights.weight_formats import largest_matrix_bytes, with_formats
 from scripts.gpu.bill import PRODUCTS, bill_of
 from scripts.gpu.pallas_bill import Load
-from scripts.gpu.quantized import FORMS
 from scripts.gpu.shapes import LLAMA3_8B
 from tests.aot import cases
 from tests.aot.target import Executable, Target, compile_for
@@ -25,8 +26,7 @@ TOKENS = 64
 SHAPES = QKV, OUT, GATE_UP, DOWN = (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)
 MOST_BYTES, MOST_WITH_ZEROS = 1.16, 1.7
 """That a layer's products read and write, by those of its weights; zero points are a product of their own."""
-FP8_CODES = "float8_e4m3fn"
-HOPPER = pytest.mark.only(cases.HOPPER)
+HOPPER, HOPPER_KERNELS = pytest.mark.only(cases.HOPPER), hopper(132)
 EACH = {
     "int8": WeightFormat(8, None),
     "int8 in groups": WeightFormat(8, 128),
@@ -80,18 +80,45 @@ def test_codes_are_read_inside_their_product(target: Target, name: str) -> None:
     assert compiled.moved < (MOST_WITH_ZEROS if about.zeros else MOST_BYTES) * stored
 
 
+def of_fp8_inputs(target: Target, multiply: Any, rows: int, stack: tuple[int, ...], *more: Any) -> Executable:
+    """A product whose inputs are rounded to FP8, with a weight of FP8."""
+    kernel = HOPPER_KERNELS.floats
+    assert kernel is not None
+    pack = partial(QuantizedWeight.pack, FP8["fp8"], kernel=kernel, dtype="bfloat16", fp8_inputs=True)
+    weight = jax.eval_shape(pack, Codes.abstract(stack, FP8["fp8"]))
+    x = jax.ShapeDtypeStruct((rows, stack[-1]), jnp.bfloat16)
+    options = {"xla_gpu_experimental_force_split_k": "1"}
+    return compile_for(target, multiply, (x, weight, *more), read=False, options=options)
+
+
 @HOPPER
 def test_inputs_of_fp8_make_a_product_of_fp8(target: Target) -> None:
-    """One kernel, whose operands both are e4m3; the scales of tokens and outputs follow in another."""
-    x, codes = (jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((TOKENS, 4096), "bfloat16"), (OUT, FP8_CODES)))
-    scales = jax.ShapeDtypeStruct(OUT[:1], jnp.bfloat16)
-    options = {"xla_gpu_experimental_force_split_k": "1"}
-    compiled = compile_for(target, FORMS["e4m3_w8a8"].multiply, (x, codes, scales), read=False, options=options)
+    """Both operands of one kernel are e4m3. No token is added to another, or compared with it."""
+
+    def multiply(x: jax.Array, weight: QuantizedWeight) -> jax.Array:
+        return weight.product(x, jnp.int32(TOKENS), dtype=x.dtype)
+
+    compiled = of_fp8_inputs(target, multiply, TOKENS, (1, *OUT))
     kernels = bill_of(compiled.hlo, Load((), 0))
     (multiplied,) = [one for one in kernels if one.kind == PRODUCTS]
     logger.info("FP8 times FP8: %s", [(one.name, one.bytes) for one in kernels])
     assert multiplied.dtype == "f8e4m3fn"
     assert multiplied.bytes == TOKENS * 4096 + OUT[0] * OUT[1] + 4 * TOKENS * OUT[0]
+    reduced = re.findall(r"= \w+\[([\d,]*)\]\S* reduce\(", compiled.hlo)
+    assert reduced
+    assert all(shape.split(",")[0] == str(TOKENS) for shape in reduced)
+
+
+@HOPPER
+def test_inputs_of_experts_are_rounded_to_fp8(target: Target) -> None:
+    """XLA does not leave out the rounding, though the kernel's operand is bfloat16 again."""
+
+    def multiply(x: jax.Array, weight: QuantizedWeight, starts: jax.Array) -> jax.Array:
+        return weight.expert_product(x, starts)
+
+    compiled = of_fp8_inputs(target, multiply, 8 * TOKENS, (1, 16, 1536, 2048), jax.ShapeDtypeStruct((17,), jnp.int32))
+    assert compiled.num_mosaic == 1
+    assert re.search(r"= f8e4m3fn\[512,2048\]\S* convert\(", compiled.hlo)
 
 
 @pytest.mark.parametrize("name", [*FP4, *(pytest.param(name, marks=pytest.mark.only(cases.AMPERE)) for name in FP8)])

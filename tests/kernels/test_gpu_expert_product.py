@@ -15,7 +15,8 @@ import pytest
 from pallas_kernels.expert_product import expert_product_ref
 from pallas_kernels.gpu import expert_tiles
 from pallas_kernels.gpu.expert_product import expert_product
-from pallas_kernels.gpu.expert_tiles import COMPUTE, ROWS, STAGES, TILE_K
+from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K
+from pallas_kernels.gpu.expert_tiles import ROWS, STAGES
 from tests.support.interpreted import RaceError, run
 
 I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741

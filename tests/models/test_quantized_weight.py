@@ -1,6 +1,7 @@
 """Weights of few bits in a model: their numbers' answers, by any kernels, whole or layer by layer."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -138,6 +139,30 @@ def test_gpus_multiply_rows_by_the_codes_of_their_experts(name: str) -> None:
         np.testing.assert_allclose(found[start:end], wanted, atol=1e-5 * np.abs(x).max() * 96)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_products_with_inputs_in_fp8_are_those_of_the_rounded_numbers(dtype: str) -> None:
+    """Sums of e4m3 times e4m3, whose products float32 holds, times the scales of token and output."""
+    rng = np.random.default_rng(0)
+    weight, x = random_weight(FP8, (2, 3, 70, 96), rng), jnp.asarray(rng.normal(size=(9, 96)), dtype)
+    by_token = np.abs(np.asarray(x, np.float64)).max(axis=1, keepdims=True) / 448
+    codes = (np.asarray(x, np.float64) / by_token).astype(np.float32).astype(NUMBERS[8]).astype(np.float64)
+    dense = GroupedWeight(FP8, weight.codes[:, 1], weight.scales[:, 1])
+    pack = partial(QuantizedWeight.pack, FP8, kernel=gpu_product(FP8), dtype=dtype, fp8_inputs=True)
+    placed, experts = (pack(Codes.of(one)).at(jnp.int32(1)) for one in (dense, weight))
+    found = jax.jit(lambda weight, x: weight.product(x, jnp.int32(9)))(placed, x)
+    wanted = codes * by_token @ dense.dequantized((1,)).astype(np.float64).T
+    close = 1e-6 * np.abs(wanted).max()
+    np.testing.assert_allclose(found, wanted, atol=close)
+    added = placed.product(x, jnp.int32(9), x[:, :70], dtype=x.dtype)
+    np.testing.assert_array_equal(added, x[:, :70] + found.astype(x.dtype))
+    starts = [0, 4, 4, 9]
+    by_expert = jax.jit(lambda weight, x, starts: weight.expert_product(x, starts))
+    rows = by_expert(experts, x, jnp.asarray(starts, jnp.int32))
+    for expert, (start, end) in enumerate(pairwise(starts)):
+        wanted = codes[start:end] * by_token[start:end] @ weight.dequantized((1, expert)).astype(np.float64).T
+        np.testing.assert_allclose(rows[start:end], wanted, atol=2 * close)
+
+
 def gpu_product(weight_format: WeightFormat) -> QuantizedProduct:
     found = REFERENCE_GPU.floats if weight_format.floats else REFERENCE_GPU.quantized
     assert found is not None
@@ -200,9 +225,10 @@ def test_kernels_without_products_of_codes_get_numbers() -> None:
         np.testing.assert_array_equal(placed[path], value)
 
 
-@pytest.mark.parametrize("name", FORMATS | FLOATS | {"Q4_K": Q4_K, "mixed": None})
+@pytest.mark.parametrize("name", FORMATS | FLOATS | {"Q4_K": Q4_K, "mixed": None, "fp8_dynamic": None})
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
-    model = mixed(FOUR_LAYERS) if name == "mixed" else quantized(LLAMA, PLAIN[name])
+    model = mixed(FOUR_LAYERS) if name == "mixed" else quantized(LLAMA, PLAIN.get(name, FP8))
+    model = replace(model, fp8_inputs=name == "fp8_dynamic")
     for kernels in (TWINS, REFERENCE_GPU):
         check_shapes(pack_params(model, dict(params_of(model)), kernels), abstract_packed_params(model, kernels))
 

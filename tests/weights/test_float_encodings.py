@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,6 +64,33 @@ def test_converted_they_stay_codes(case: str, tmp_path: Path) -> None:
     assert config == load_model_config(packed, quantization=flag(case))
     with pytest.raises(ConfigError, match=f"has weights that are quantised already, to {flag(case)}; leave the flag"):
         load_model_config(directory, quantization="int8")
+
+
+@pytest.mark.parametrize("case", ["fp8 tensor", "compressed fp8 channel"])
+def test_activations_in_fp8_are_a_choice_of_their_own(case: str, tmp_path: Path) -> None:
+    packed, plain = quantised_pair(tmp_path, "llama", *CASES[case][:2])
+    (config, found), (fp8_weights, same) = (loaded(packed, name) for name in ("fp8_dynamic", "fp8"))
+    assert config == replace(fp8_weights, fp8_inputs=True)
+    assert np.array_equal(found[QKV].codes, same[QKV].codes)
+    assert config.weight_formats == fp8_weights.weight_formats != ()
+    assert not loaded(packed, "none")[0].fp8_inputs
+    directory = run(packed, tmp_path / "converted", quantization="fp8")
+    assert load_model_config(directory, quantization="fp8_dynamic") == config
+    made = load_model_config(plain, quantization="fp8_dynamic")
+    assert (made.fp8_inputs, made.weight_format(QKV)) == (True, WeightFormat(8, None, floats=True))
+
+
+def test_weights_that_activations_in_fp8_cannot_multiply_are_refused(tmp_path: Path) -> None:
+    packed, _ = quantised_pair(tmp_path, "llama", *CASES["fp8 block"][:2])
+    with pytest.raises(ConfigError) as caught:
+        load_model_config(packed, quantization="fp8_dynamic")
+    assert str(caught.value) == (
+        f"--quantization fp8_dynamic: {OUT} has scales for groups of 48 inputs, and "
+        "needs one for each output or matrix: use --quantization fp8, which leaves activations as they are"
+    )
+    integers = run(GOLDENS / "llama", tmp_path / "int8", quantization="int8")
+    with pytest.raises(ConfigError, match=r"^--quantization fp8_dynamic: .* are quantised already, to int8; leave"):
+        load_model_config(integers, quantization="fp8_dynamic")
 
 
 @pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])

@@ -1,0 +1,60 @@
+"""Which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
+
+TILE_K = 64
+"""Inputs in a stage: a row of 128 bytes."""
+COMPUTE = 2
+"""Compute warpgroups, each with half of a tile's columns; one more loads."""
+MAX_COLUMNS = 128
+"""Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
+CODE_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
+"""Bits of codes by their dtype; uint4: e2m1."""
+_CODES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
+"""Dtypes of codes, by their bits and whether they are floating-point numbers."""
+_DTYPES = ("bfloat16", "float16")
+_NUMBERS = "bfloat16"
+_SMALLEST_GROUP = 16
+
+
+def supports(
+    *, inputs: int, outputs: int, dtype: str, codes: str | None = None, group: int | None = None
+) -> str | None:
+    """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can.
+
+    ``codes``: their dtype, if they are codes. ``group``: inputs that share a scale; None: no scale is the kernel's.
+    """
+    if dtype not in _DTYPES:
+        return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
+    if codes is not None and (reason := _trouble(codes, dtype, group)) is not None:
+        return reason
+    if inputs % TILE_K or not columns_of(outputs, coded=codes is not None):
+        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {32 if codes is None else 64}"
+    return None
+
+
+def supports_codes(
+    *, inputs: int, outputs: int, dtype: str, bits: int, floats: bool, group: int | None, offsets: bool
+) -> str | None:
+    """Return why there is no product with such codes, or None if there is. ``offsets``: zero points or minimums."""
+    if offsets:
+        return "their codes have zero points or minimums"
+    return supports(inputs=inputs, outputs=outputs, dtype=dtype, codes=_CODES[bits, floats], group=group)
+
+
+def columns_of(outputs: int, *, coded: bool) -> int:
+    """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does.
+
+    For codes these are whole tiles of a wgmma's operand: only these have a layout in registers that allows a scale for
+    each column.
+    """
+    if coded:
+        return next((n for n in (MAX_COLUMNS, MAX_COLUMNS // 2) if outputs % n == 0), 0)
+    return next((n for n in range(MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0), 0)
+
+
+def _trouble(codes: str, numbers: str, group: int | None) -> str | None:
+    """Return why codes of a dtype cannot become numbers of another, or None if they can."""
+    if codes not in CODE_BITS or numbers != _NUMBERS:
+        return f"codes of {codes} for products in {numbers}"
+    if group is not None and (group < _SMALLEST_GROUP or max(group, 64) % min(group, 64)):
+        return f"groups of {group} inputs"
+    return None
