@@ -204,7 +204,7 @@ def test_a_tokenizer_of_another_directory(directory: Path, tmp_path: Path) -> No
     assert engine.tokenizer.encode("import os") == load_engine(str(directory)).tokenizer.encode("import os")
     assert engine.model.chat is not None
     assert engine.model.chat.template == "{{ messages }}"
-    with pytest.raises(ConfigError, match=r"--tokenizer \S*llama has \d+ tokens, the model has \d+: it is another"):
+    with pytest.raises(ConfigError, match=r"--tokenizer \S*llama has \d+ tokens, the model has \d+: name this"):
         load_engine(str(directory), tokenizer=str(large_tokenizer(tmp_path / "llama", directory)))
 
 

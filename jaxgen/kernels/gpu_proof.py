@@ -1,4 +1,4 @@
-"""What the proof of GPU kernels computes beside attention, and which source files its result depends on."""
+"""Prove the kernels of a GPU other than attention, and digest the source files that the proof depends on."""
 
 import hashlib
 from functools import partial

@@ -237,7 +237,7 @@ def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
     if best_of > n and body.stream:
         raise bad_request(
             "best_of over n cannot be streamed, since the best are known only at the end: "
-            "send stream false, or best_of as n.",
+            "send stream false, or set best_of to the value of n.",
             "best_of",
         )
     return best_of

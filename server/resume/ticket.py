@@ -101,7 +101,7 @@ class Ticket:
         if self.reading != own.reading:
             raise ApiError(
                 409,
-                f"{FIELD}: this server makes another prompt or other parameters of this body than the first server "
+                f"{FIELD}: this server reads this body as another prompt or other parameters than the first server "
                 "did. Its flags differ, or the chat template has the date. Begin again without the id.",
                 param=FIELD,
                 code="prompt_differs",

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Report, Row, State
 from scripts.gpu.rows import served_rows
 from scripts.gpu.sizes import DRY, FULL, StepLoad
 from scripts.gpu.target import describe
-from tests.support.device_benches import bench
+from tests.support.device_benches import TINY_OPT, bench
 from tests.support.paths import ROOT
 
 MAX_CHECKOUT_BYTES = 40 * 2**20
@@ -114,7 +115,7 @@ def test_step_cost_of_llama() -> None:
 def test_step_cost_of_opt() -> None:
     """Worked out by hand: 4 decodes at 64 tokens and a prompt of 12; biases, a head that is the embedding, and of the
     table of positions only 16 rows."""
-    load = DRY.opt_steps
+    load = replace(DRY.opt_steps, model=TINY_OPT)
     config = step_times.step_config(load, 16, 5)
     plan = step_times.full_plan(load, config)
     moved, flops = step_times.step_cost(load.model, config, plan)

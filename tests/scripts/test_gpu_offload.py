@@ -18,7 +18,7 @@ from scripts.gpu import offload
 from scripts.gpu.offload import gather, recompute, scatter
 from scripts.gpu.report import Run
 from scripts.gpu.sizes import DRY, OffloadLoad
-from tests.support.device_benches import bench
+from tests.support.device_benches import TINY_OPT, bench
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "gather_blocks": gather_blocks,
@@ -31,7 +31,8 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "partial_recompute": partial_recompute_ref,
 }
 BENCH = bench(replace(DRY, repeats=1))
-LLAMA, OPT = DRY.offloads
+(LLAMA,) = DRY.offloads
+OPT = replace(LLAMA, name="tiny_opt", model=TINY_OPT)
 Row = Callable[[Any, OffloadLoad], Run]
 
 
