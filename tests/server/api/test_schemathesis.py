@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from schemathesis.core.result import Ok
 
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.server.app import create_app
@@ -141,7 +142,7 @@ def test_every_route_was_answered_well() -> None:
     absent = ("/v1/files", "/v1/batches", "/v1/responses/{", "/steps")
     described = {route.path for route in ROUTES if not route.path.startswith(absent)}
     described -= {"/openapi.json"}
-    for operation in (found.ok() for found in schema.get_all_operations()):
+    for operation in (found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)):
         if operation.path in described and not answered[operation.path, 200]:
             settings(max_examples=10, **SETTINGS)(given(case=operation.as_strategy())(check))()
     assert {path for path, status in answered if status == 200} == described
