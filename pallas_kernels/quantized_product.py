@@ -1,11 +1,11 @@
-"""Products with weights of 2 to 8 bits, in which neighbouring inputs of an output share a scale.
+"""Products with weights of 2, 4, 5, 6 or 8 bits, in which neighbouring inputs of an output share a scale.
 
 A weight is codes, scales and perhaps zero points by output and group of inputs: ``weight = (code - zero) * scale``. Or
 it has minimums: ``weight = code * scale + minimum``. Packed, the PANEL outputs that are computed together lie next to
 each other in words of 32 bits, as in ``packed_product``. A word has 4 inputs of 8 bits, or 8 of 4 bits. The first four
-of these are the low halves of the bytes. Codes of 2 bits and 1 bit are packed alike. Codes of 5 and 6 bits are parts of
-4 bits and of 1 or 2. A unit is the fewest inputs whose parts fill words, first the words of the low parts. GPUs have
-codes in another layout: see ``plain_codes``.
+of these are the low halves of the bytes. Parts of 2 bits and 1 bit are packed alike. Codes of 5 and 6 bits are parts of
+4 bits and of 1 or 2 (see PLANES). A unit is the fewest inputs whose parts fill words, first the words of the low parts.
+GPUs have codes in another layout: see ``plain_codes``.
 
 Inputs are rounded to 8 bits, by token and group, and multiplied in integers, whose sums are exact. llama.cpp does the
 same with its Q8_0 blocks. With ``exact_inputs`` the weight is made of its codes instead, and the inputs stay.
@@ -102,7 +102,7 @@ def pack_codes(codes: UInt8[Array, "*stack O I"], *, bits: int) -> UInt8[Array, 
 
 @jax.jit
 def pack_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack P G N"]:
-    """Scales or zero points of G groups, packed next to the codes; the padding of the last panel is zeros."""
+    """Scales or zero points of G groups, in the panels of the codes; the padding of the last panel is zeros."""
     *stack, O, G = values.shape  # noqa: E741
     P = -(-O // PANEL)
     padding = [(0, 0)] * len(stack) + [(0, P * PANEL - O), (0, 0)]
@@ -186,7 +186,7 @@ def quantized_product_ref(
     It is accumulated in float32 and rounded to ``dtype``. Then the ``residual`` of that dtype, if any, is added. Rows
     from ``num_tokens`` on are undefined.
 
-    ``group``: inputs that share a scale, a multiple of 8, and of INPUT_GROUP if it is more than that, or all of them.
+    ``group``: inputs that share a scale: all, or a multiple of 8, which above INPUT_GROUP is a multiple of that.
     ``exact_inputs``: the inputs are not rounded to 8 bits, and the weight is rounded to the dtype of x.
     """
     del num_tokens  # XLA's program has one shape

@@ -17,8 +17,8 @@ class DecoderNames:
     """Names of modules in a checkpoint, by what they are; those in a layer follow ``layer``.
 
     ``qkv`` and ``gate_up`` name the modules whose rows, one after another, are those of the merged matrices: three or
-    two, or one that has all. ``rows``: for a module whose rows are in another order, the order; norms of queries and
-    keys have that of their projections. ``{head}`` in the name of such a norm: each head has a tensor of its own.
+    two, or one that has all. ``rows``: the order of a module's rows, if it is another. Norms of queries and keys have
+    that of their projections. ``{head}`` in the name of such a norm: each head has a tensor of its own.
     ``transposed``: matrices are stored as [in, out] in the layers. ``norm_plus``: what is added to norms' weights.
     """
 
@@ -54,7 +54,7 @@ class DecoderNames:
     norm_plus: float = 0.0
 
     def table(self, config: DecoderConfig) -> tuple[Parameter, ...]:
-        """Return all parameters of the decoder. Raises ValueError for an order of rows of a module that it has not."""
+        """Return all parameters of the decoder. Raises ValueError if ``rows`` names a module that there is not."""
         table = (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
         modules = {source.name.rpartition(".")[0] for parameter in table for source in parameter.sources}
         if unused := sorted(name for name in self.rows if f"{self.layer}.{name}" not in modules):

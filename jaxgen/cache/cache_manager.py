@@ -17,8 +17,8 @@ from jaxgen.core.step_plan import Copy
 class KVCacheManager:
     """Gives rows and blocks to sequences that begin to run, more blocks while they run, and takes all back.
 
-    A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared; of the blocks
-    behind these, a restore brings back what host memory holds. Without a restore the beginning of the next block is
+    A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared. Of the blocks
+    after these, a restore brings back those in host memory. Without a restore the beginning of the next block is
     copied if another block has it. A sequence's ``num_computed`` changes here alone.
     """
 
@@ -130,7 +130,7 @@ class KVCacheManager:
         self.prefixes.begin_plan()
 
     def take_copies(self) -> tuple[Copy, ...]:
-        """Return the copies that the sequences need which began since the last call."""
+        """Return the copies of blocks that sequences need which began to run since the last call."""
         copies, self._copies = tuple(self._copies), []
         return copies
 

@@ -38,7 +38,7 @@ class MixedFormat:
     def of_pieces(cls, pieces: Iterable[tuple[Index, WeightFormat]]) -> "AnyFormat | None":
         """Return the format of a weight of outputs in these formats, each with its place: ([layer, expert,] outputs).
 
-        None: of a layer's experts not all have the same.
+        Returns None if the experts of a layer differ in format.
         """
         layers: dict[Index, dict[int, Part]] = {}
         for place, form in pieces:
@@ -72,7 +72,7 @@ class MixedFormat:
         return sum(part.outputs for part in self.kinds[0])
 
     def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
-        """See ``WeightFormat.placed``; None if a part becomes numbers."""
+        """See ``WeightFormat.placed``; None if a part must be dequantized."""
         found = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
         kinds: list[Kind] = []
         for kind in self.kinds:
@@ -102,12 +102,12 @@ class MixedFormat:
         return sum(form.num_bytes(size) for kind in self.shapes(shape) for form, size in kind)
 
     def arrays(self, shape: Shape) -> dict[str, tuple[Shape, np.dtype[np.generic]]]:
-        """See ``WeightFormat.arrays``; behind the numbers of kind and part: 0.1.codes."""
+        """See ``WeightFormat.arrays``; names begin with the numbers of kind and part, such as 0.1.codes."""
         return {
-            f"{number}.{part}.{name}": weight_format
+            f"{number}.{part}.{name}": shape_and_dtype
             for number, kind in enumerate(self.shapes(shape))
             for part, (form, size) in enumerate(kind)
-            for name, weight_format in form.arrays(size).items()
+            for name, shape_and_dtype in form.arrays(size).items()
         }
 
 

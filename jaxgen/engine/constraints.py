@@ -11,7 +11,7 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.text.constraint import Constraint, follow
 
 MOST_FORCED = 32
-"""Most forced tokens that a request gets after a sampled one. The next step samples the one after them."""
+"""Most forced tokens that a request gets after a sampled one. The next step samples the following token."""
 
 
 @dataclass(frozen=True, slots=True)

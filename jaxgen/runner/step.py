@@ -1,4 +1,4 @@
-"""The jitted step, of fixed shape: one program computes all batches, whatever they contain."""
+"""The jitted step, of fixed shape: a program computes batches of any content."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from jaxgen.sampling.sampler import keep_allowed, sample, token_logprobs
 class Logprobs:
     """Natural-log probabilities of the raw model at n positions: of one token each, and of the most probable tokens.
 
-    ``ranks``: of the one tokens; the most probable token has rank 1.
+    ``ranks``: the rank of each chosen token; the most probable token has rank 1.
     """
 
     chosen: Float[ArrayLike, "n"]
@@ -75,8 +75,8 @@ Step = Callable[
 def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords) -> Step:
     """Return the step of one model: (params, kv_cache, rows, words of a plan, room) -> (kv_cache, rows, room, output).
 
-    Pure; meant to be jitted with the cache, the rows and the room donated. What ``room`` holds is not read: the head's
-    products take its memory, and are the room of the next step. Optional work (penalties, filters, draws,
+    Pure; meant to be jitted with the cache, the rows and the room donated. ``room`` is memory for the logits: what it
+    holds is not read, and what is returned is the room of the next step. Optional work (penalties, filters, draws,
     log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
     and can be the next step's input before the host has read it. ``width``: the number of tokens (T). ``row_layout``:
     the layout of the words of ``rows.params``.

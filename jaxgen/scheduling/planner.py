@@ -5,15 +5,15 @@
    Forced tokens of a grammar get what prompts leave, each run in the chunk of its decode. So nobody waits for them, and
    without room they go on by one token a step. A step that would be narrow gets them only if they at least double its
    tokens.
-3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
-   it may preempt, and none of these is admitted before it.
-   The first sequence of a tenant without a row goes before all others, and takes the room of a tenant that has several
-   rows.
+3. A waiting sequence needs a row and blocks for all its tokens. Where they are lacking, sequences at the end of the
+   order are preempted for it, if it may preempt them. They are admitted again only after it.
+   A tenant without a row is owed one. Its first sequence goes before all others, and takes the room of a tenant that
+   has several rows.
 4. Where a decode needs a block and none is free, the last running sequence of a tenant that has several rows is
    preempted. It loses its blocks, waits at its place in the order and is computed again. So the first running sequence
    advances in every step.
 5. Background sequences get the rest: at most ``background_tokens`` in a step with online chunks, and one token each
-   where more would turn a narrow step into a wide one. While they are held they get nothing.
+   where more would turn a narrow step into a wide one. With ``hold_background`` they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
    while this step runs.
 
@@ -71,9 +71,9 @@ class StepPlanner:
         self.preempted.clear()
         self.relocated.clear()
         chunks: list[Chunk] = []
-        admitted = self._plan_class(chunks, background=False)
+        admitted = self._plan_kind(chunks, background=False)
         if not hold_background:
-            admitted += self._plan_class(chunks, background=True)
+            admitted += self._plan_kind(chunks, background=True)
         return chunks, admitted
 
     def idle(self, chunks: list[Chunk]) -> tuple[Sequence, ...]:
@@ -92,18 +92,18 @@ class StepPlanner:
                 self._kv_cache.release(sequence, SequenceStatus.ENDING)
         self._exhausted.clear()
 
-    def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
-        """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
+    def _plan_kind(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
+        """Add the chunks of online or background sequences to the plan so far; return the sequences that it admits."""
         room = self._room(chunks, background=background)
         first = [] if background else make_room_for_owed(self._policy, self._kv_cache, self._preempt)
         make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
-        partly_computed, followed = self._plan_decodes(room, chunks, background=background)
+        partly_computed, with_forced = self._plan_decodes(room, chunks, background=background)
         if not background:
-            self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(followed))
+            self._policy.limit_prompts(room, chunks, partly_computed, any_forced=bool(with_forced))
         admitted: list[Sequence] = []
         if not room.is_full and (partly_computed or self._queues.any_waits(background=background)):
             admitted = self._plan_prompts(first, partly_computed, room, chunks, background=background)
-        self._lengthen(followed, room, chunks)
+        self._lengthen(with_forced, room, chunks)
         return admitted
 
     def _plan_prompts(
@@ -115,7 +115,7 @@ class StepPlanner:
         *,
         background: bool,
     ) -> list[Sequence]:
-        """Add chunks of prompts; return the sequences admitted. ``first``: those admitted before all others."""
+        """Add chunks of prompts; return the sequences admitted. ``first``: of tenants that are owed a row (rule 3)."""
         most = room.tokens if self._most_prompt_tokens is None else min(room.tokens, self._most_prompt_tokens)
         kept = room.tokens - most
         room.tokens = most
@@ -145,7 +145,7 @@ class StepPlanner:
         Returns the other sequences that may be computed, and the indices of chunks that forced tokens follow.
         """
         partly_computed: list[Sequence] = []
-        followed: list[int] = []
+        with_forced: list[int] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
         for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
@@ -161,16 +161,16 @@ class StepPlanner:
                 else:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
                 if sequence.num_forced and not chunks[-1].samples:
-                    followed.append(len(chunks) - 1)
-        return [sequence for sequence in partly_computed if sequence.row is not None], followed
+                    with_forced.append(len(chunks) - 1)
+        return [sequence for sequence in partly_computed if sequence.row is not None], with_forced
 
-    def _lengthen(self, followed: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
+    def _lengthen(self, with_forced: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
         """Add forced tokens to the decodes of these indices."""
-        if followed and self._narrow and all(chunk.length == 1 for chunk in chunks):
-            forced = sum([chunks[index].sequence.num_uncomputed for index in followed])
+        if with_forced and self._narrow and all(chunk.length == 1 for chunk in chunks):
+            forced = sum([chunks[index].sequence.num_uncomputed for index in with_forced])
             if forced < len(chunks):
                 return
-        for index in followed:
+        for index in with_forced:
             chunk = chunks[index]
             if room.is_full or chunk.sequence.row is None:
                 continue
@@ -181,7 +181,7 @@ class StepPlanner:
                 chunks[index] = self._count(Chunk(chunk.sequence, chunk.start, chunk.length + more))
 
     def _room(self, online: list[Chunk], *, background: bool) -> StepBudget:
-        """Return the budget left of a step with these chunks, for one class."""
+        """Return what is left of a step with these chunks, for online or background sequences."""
         budget = left = self._budget - sum([chunk.length for chunk in online])
         running = self._queues.running
         if not background or not running or running[0].request.background:

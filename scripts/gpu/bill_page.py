@@ -38,7 +38,7 @@ class Compared:
 
 
 BRANCHES = "one program with branches, and the host waited for its end"
-EARLIER = "earlier programs for such weights"
+EARLIER = "measured with programs that have since been replaced"
 INT8 = "slower than bf16, although it reads fewer bytes, as the next section explains"
 COMPARED = (
     Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
@@ -161,7 +161,7 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
         row += [_ms(total(kernels, of).seconds) for of in rates.values()]
         row += [_ms(one.seconds) for one in by_kind(kernels, rates[MEASURED]).values()]
         rows.append(row)
-    kinds = [f"of it {kind}" for kind in (PRODUCTS, ATTENTION, EXPERTS, OTHER)]
+    kinds = [f"H200: {kind}, ms" for kind in (PRODUCTS, ATTENTION, EXPERTS, OTHER)]
     titles = ["step", "tokens", "launches", "GB", "TFLOP", *(f"{name}, ms" for name in rates), *kinds]
     return f"{table(titles, rows)}\n\nThe last four columns are times of the {MEASURED}, in ms."
 
@@ -179,7 +179,7 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
             [f"`{one.row}`", _ms(expected), _ms(row["seconds"]), _ms(overlapped), f"{expected / overlapped:.2f}"]
         )
         notes += [f"- `{one.row}`: {one.note}."] if one.note else []
-    titles = ["row", "the bill, ms", "one step, ms", "one after another, ms", "bill / taken"]
+    titles = ["row", "the bill, ms", "one step, ms", "back to back, ms per step", "bill / taken"]
     return "\n".join([table(titles, rows), "", *notes])
 
 

@@ -42,7 +42,7 @@ class SignalWatch:
         numbers, self._written = os.pipe()
         os.set_blocking(self._written, False)
         self._claim()
-        for number in HANDLED:
+        for number in sorted(HANDLED):  # SIGTERM is the last, so with its handler the others are there
             signal.signal(number, self._relay)
             signal.siginterrupt(number, False)
         threading.Thread(target=self._watch, args=(numbers,), name="jaxgen-signals", daemon=True).start()
