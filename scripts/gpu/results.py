@@ -105,7 +105,7 @@ def _device(files: dict[Path, Any], docs: Path) -> str:
     text = [f"## {about['device']}", _origin(path, about)]
     for earlier in dict.fromkeys(older.values()):
         names = listed(name for name, of in older.items() if of == earlier)
-        text.append(f"Rows of an earlier result, {_origin(earlier, files[earlier])}\n\n{names}")
+        text.append(f"These rows are from an earlier run, {_origin(earlier, files[earlier])}\n\n{names}")
     for name, plot in (("steps", plot_steps), ("attention", plot_attention)):
         image = docs / f"gpu-{_DATED.sub('', path.stem)}-{name}.png"
         if plot(result, image):

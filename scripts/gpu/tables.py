@@ -83,7 +83,7 @@ def _smoke(result: Result) -> str:
 
 
 def _attention(result: Result) -> str:
-    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "its plan, ms"]
+    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "work list, ms (not in the time)"]
     others = {"XLA's own, ms": "xla_reference", "XLA, gathered first, ms": "xla_gathered"}
     others |= {"cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
     rows = []
@@ -107,8 +107,8 @@ def _steps(result: Result, load: StepLoad) -> str:
         [
             "token budget",
             "time, ms",
-            "overlapped, ms",
-            "by its bill, ms",
+            "dispatched before the last ends, ms",
+            "by the bill, ms",
             "floor, ms",
             "bound by",
             "of the floor",
@@ -121,7 +121,10 @@ def _steps(result: Result, load: StepLoad) -> str:
     row = result.row(f"step_{load.name}_knee")
     why = state(row, COMPILED)
     if why is not None:
-        return f"{text}\n\nThe knee: {why}. The goal there is {KNEE_GOAL:.2f} of the floor."
+        knee = (
+            f"The knee (the most throughput for a step's time): {why}. The goal there is {KNEE_GOAL:.2f} of the floor."
+        )
+        return f"{text}\n\n{knee}"
     found = row["detail"]
     return (
         f"{text}\n\nThe knee, and what `jaxgen tune` would store: **{found['token_budget']} tokens**, "
@@ -138,7 +141,13 @@ def _served(result: Result) -> str:
         row = result.row(name + suffix)
         pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
         rows.append([title, ms(row), *(detail_ms(row, piece) for piece in pieces)])
-    titles = [f"{budget} tokens, 256 rows", "time, ms", "returns after, ms", "overlapped, ms", "returns after, ms"]
+    titles = [
+        f"{budget} tokens, 256 rows",
+        "time, ms",
+        "returns after, ms",
+        "dispatched before the last ends, ms",
+        "returns after, ms",
+    ]
     row = result.row(f"{name}_beside_copies")
     why = state(row)
     if why is not None:
@@ -162,7 +171,8 @@ def _products(result: Result) -> str:
         equal = state(bits) or ("equal" if bits["detail"]["equal"] else f"differ ({bits['detail']['unequal']})")
         rows.append([f"{name}, {inputs} to {outputs}", *cells, equal])
     of_bits = f"bits across {', '.join(map(str, FULL.bits_tokens))} rows"
-    return table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
+    found = table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
+    return f"{found}\n\nA served step gives each product a fixed number of rows. So such differences reach no answer."
 
 
 def _product(found: dict[str, float | None]) -> str:
@@ -236,7 +246,10 @@ def _checks(result: Result) -> str:
         return f"Kernels, parity and repeatability: {NOT_RUN}."
     held = [row for row in rows if row["state"] == State.RAN and row["failure"] is None]
     asked = [row for row in rows if row["state"] != State.NOT_NEEDED]
-    text = f"{len(held)} of {len(asked)} checks of kernels, parity and repeatability ran and held."
+    failed = sum(row["failure"] is not None for row in asked)
+    missing = len(asked) - len(held) - failed
+    of_all = f"Of {len(asked)} checks of kernels, parity and repeatability"
+    text = f"{of_all} {len(held)} held, {failed} failed, {missing} have no result."
     failures = [f"- failed: {one}" for one in result.about["failures"]]
     return "\n".join([text, "", *failures]) if failures else text
 

@@ -44,14 +44,14 @@ LOADS = f"""
 
 - *Effective throughput* is FastGen's (docs/benchmark.md), in requests/s. It counts requests that started in the window
   and met two limits. The first token came within prompt tokens / 512 s. The moving average of the inter-token times
-  stayed under 1 / SLA.
+  stayed under 1 / SLA s, where SLA is the least tokens/s that a client must get.
 - Every figure is of a window of time, after a warm-up of the same load. It counts the tokens that arrived in the
   window, and the TTFT of the requests that started in it.
 - Clients begin together, with prompts alone. So without long prompts, a window begins only after one answer per client.
 - Times are in ms. Figures are medians over rounds.
 - *Ratios* are jaxgen's output tokens/s over the peer's in the same round. A range is the least and the greatest of the
-  rounds. jaxgen is ahead where the ratio is over 1. Two loads have another ratio. With long prompts it is the peer's
-  P95 inter-token time over jaxgen's. In open loops it is jaxgen's effective throughput at an SLA of 4 over the peer's.
+  rounds. jaxgen is ahead where the ratio is over 1. Exceptions: with long prompts it is the peer's
+  P95 inter-token time over jaxgen's; in open loops it is jaxgen's effective throughput at an SLA of 4 over the peer's.
 - *Of memory's rate*: the bytes of all weights, read once for each step of one output token per client.
 - *Of products' rate*: the products of all tokens with the weights.
 - These two rates are shares of what torch's own products reach on this machine. For weights of 8 and 4 bits the
@@ -65,8 +65,8 @@ CURVE = """
 ## Early first tokens or short gaps
 
 Each point is a rule that fills steps, simulated at this machine's costs. Crosses are measured.
-[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is "6 times". Beyond it first tokens
-come hardly earlier.
+[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is 6 times a step without prompts.
+Beyond it first tokens come hardly earlier.
 
 ![P95 between tokens over time to first token](fill.png)
 """

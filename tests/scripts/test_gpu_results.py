@@ -129,7 +129,7 @@ def test_checks_and_rows_without_a_result(docs: Path) -> None:
     assert line(text, "`smoke_tiles_of_128_rows_128`")[1] == "lost"
     assert line(text, "`smoke_tiles_of_128_rows_128_registers_24_240`")[0] == "Hopper, 24/240 registers"
     assert "| `smoke_tiles_of_128_rows_64_registers_24_240` |" not in text
-    assert "3 of 5 checks" in text
+    assert "Of 5 checks of kernels, parity and repeatability 3 held, 1 failed, 1 have no result." in text
     assert "- failed: smoke_write_kv: wrong" in text
     without = text.split("### Rows without a result")[1]
     assert "raised: XlaRuntimeError: out of memory:\n\n```text\nprompt_attention_2048_8k\n```" in without
@@ -181,7 +181,7 @@ def test_a_row_that_did_not_run_last_is_that_of_the_run_before(docs: Path) -> No
     steps = text.split("### The step of Llama-3-8B")[1].split("###")[0]
     assert line(steps, "256")[0] == "4"
     assert line(steps, "1024")[0] == "30"
-    origin, names = text.split("Rows of an earlier result")[1].split("```")[:2]
+    origin, names = text.split("These rows are from an earlier run")[1].split("```")[:2]
     assert "older" in origin
     assert names.split() == ["text", "step_llama3_8b_1024"]
 
