@@ -48,9 +48,9 @@ def later(role: str) -> Place:
     return place
 
 
-def several_systems(given: Conversation) -> int | None:
-    """Find the second of several system messages at the beginning."""
-    return 1 if num_leading(given.messages, "system") > 1 else None
+def several(role: str) -> Place:
+    """Return the place of the second of several messages of a role at the beginning."""
+    return lambda given: 1 if num_leading(given.messages, role) > 1 else None
 
 
 def system_alone(given: Conversation) -> int | None:

@@ -210,7 +210,7 @@ WHO_SPEAKS = (
     Form(
         "system_twice",
         "several system messages at the beginning",
-        places.several_systems,
+        places.several("system"),
         _talk(_said("system", _A), _said("system", _B), _said("user", _C)),
         (AS_IT_IS, Way(_JOINED, rewrites.joined("system"))),
         field=".role",
@@ -233,6 +233,14 @@ WHO_SPEAKS = (
         places.of_role("developer"),
         _talk(_said("developer", _A), _said("user", _B), _said("assistant", _C), _said("user", _D)),
         (AS_IT_IS, Way("as system messages", rewrites.as_role("system", of="developer"))),
+        field=".role",
+    ),
+    Form(
+        "developer_twice",
+        "several developer messages at the beginning",
+        places.several("developer"),
+        _talk(_said("developer", _A), _said("developer", _B), _said("user", _C)),
+        (AS_IT_IS, Way(_JOINED, rewrites.joined("developer"))),
         field=".role",
     ),
     Form(
