@@ -112,7 +112,7 @@ def _check_multiplies_fp8(device: DeviceInfo) -> None:
     if device.is_cpu or (capability is not None and capability < FIRST_WITH_FP8):
         raise ConfigError(
             f"--quantization fp8_dynamic needs a GPU whose products read FP8, of compute capability "
-            f"{'.'.join(map(str, FIRST_WITH_FP8))} or more, and {device.kind} is none: use fp8, which leaves "
+            f"{'.'.join(map(str, FIRST_WITH_FP8))} or more, and {device.kind} is not one: use fp8, which leaves "
             "activations as they are, or int8"
         )
 

@@ -25,7 +25,7 @@ def test_activations_in_fp8_are_for_gpus_that_multiply_fp8() -> None:
             find_model(model, "auto", "auto", device, quantization="fp8_dynamic")
         assert str(caught.value) == (
             "--quantization fp8_dynamic needs a GPU whose products read FP8, of compute capability 8.9 or more, and "
-            f"{device.kind} is none: use fp8, which leaves activations as they are, or int8"
+            f"{device.kind} is not one: use fp8, which leaves activations as they are, or int8"
         )
 
 

@@ -41,9 +41,9 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
         product = kernels.floats if placed.floats else kernels.quantized
         assert product is not None
         group = inputs if placed.group is None else placed.group
-        about: dict[str, Any] = {"bits": placed.bits, "group": group, "out_features": outputs}
+        options: dict[str, Any] = {"bits": placed.bits, "group": group, "out_features": outputs}
         weights = coded_weights(placed, outputs, inputs, product.pack_codes, product.pack_groups)
-        proof.prove_expert_product(partial(product.expert_product, **about), **sizes, dtype=dtype, weights=weights)
+        proof.prove_expert_product(partial(product.expert_product, **options), **sizes, dtype=dtype, weights=weights)
 
 
 _PROVING = (

@@ -270,11 +270,12 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF_CHAR = _byte_alphabet()
+BYTE_OF_CHAR = _byte_alphabet()
+"""The byte that each character stands for in a byte-level vocabulary, as GPT-2 has it."""
 
 
 def _byte_level_bytes(name: str) -> bytes:
     try:
-        return bytes(_BYTE_OF_CHAR[char] for char in name)
+        return bytes(BYTE_OF_CHAR[char] for char in name)
     except KeyError:  # an added token, whose name is its text
         return name.encode()

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.text.tokenizer import BYTE_OF_CHAR
 from jaxgen.weights.gguf import opened
 from jaxgen.weights.gguf.byte_level import SPLITTINGS
 from jaxgen.weights.packaged_files import packaged_file
@@ -71,7 +72,7 @@ def write_qwen(directory: Path) -> None:
 
 def of_ranks(ranks: dict[bytes, int], splitting: str) -> Tokenizer:
     """Return a byte-level BPE of tiktoken's form: tokens by the order in which they were learnt."""
-    letters = _letters()
+    letters = {byte: char for char, byte in BYTE_OF_CHAR.items()}
     spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
     pairs = ((_last_merge(token, ranks), rank) for token, rank in ranks.items() if len(token) > 1)
     merges = [(spelled[a], spelled[b]) for (a, b), _ in sorted(pairs, key=lambda one: one[1])]
@@ -94,13 +95,6 @@ def _last_merge(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
             raise ConfigError(f"no merge makes {token!r}")
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
     return parts[0], parts[1]
-
-
-def _letters() -> dict[int, str]:
-    """Return the letter that GPT-2's byte-level form writes for each byte."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 TOKENIZERS = {
