@@ -1,4 +1,4 @@
-"""Which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
+"""Say which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
 
 TILE_K = 64
 """Inputs in a stage: a row of 128 bytes."""

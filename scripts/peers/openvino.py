@@ -91,7 +91,7 @@ class OpenVino:
         return Launch(command)
 
     def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """As an expression: the white space that its JSON schemas allow has no end, and random weights find none."""
+        """Give the schema as a regular expression: OpenVINO's JSON schemas allow endless white space."""
         return {"regex": expression(schema)}
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:

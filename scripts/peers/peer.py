@@ -119,7 +119,7 @@ class Peer(Protocol):
 
 
 def response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """As jaxgen and vLLM take a schema."""
+    """Return the request field that jaxgen and vLLM have for a schema."""
     form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema, "strict": True}}
     return {"response_format": form}
 

@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class News(NamedTuple):
-    """New tokens of the request of a number. ``ended``: whether its answer ends with them, however few they are."""
+    """New tokens of a request, by its number. ``ended``: whether its answer ends with them, however few they are."""
 
     number: int
     tokens: list[int]

@@ -28,7 +28,9 @@ QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 @dataclass(frozen=True, slots=True)
 class KnownTokenizer:
-    """``splitting``: how it splits texts, by llama.cpp's name. ``write``: its files, ``NAMES``, into a directory.
+    """A tokenizer that a Python package has.
+
+    ``splitting``: how it splits texts, by llama.cpp's name. ``write``: its files, ``NAMES``, into a directory.
 
     ``write`` raises OSError, ConfigError or subprocess.CalledProcessError.
     """

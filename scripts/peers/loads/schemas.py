@@ -21,8 +21,10 @@ WITH, WITHOUT = "with_schema", "without"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Schemas:
-    """A load: ``clients`` whose answers fit a form of scripts.peers.loads.forms, then as many whose answers are as long
-    and free."""
+    """A load of ``clients`` with answers that fit a form of scripts.peers.loads.forms, then with free answers.
+
+    A free answer is as long as an answer that fits the form.
+    """
 
     clients: int
     form: str
