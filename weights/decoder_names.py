@@ -104,7 +104,7 @@ class DecoderNames:
         shape = (size,) if "{head}" in name else (heads, size)
         name = name.replace("{head}", "{expert}")
         weight = Source(f"{self.layer}.{name}.weight", shape, rows=order, is_bias=True)
-        dtype: DType | None = "float32" if norm.late else None
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
         return [Parameter(f"layers.attn.{path}.weight", (weight,), config.num_layers, heads, self.norm_plus, dtype)]
 
     def _mlp(self, config: DecoderConfig) -> list[Parameter]:
@@ -193,7 +193,7 @@ class DecoderNames:
     ) -> list[Parameter]:
         if not norm.affine:
             return []
-        dtype: DType | None = "float32" if norm.late else None
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
         weight = (Source(f"{name}.weight", (width,), rows=rows),)
         found = [Parameter(f"{path}.weight", weight, num_layers, plus=self.norm_plus, dtype=dtype)]
         if norm.kind == "layer" and norm.bias:

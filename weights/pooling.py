@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling, PoolingChoice
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.files import MODULES, POOLING, SENTENCE_CONFIG, SENTENCE_FILES, member, read_json, read_json_list
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def texts_differ(directory: Path, max_model_len: int) -> list[str]:
     """
     if not member(directory, SENTENCE_CONFIG).is_file():
         return []
-    fields = Fields(read_json(directory, SENTENCE_CONFIG), str(directory / SENTENCE_CONFIG))
+    fields = JsonFields(read_json(directory, SENTENCE_CONFIG), str(directory / SENTENCE_CONFIG))
     longest, found = fields.size_or_null("max_seq_length"), []
     if longest is not None and longest < max_model_len:
         found.append(

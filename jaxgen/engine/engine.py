@@ -27,7 +27,7 @@ from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.outbox import Outbox
 from jaxgen.engine.output_processor import OutputProcessor
-from jaxgen.engine.recorder import Recorder, StepTime
+from jaxgen.engine.recorder import Recorder, StepTimings
 from jaxgen.engine.recovery import recover
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
 from jaxgen.engine.step_meter import StepMeter
@@ -392,6 +392,6 @@ class Engine:
         streamed = self._device.offload_stats()
         return 0 if streamed is None else streamed.host_blocks
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
         """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
         return self._meter.count(step.plan, began, ended, projected=step.projected)

@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from jaxgen.cache.block_log import BlockEvent, Cleared
+from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_events import FLAG, KVEventsConfig
 from jaxgen.core.stats import KVEventStats
@@ -54,7 +54,7 @@ class ZmqPublisher:
         self._wake.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="jaxgen-kv-events", daemon=True)
         self._thread.start()
-        self.publish([Cleared()])
+        self.publish([AllBlocksCleared()])
 
     def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         """Queue a batch. One that finds the queue full is dropped, and its number with it, so that it is missed."""

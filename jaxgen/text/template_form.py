@@ -13,14 +13,14 @@ SIGN = re.compile(r"jaxgenprobe[a-g]")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class FormRewrite:
     """A way to write a form: what becomes of it, in words, and the rewrite that does it."""
 
     becomes: str
     rewrite: Rewrite
 
 
-AS_IT_IS = Way("as it is", unchanged)
+AS_IT_IS = FormRewrite("as it is", unchanged)
 LEFT_OUT = "left out"
 
 
@@ -37,7 +37,7 @@ class Form:
     said: str
     place: Place
     probe: Conversation
-    ways: tuple[Way, ...] = (AS_IT_IS,)
+    ways: tuple[FormRewrite, ...] = (AS_IT_IS,)
     wrong: str | None = None
     field: str = ""
 

@@ -14,7 +14,7 @@ from time import monotonic
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.text.conversation import Conversation
 from jaxgen.text.conversation_rewrites import arguments_as_objects, unchanged
-from jaxgen.text.template_form import AS_IT_IS, Form, Way, signs_of
+from jaxgen.text.template_form import AS_IT_IS, Form, FormRewrite, signs_of
 from jaxgen.text.template_forms import FORMS, TOOLS
 
 PROBE_SECONDS = 10.0
@@ -24,7 +24,7 @@ PROBE_CHARACTERS = 2**20
 """Longest text of a probe, which has a few words; a template that writes more is not probed further."""
 
 
-class Outcome(StrEnum):
+class ProbeResult(StrEnum):
     """The outcome of probing a template with a form.
 
     SHOWN: it shows all words. DROPPED: it leaves words out. REFUSED: it raises. BLOCKED: the form has another one in it
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = Outcome
+SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = ProbeResult
 _IN_WORDS = {
     DROPPED: "refused: the template leaves words out",
     BLOCKED: "refused: another form in it is",
@@ -56,8 +56,8 @@ type Write = Callable[[Conversation], str]
 class Finding:
     """The result of probing a form: SHOWN in this ``way``, or REFUSED for this ``reason``, or another outcome."""
 
-    outcome: Outcome
-    way: Way = AS_IT_IS
+    outcome: ProbeResult
+    way: FormRewrite = AS_IT_IS
     reason: str = ""
 
     @property
@@ -68,7 +68,7 @@ class Finding:
         return f"refused: {self.reason}" if self.outcome == REFUSED else _IN_WORDS[self.outcome]
 
 
-_NOT_PROBED = Finding(UNKNOWN, Way("", AS_IT_IS.rewrite))
+_NOT_PROBED = Finding(UNKNOWN, FormRewrite("", AS_IT_IS.rewrite))
 
 
 class TemplateProbe:
@@ -147,7 +147,9 @@ class TemplateProbe:
         misread = next((finding for finding in tried if finding.outcome == SHOWN), None)
         return misread or tried[0]
 
-    def _try(self, way: Way, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]) -> tuple[bool, Finding]:
+    def _try(
+        self, way: FormRewrite, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]
+    ) -> tuple[bool, Finding]:
         """Return whether the template shows the probe in this way and reads it rightly, and the finding."""
         made = way.rewrite(probe)
         for form in earlier:

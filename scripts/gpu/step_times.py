@@ -26,7 +26,7 @@ from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step
-from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
+from jaxgen.sizing.token_budget import DevicePeaks, knee, roofline_budget
 from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.bench import Bench, Options
@@ -59,7 +59,7 @@ def at_knee(bench: Bench) -> Measurement:
     budget = knee(seconds)
     detail: dict[str, Any] = {"token_budget": budget, "tokens_per_second": {n: n / t for n, t in seconds.items()}}
     if {COPY_RATE, MATRIX_RATE} <= bench.ceilings.keys():
-        sheet = Ceilings(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
+        sheet = DevicePeaks(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
         detail["roofline_token_budget"] = roofline_budget(sheet)
     figures = {name: ran[budget][name] for name in ("seconds", "bytes", "flops")}
     return Measurement(**figures, detail=ran[budget]["detail"] | detail)

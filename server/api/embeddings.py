@@ -62,7 +62,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
             self._engine, made.vectors, services.queue, services.metrics, context, deadline
         ) as generation:
             await generation.finish()
-        await Response(made.whole(), media_type="application/json")(scope, receive, send)
+        await Response(made.full_response(), media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """Return the model's format. Raises ApiError 400 where the model cannot give the requested embeddings."""
@@ -99,7 +99,7 @@ class _Embeddings:
         ]
         self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]
 
-    def whole(self) -> bytes:
+    def full_response(self) -> bytes:
         """Return the response as JSON, when all vectors are complete."""
         num_tokens = self._num_tokens()
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

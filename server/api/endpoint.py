@@ -136,9 +136,9 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
                 return
             await generation.finish()
         if made.has_logprobs:
-            await send_json(made.whole(), send)
+            await send_json(made.full_response(), send)
         else:
-            await JSONResponse(made.whole())(scope, receive, send)
+            await JSONResponse(made.full_response())(scope, receive, send)
 
 
 def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:

@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         await asyncio.sleep(FLUSH_SECONDS)
         while True:
             late = asyncio.get_running_loop().time() >= self.cut_at
-            connections: set[Any] = self.server_state.connections  # the door's
+            connections: set[Any] = self.server_state.connections  # of server.connections
             for connection in tuple(connections):
                 connection.cut(late=late)
             await asyncio.sleep(POLL_SECONDS)

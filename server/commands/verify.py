@@ -102,5 +102,5 @@ def _table(about: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
         lines.append(f"  {scenario.name:40} {scenario.compared:4} answers  {verdict:12} {happened}".rstrip())
         for mismatch in scenario.mismatches[:1]:
             lines.append(f"    {mismatch.request_id}, event {mismatch.index}:")
-            lines += [f"      expected {mismatch.expected}", f"      found    {mismatch.found}"]
+            lines += [f"      expected {mismatch.expected}", f"      found    {mismatch.actual}"]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import sse_event, sse_head
 from jaxgen.server.envelopes import anthropic_error
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.messages.output import Blocks, Event
 from jaxgen.server.middleware.context import RequestContext
@@ -54,7 +54,7 @@ class MessageBuilder(ResponseBuilder):
         super().number_events(binding, last, shown=shown)
         self._blocks = Blocks()
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         for _ in self._grow(self.choices[0].take_whole()):
             pass
         return {
@@ -83,7 +83,7 @@ class MessageBuilder(ResponseBuilder):
     def _ping(self) -> bytes:
         return _PING if self._begun else super()._ping()  # message_start comes before all other events
 
-    def _grow(self, piece: Piece) -> Iterator[Event]:
+    def _grow(self, piece: ChoiceDelta) -> Iterator[Event]:
         """Add new output to the blocks, and yield its events."""
         if not self._begun:
             self._begun = True

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, override
 
-from jaxgen.server.generation.logprobs import AnswerToken, ChatLogprobs, Later
+from jaxgen.server.generation.logprobs import AnswerToken, ChatLogprobs, LazyList
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
 from jaxgen.text.conversation_rewrites import parse_arguments
 
@@ -162,7 +162,7 @@ class ItemLogprobs(ChatLogprobs):
 
     @override
     def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
-        return {"content": Later(taken, self._content), "offsets": [one.offset for one in taken]}
+        return {"content": LazyList(taken, self._content), "offsets": [one.offset for one in taken]}
 
     @override
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from jaxgen.server.tool_calls.formats import ToolFormat
 from jaxgen.server.tool_calls.object_forms import ObjectForm, object_forms
 from jaxgen.server.tool_calls.typed_values import KINDS, TEXT, Schemas, typed
-from jaxgen.server.tool_calls.value_texts import Texts, texts_of
+from jaxgen.server.tool_calls.value_texts import AllowedTexts, texts_of
 from jaxgen.text.grammar import MAX_LENGTH
 
 _ANY = "(?s:.*)"
@@ -103,9 +103,9 @@ class MarkedArguments:
             ways.append(f"%json {_Document(schemas).text(schema, names, self._options)} {end}")
         return self._named("value", " | ".join(ways)) if ways else ""
 
-    def _texts(self, texts: Texts, schema: Any, schemas: Schemas) -> str:
+    def _texts(self, texts: AllowedTexts, schema: Any, schemas: Schemas) -> str:
         """Return the expression of some texts and the mark after them; empty: there are none."""
-        ends = self._kind.ends
+        ends = self._kind.end_markers
         wanted = [f"({_slashes(pattern)})" for pattern in texts.patterns]
         without: list[str] = []
         if texts.values is None:
@@ -146,15 +146,15 @@ class MarkedArguments:
         return self._names[expression]
 
 
-def _scalars(schema: Any, schemas: Schemas) -> list[Texts]:
+def _scalars(schema: Any, schemas: Schemas) -> list[AllowedTexts]:
     """Return how values other than texts are written where texts are allowed too: as some of these, since a grammar
     cannot tell their beginnings apart. What is read as another value is one that the schema allows. Numbers that have
     bounds are left out; without any they are texts."""
     kinds = schemas.kinds(schema)
     words = [word for kind, some in _WORDS.items() if kind in kinds for word in some]
-    found = [Texts(tuple(words))] if words else []
+    found = [AllowedTexts(tuple(words))] if words else []
     if "number" in kinds and not any(f'"{name}"' in _json(schema) for name in _BOUNDS):
-        found.append(Texts(None, (_NUMBER,)))
+        found.append(AllowedTexts(None, (_NUMBER,)))
     return found
 
 

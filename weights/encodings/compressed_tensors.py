@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, Encoding, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8, read_block
@@ -131,7 +131,7 @@ def _by_group(values: Array) -> Array:
     return values if values.ndim == 2 else values.reshape(1, 1)
 
 
-def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
+def read_compressed_tensors(fields: JsonFields) -> tuple[Encoding, ...]:
     """Return the encodings that a configuration describes: which weights have which, their tensors show.
 
     Raises ConfigError.
@@ -156,13 +156,13 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
     return tuple(found.values())
 
 
-def _check_format(fields: Fields) -> None:
+def _check_format(fields: JsonFields) -> None:
     """Raise ConfigError for a format that is not read; null: that of the whole checkpoint."""
     if fields.get("format") is not None:
         fields.choice("format", "dense", FORMATS)
 
 
-def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
+def _of_weights(fields: JsonFields) -> tuple[Encoding, ...]:
     kind, bits = fields.choice("type", "int", ("int", "float")), fields.size("num_bits")
     if bits not in (4, 8):
         raise fields.error("num_bits", f"is {bits} of type {kind}; supported: int and float of 4 and 8 bits")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -79,7 +79,7 @@ class Gptq:
         return grouped(code_bytes(tensors["codes"].T), tensors["scales"].T, zeros, tensors.get(ORDER), form)
 
 
-def read_gptq(fields: Fields) -> tuple[Gptq, ...]:
+def read_gptq(fields: JsonFields) -> tuple[Gptq, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     bits = fields.size("bits")
     if bits not in (4, 8):

@@ -15,7 +15,7 @@ from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
 from jaxgen.terminal.extras import need
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.files import gguf_parts
 from jaxgen.weights.gguf.header import LongArray, check_header
 from jaxgen.weights.tensors import Array
@@ -84,7 +84,7 @@ class GgufFile:
         self.parts = parts
         self._first = readers[0].fields
         self._long = readers[0].long
-        self.fields = Fields({name: self._value(name) for name in self._first if name not in self._long}, str(path))
+        self.fields = JsonFields({name: self._value(name) for name in self._first if name not in self._long}, str(path))
         if self.fields.count("split.count", 1) not in (0, 1, len(parts)):
             number, count = self.fields.count("split.no", 0) + 1, self.fields.data["split.count"]
             raise ConfigError(

@@ -84,7 +84,7 @@ def ends_of(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
     kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
     named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
     control = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind == _CONTROL)
-    ends = named | {i for i in control if tokens[i] in architecture.ends}
+    ends = named | {i for i in control if tokens[i] in architecture.end_tokens}
     bos = _id(file, "bos")
     return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
 

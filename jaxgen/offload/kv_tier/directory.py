@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.private_folders import open_to_others
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._folder = directory, directory / FOLDER
-        self._room = Room(most_bytes, self._files, self._remove_files)
+        self._room = ByteQuota(most_bytes, self._files, self._remove_files)
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as NotConnectedError
 from redis.retry import Retry
 
 from jaxgen.core.tier_address import RedisAddress
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 KEEP_SECONDS = 7 * 24 * 3600
 """How long a value is kept that nobody uses."""
@@ -45,7 +45,7 @@ class RedisStore:
             ssl=address.tls,
             **(tls if address.tls else {}),
         )
-        self._room = Room(most_bytes, self._values, self._remove_values)
+        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:

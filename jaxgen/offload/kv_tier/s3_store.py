@@ -15,7 +15,7 @@ import obstore
 from obstore.store import S3Store
 
 from jaxgen.core.tier_address import S3Address
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
 """Most seconds that a connection, and a request, may take. A request is tried twice."""
@@ -32,7 +32,7 @@ class BucketStore:
 
     def __init__(self, store: Any, name: str, most_bytes: int) -> None:
         self._store, self._name = store, name
-        self._room = Room(most_bytes, self._values, self._remove_values)
+        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen
 from jaxgen.server.commands.run import Ending, Server, _pace_line, run
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, body, client_of, error_of, stream_chunks
@@ -102,7 +102,7 @@ def running(engine: StoppableEngine, config: ServerConfig | None = None, *, time
     loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Queue[int]]] = Future()
     ended: Future[Ending] = Future()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    uvicorns = DoorConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
+    uvicorns = ConnectionConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
     server = Server(uvicorns)
 
     async def main() -> Ending:

@@ -19,7 +19,7 @@ import pytest
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door import protocol
+from jaxgen.server.connections import protocol
 from tests.support.fakes import counts_up
 from tests.support.live_server import serve
 from tests.support.raw_http import WAIT_SECONDS, connected, head, post, refused, rest_of, split, where
@@ -64,7 +64,7 @@ def test_a_reader_that_reads_nothing_ends_with_its_request(
             got = rest_of(connection)
         assert len(got) < MEGABYTE, "the rest is gone"
         assert engine.idle.wait(WAIT_SECONDS)
-    said = [record.message for record in caplog.records if record.name == "jaxgen.server.door"]
+    said = [record.message for record in caplog.records if record.name == "jaxgen.server.connections"]
     assert said == ["closed a connection of 127.0.0.1: it read nothing for 0.5 s (--write-timeout)"]
     assert len(engine.aborted) == (128 if stream else 0)
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
-from jaxgen.server.steps.readings import NO_OFFLOAD, Meter, Reading, blocks, grown
+from jaxgen.server.step_feed.readings import NO_OFFLOAD, CounterSnapshot, Meter, blocks, grown
 
 INTERVAL = 10.0
 NUM_SAMPLES = 360
@@ -93,7 +93,7 @@ class HistoryMiddleware:
         await self._app(scope, receive, send)
 
 
-def _sample(meter: Meter, before: Reading, after: Reading) -> Sample:
+def _sample(meter: Meter, before: CounterSnapshot, after: CounterSnapshot) -> Sample:
     early, late, sizes = before.stats, after.stats, blocks(after.stats)
     first, between = meter.first_token(before, after), meter.inter_token(before, after)
     offload = early.offload or NO_OFFLOAD, late.offload or NO_OFFLOAD

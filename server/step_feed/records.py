@@ -11,8 +11,8 @@ from jaxgen.client import EngineClient
 from jaxgen.journal import EventRecord, Journal, LiveRequest, StepRecord
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.middleware.context import CALLER_DIGITS
-from jaxgen.server.steps.readings import Meter, Reading, blocks, links, per_second
-from jaxgen.server.steps.views import Views
+from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, blocks, links, per_second
+from jaxgen.server.step_feed.views import Views
 
 EVENT_FIELDS = ("time", "request", "kind", "values")
 _OF_A_RESPONSE = "resp-"
@@ -20,7 +20,7 @@ _ID = re.compile(r"[a-z]+-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewEvent:
     """New steps and events as an event of the feed, without the number of dropped ones at its end."""
 
     head: bytes
@@ -42,9 +42,9 @@ class NewRecords:
         self._steps = journal.steps.between(*steps)
         self._events = journal.events.between(*events)
         self._dropped = steps[1] - steps[0] + events[1] - events[0] - len(self._steps) - len(self._events)
-        self._made: dict[str, News | None] = {}
+        self._made: dict[str, NewEvent | None] = {}
 
-    def news(self, view: str) -> News | None:
+    def news(self, view: str) -> NewEvent | None:
         """Return what a view has of them, encoded once; None where that is nothing."""
         if view not in self._made:
             self._made[view] = self._encode(self._views.seen(self._events, view))
@@ -54,13 +54,13 @@ class NewRecords:
     def _shown_steps(self) -> list[tuple[float, ...]]:
         return [_step(record) for record in self._steps]
 
-    def _encode(self, events: list[EventRecord]) -> News | None:
+    def _encode(self, events: list[EventRecord]) -> NewEvent | None:
         count = len(self._steps) + len(events)
         if not count:
             return None
         shown = {"steps": self._shown_steps, "events": [(round(time, 4), *rest) for time, *rest in events]}
         whole = sse_event({**shown, "dropped": 0}, name="steps")
-        return News(whole.removesuffix(b"0}\n\n"), count, self._dropped)
+        return NewEvent(whole.removesuffix(b"0}\n\n"), count, self._dropped)
 
 
 def _step(record: StepRecord) -> tuple[float, ...]:
@@ -83,7 +83,7 @@ def make_hello(engine: EngineClient, journal: Journal, interval: float) -> bytes
     return sse_event(shown, name="hello")
 
 
-def make_now(engine: EngineClient, meter: Meter, before: Reading, now: Reading) -> dict[str, Any]:
+def make_now(engine: EngineClient, meter: Meter, before: CounterSnapshot, now: CounterSnapshot) -> dict[str, Any]:
     """Return what the engine does now, and what it did since ``before``."""
     status, stats = engine.status(), now.stats
     first, between = meter.first_token(before, now), meter.inter_token(before, now)

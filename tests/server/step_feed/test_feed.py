@@ -12,8 +12,8 @@ from jaxgen.client import EngineStatus
 from jaxgen.journal import NUM_STEPS, StepRecord
 from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.steps import hub
-from jaxgen.server.steps.history import FIELDS
+from jaxgen.server.step_feed import hub
+from jaxgen.server.step_feed.history import FIELDS
 from tests.support.journals import JournalingEngine, journaling_engine
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, error_of, fake_engine

@@ -12,13 +12,13 @@ from starlette.testclient import TestClient
 
 from jaxgen.server.app import create_app
 from jaxgen.server.config import Cors, ServerConfig
-from jaxgen.server.page.site_routes import page_routes
+from jaxgen.server.web_ui.site_routes import page_routes
 from tests.support.live_server import serve
 from tests.support.raw_http import ask, head
 from tests.support.server_app import client_of, error_of, fake_engine
 
 PATHS = sorted(route.path for route in page_routes())
-SITE = files("jaxgen.server.page") / "site"
+SITE = files("jaxgen.server.web_ui") / "site"
 KEYS = ServerConfig(api_keys=("secret",))
 
 

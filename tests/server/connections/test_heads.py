@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
+from jaxgen.server.connections.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
 from tests.support.live_server import serve
 from tests.support.raw_http import ask, connected, head, post, refused, rest_of, split
 from tests.support.server_app import body, fake_engine, stream_chunks

@@ -11,7 +11,7 @@ from jaxgen.server.metrics.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterSnapshot:
     """All counters at one time, Unix seconds. ``first_token``, ``inter_token``: counts of the histograms' buckets."""
 
     time: float
@@ -37,15 +37,15 @@ class Meter:
         self._engine = engine
         self._metrics = metrics
 
-    def read(self) -> Reading:
+    def read(self) -> CounterSnapshot:
         metrics = self._metrics
-        return Reading(time(), self._engine.stats(), metrics.first_token.counts(), metrics.inter_token.counts())
+        return CounterSnapshot(time(), self._engine.stats(), metrics.first_token.counts(), metrics.inter_token.counts())
 
-    def first_token(self, before: Reading, after: Reading) -> Quantiles | None:
+    def first_token(self, before: CounterSnapshot, after: CounterSnapshot) -> Quantiles | None:
         """Return the times to first tokens between two readings; None where there was none."""
         return _quantiles(self._metrics.first_token, before.first_token, after.first_token)
 
-    def inter_token(self, before: Reading, after: Reading) -> Quantiles | None:
+    def inter_token(self, before: CounterSnapshot, after: CounterSnapshot) -> Quantiles | None:
         """Return the times between tokens between two readings; None where there was none."""
         return _quantiles(self._metrics.inter_token, before.inter_token, after.inter_token)
 
@@ -80,7 +80,7 @@ def blocks(stats: EngineStats) -> dict[str, int]:
     }
 
 
-def per_second(before: Reading, after: Reading) -> dict[str, float]:
+def per_second(before: CounterSnapshot, after: CounterSnapshot) -> dict[str, float]:
     """Return the tokens of prompts and the generated ones, each second."""
     seconds = max(after.time - before.time, 1e-3)
     return {
@@ -89,7 +89,7 @@ def per_second(before: Reading, after: Reading) -> dict[str, float]:
     }
 
 
-def links(before: Reading, after: Reading) -> dict[str, float] | None:
+def links(before: CounterSnapshot, after: CounterSnapshot) -> dict[str, float] | None:
     """Return what the links to and from host memory carried; None where nothing is offloaded."""
     if after.stats.offload is None:
         return None

@@ -9,19 +9,19 @@ from starlette.types import ASGIApp
 
 from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.door.bounds import UNIX, Bounds
-from jaxgen.server.door.descriptors import make_room, watch
-from jaxgen.server.door.gate import Gate
-from jaxgen.server.door.minute_log import MinuteLog
-from jaxgen.server.door.protocol import DoorProtocol
-from jaxgen.server.door.tls import TlsArrival
+from jaxgen.server.connections.bounds import UNIX, Bounds
+from jaxgen.server.connections.descriptors import make_room, watch
+from jaxgen.server.connections.gate import Gate
+from jaxgen.server.connections.minute_log import MinuteLog
+from jaxgen.server.connections.protocol import ConnectionProtocol
+from jaxgen.server.connections.tls import TlsArrival
 
-logger = logging.getLogger("jaxgen.server.door")
+logger = logging.getLogger("jaxgen.server.connections")
 
 WATCH_SECONDS = 1
 
 
-class DoorConfig(uvicorn.Config):
+class ConnectionConfig(uvicorn.Config):
     """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn.
 
     ``unix``: it listens at a Unix socket, where every caller is trusted as a proxy is.
@@ -50,7 +50,7 @@ class DoorConfig(uvicorn.Config):
         bounds = self.bounds
         # Connections are accepted without TLS, so that a handshake is ours to count.
         bounds.tls, self.ssl = self.ssl, None
-        made: Any = partial(DoorProtocol if bounds.tls is None else TlsArrival, bounds)
+        made: Any = partial(ConnectionProtocol if bounds.tls is None else TlsArrival, bounds)
         self.http_protocol_class = made
         bounds.gate.max_connections = make_room(bounds.limits.max_connections)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from jaxgen.server.addresses import Callers
-from jaxgen.server.door.minute_log import MinuteLog
+from jaxgen.server.connections.minute_log import MinuteLog
 from jaxgen.server.errors import ApiError
 
 RETRY_AFTER_SECONDS = 5
@@ -15,7 +15,7 @@ LEAST_IDLE_SECONDS = 5.0
 """How long a connection must have been idle to be closed for a new one: a client may be about to use it again."""
 
 
-class Ticket:
+class ConnectionSlot:
     """The place of one connection. ``refusal``: what to answer it instead of serving it."""
 
     __slots__ = ("_gate", "name", "refusal")
@@ -62,7 +62,7 @@ class Gate:
     ) -> None:
         self.max_connections = max_connections
         self.least_idle = least_idle
-        self.idle: dict[Ticket, tuple[float, Callable[[], bool]]] = {}
+        self.idle: dict[ConnectionSlot, tuple[float, Callable[[], bool]]] = {}
         """Idle connections: since when, and how to close each; the longest idle first."""
         self._max_per_address = max_per_address
         self._callers = callers
@@ -76,7 +76,7 @@ class Gate:
         """Connections that are served; the refused ones are not among them."""
         return self._open
 
-    def admit(self, address: str | None) -> Ticket | None:
+    def admit(self, address: str | None) -> ConnectionSlot | None:
         """Return the place of a new connection, perhaps with a refusal; None: close it without a word."""
         name = None if address is None else self._callers.name(address)
         refusal = self._refusal(name)
@@ -88,7 +88,7 @@ class Gate:
             self._refused += 1
         else:
             return None
-        return Ticket(self, name, refusal)
+        return ConnectionSlot(self, name, refusal)
 
     def leave(self, name: str | None, *, refused: bool) -> None:
         if refused:

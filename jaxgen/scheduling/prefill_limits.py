@@ -35,7 +35,7 @@ class DuePrompt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FillRule:
+class PrefillLimits:
     """Limits of the seconds of steps in which sequences decode and prompts are computed.
 
     - A step takes at most ``stretch`` times its decodes alone. With 6, prompts get 5/6 of the time on any device and
@@ -107,4 +107,4 @@ class FillRule:
         return max(MARGIN * self.gap, alone / self.least)
 
 
-DEFAULT_FILL = FillRule()
+DEFAULT_LIMITS = PrefillLimits()

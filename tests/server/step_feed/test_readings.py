@@ -11,9 +11,9 @@ from jaxgen.core.stats import EngineStats, OffloadStats
 from jaxgen.server.app import create_app
 from jaxgen.server.metrics.histogram import quantile
 from jaxgen.server.metrics.metrics import Metrics
-from jaxgen.server.steps import history as history_module
-from jaxgen.server.steps.history import FIELDS, NUM_SAMPLES, History
-from jaxgen.server.steps.readings import Meter, Reading, links, per_second
+from jaxgen.server.step_feed import history as history_module
+from jaxgen.server.step_feed.history import FIELDS, NUM_SAMPLES, History
+from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, links, per_second
 from tests.support.journals import BLOCKS, JournalingEngine, journaling_engine
 from tests.support.server_app import body, call, client_of
 
@@ -121,7 +121,7 @@ def test_an_hour_is_kept_and_none_of_the_start() -> None:
 
 
 def test_rates_and_links() -> None:
-    before, after = Reading(100.0, BEFORE, (), ()), Reading(102.0, AFTER, (), ())
+    before, after = CounterSnapshot(100.0, BEFORE, (), ()), CounterSnapshot(102.0, AFTER, (), ())
     assert per_second(before, after) == {"prompt": 15.0, "generated": 10.0}
     assert links(before, after) == {
         "to_device_bytes_per_second": 0,

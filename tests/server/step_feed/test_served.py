@@ -12,7 +12,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.journal import StepRecord
 from jaxgen.server.app import create_app
-from jaxgen.server.steps.history import FIELDS
+from jaxgen.server.step_feed.history import FIELDS
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import LLAMA, make_engine
 from tests.support.journals import journaling_engine

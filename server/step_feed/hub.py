@@ -12,11 +12,11 @@ from jaxgen.server.api.sse import EventWriter
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.lifecycle import Lifecycle
 from jaxgen.server.shares import Shares
-from jaxgen.server.steps.history import History
-from jaxgen.server.steps.readings import Meter, Reading
-from jaxgen.server.steps.records import (
+from jaxgen.server.step_feed.history import History
+from jaxgen.server.step_feed.readings import CounterSnapshot, Meter
+from jaxgen.server.step_feed.records import (
+    NewEvent,
     NewRecords,
-    News,
     by_caller,
     by_class,
     encode_now,
@@ -24,7 +24,7 @@ from jaxgen.server.steps.records import (
     make_mine,
     make_now,
 )
-from jaxgen.server.steps.views import Views
+from jaxgen.server.step_feed.views import Views
 
 INTERVAL = 0.2
 TICKS_OF_NOW = 5
@@ -48,7 +48,7 @@ class Reader:
         self._over = self._failed = False
         self._wake = asyncio.Event()
 
-    def tell(self, news: News | None, others: bytes) -> bool:
+    def tell(self, news: NewEvent | None, others: bytes) -> bool:
         """Write news and other events. Return False if the connection is full, so that the reader does without."""
         if self._over:
             return False
@@ -112,7 +112,7 @@ class Hub:
         self._views: Views | None = None
         self._sent_before: NewRecords | None = None
         """What new readers are told of the time before, if one has come since the last tick that had news."""
-        self._recent: deque[Reading] = deque()
+        self._recent: deque[CounterSnapshot] = deque()
         self._now: dict[str, bytes] = {}
         """The last event ``now``, by reader's name."""
 
@@ -175,7 +175,7 @@ class Hub:
                 reader.end()
 
     def _tell(
-        self, reader: Reader, journal: Journal, news: News | None, now: bytes, mine: dict[tuple[str, int], bytes]
+        self, reader: Reader, journal: Journal, news: NewEvent | None, now: bytes, mine: dict[tuple[str, int], bytes]
     ) -> None:
         known = reader.known
         if not reader.tell(news, now + self._mine(reader, journal, mine)):

@@ -4,8 +4,8 @@ import ssl
 from dataclasses import dataclass
 
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.gate import Gate
-from jaxgen.server.door.minute_log import MinuteLog
+from jaxgen.server.connections.gate import Gate
+from jaxgen.server.connections.minute_log import MinuteLog
 
 UNIX = "unix"
 """The address, in the log too, of callers who come by a Unix socket."""

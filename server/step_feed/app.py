@@ -15,10 +15,10 @@ from jaxgen.server.api.sse import EventWriter, more_events, start_of_events, unt
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.auth import CALLER
 from jaxgen.server.middleware.context import context_of
-from jaxgen.server.steps.history import History, HistoryMiddleware
-from jaxgen.server.steps.hub import Hub, Reader
-from jaxgen.server.steps.readings import Meter
-from jaxgen.server.steps.views import EVERYTHING
+from jaxgen.server.step_feed.history import History, HistoryMiddleware
+from jaxgen.server.step_feed.hub import Hub, Reader
+from jaxgen.server.step_feed.readings import Meter
+from jaxgen.server.step_feed.views import EVERYTHING
 
 
 class Steps:

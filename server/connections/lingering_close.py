@@ -23,7 +23,7 @@ def answer(error: ApiError, headers: Iterable[tuple[bytes, bytes]] = ()) -> byte
     return b"\r\n".join((*lines, b"connection: close", b"", bytes(response.body)))
 
 
-class Farewell(asyncio.Protocol):
+class LingeringClose(asyncio.Protocol):
     """Takes over a connection after its last answer: closes it when the caller does, or at a bound.
 
     Until then whatever comes is dropped, since to close a socket with unread bytes resets the connection, and a reset

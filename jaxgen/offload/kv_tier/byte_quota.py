@@ -18,7 +18,7 @@ class StoredValue(NamedTuple):
     name: str
 
 
-class Room:
+class ByteQuota:
     """Counts the bytes of a store, and removes the values used longest ago where more would be too many."""
 
     def __init__(

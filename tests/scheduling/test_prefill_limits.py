@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fill import DEFAULT_FILL, DuePrompt, target
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, DuePrompt, target
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 from tests.support.service_world import VirtualServer
 
@@ -22,8 +22,10 @@ def waiting(prompt: int, left: float) -> DuePrompt:
 
 
 def test_where_nothing_decodes_steps_are_short_or_of_a_chunk_that_pays() -> None:
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == pytest.approx(MARGIN * DEFAULT_FILL.gap)
-    assert DEFAULT_FILL.seconds_for_prompts(SLOW, 0, 0, []) == pytest.approx(256 * SLOW.wide.per_token)
+    assert DEFAULT_LIMITS.seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == pytest.approx(
+        MARGIN * DEFAULT_LIMITS.gap
+    )
+    assert DEFAULT_LIMITS.seconds_for_prompts(SLOW, 0, 0, []) == pytest.approx(256 * SLOW.wide.per_token)
 
 
 @pytest.mark.parametrize(("per_token", "tokens"), [(0.0001, 512), (0.0005, 450), (0.005, 256)])
@@ -36,11 +38,11 @@ def test_how_full_steps_are_where_nothing_decodes(per_token: float, tokens: int)
 
 def test_a_prompt_in_time_stretches_a_step_so_far_and_no_further() -> None:
     alone = FAST.wide.seconds(4)
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(100, 10.0)]) == pytest.approx(
-        (DEFAULT_FILL.stretch - 1) * alone
+    assert DEFAULT_LIMITS.seconds_for_prompts(FAST, 4, 0, [waiting(100, 10.0)]) == pytest.approx(
+        (DEFAULT_LIMITS.stretch - 1) * alone
     )
-    longer = DEFAULT_FILL.seconds_for_prompts(FAST, 4, 500_000, [waiting(100, 10.0)])
-    assert longer == pytest.approx((DEFAULT_FILL.stretch - 1) * alone)  # attention costs nothing here
+    longer = DEFAULT_LIMITS.seconds_for_prompts(FAST, 4, 500_000, [waiting(100, 10.0)])
+    assert longer == pytest.approx((DEFAULT_LIMITS.stretch - 1) * alone)  # attention costs nothing here
 
 
 def test_a_prompt_that_would_be_late_gets_what_brings_it_in_time() -> None:
@@ -48,29 +50,29 @@ def test_a_prompt_that_would_be_late_gets_what_brings_it_in_time() -> None:
     takes = 256 * FAST.wide.per_token
     left = takes / 0.85 / MARGIN  # so 85 % of the time must be its own
     granted = left + target(256) / 2
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(256, granted)]) == pytest.approx(alone * 0.85 / 0.15)
+    assert DEFAULT_LIMITS.seconds_for_prompts(FAST, 4, 0, [waiting(256, granted)]) == pytest.approx(alone * 0.85 / 0.15)
     behind = [waiting(128, 10.0), waiting(128, left + target(128) / 2)]
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, behind) == pytest.approx(alone * 0.85 / 0.15)
+    assert DEFAULT_LIMITS.seconds_for_prompts(FAST, 4, 0, behind) == pytest.approx(alone * 0.85 / 0.15)
 
 
 @pytest.mark.parametrize("left", [0.0, -1.0, 0.01])
 def test_a_late_prompt_gets_all_there_is(left: float) -> None:
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(256, left)]) >= 252 * FAST.wide.per_token
-    assert DEFAULT_FILL.longest(FAST, 4) == FAST.wide.seconds(256)
+    assert DEFAULT_LIMITS.seconds_for_prompts(FAST, 4, 0, [waiting(256, left)]) >= 252 * FAST.wide.per_token
+    assert DEFAULT_LIMITS.longest(FAST, 4) == FAST.wide.seconds(256)
 
 
 def test_steps_end_in_time_for_four_tokens_a_second() -> None:
     alone = SLOW.wide.seconds(1)
-    assert alone + DEFAULT_FILL.seconds_for_prompts(SLOW, 1, 0, [waiting(256, -1.0)]) == pytest.approx(
-        MARGIN * DEFAULT_FILL.gap
+    assert alone + DEFAULT_LIMITS.seconds_for_prompts(SLOW, 1, 0, [waiting(256, -1.0)]) == pytest.approx(
+        MARGIN * DEFAULT_LIMITS.gap
     )
-    assert DEFAULT_FILL.longest(SLOW, 1) == pytest.approx(MARGIN * DEFAULT_FILL.gap)
+    assert DEFAULT_LIMITS.longest(SLOW, 1) == pytest.approx(MARGIN * DEFAULT_LIMITS.gap)
 
 
 def test_prompts_get_half_of_the_time_where_decodes_alone_take_too_long() -> None:
     alone = SLOW.wide.seconds(100)
-    assert alone > DEFAULT_FILL.gap
-    assert DEFAULT_FILL.seconds_for_prompts(SLOW, 100, 0, [waiting(256, 1.0)]) == pytest.approx(alone)
+    assert alone > DEFAULT_LIMITS.gap
+    assert DEFAULT_LIMITS.seconds_for_prompts(SLOW, 100, 0, [waiting(256, 1.0)]) == pytest.approx(alone)
 
 
 def test_where_steps_cost_the_same_no_token_is_left_out() -> None:
@@ -91,11 +93,11 @@ def test_prompts_always_get_something_and_steps_keep_their_bound(
     rows: int, contexts: int, prompts: list[tuple[int, float]]
 ) -> None:
     step_time = StepTimeModel(256, LinearCost(base=0.01, per_token=0.0005, per_position=1e-7, per_context=5e-7))
-    seconds = DEFAULT_FILL.seconds_for_prompts(step_time, rows, contexts, [waiting(*one) for one in prompts])
+    seconds = DEFAULT_LIMITS.seconds_for_prompts(step_time, rows, contexts, [waiting(*one) for one in prompts])
     least = LEAST_CHUNK * step_time.wide.per_token
     assert least <= seconds
     alone = step_time.wide.seconds(rows, contexts=contexts)
-    assert alone + seconds <= max(MARGIN * DEFAULT_FILL.gap, 2 * alone, alone + least) + 1e-9
+    assert alone + seconds <= max(MARGIN * DEFAULT_LIMITS.gap, 2 * alone, alone + least) + 1e-9
 
 
 def test_what_is_predicted_is_what_comes() -> None:
@@ -105,7 +107,7 @@ def test_what_is_predicted_is_what_comes() -> None:
         server.add(4, 4000)
     for _ in range(20):
         server.step()
-    predicted = FAST.prompt_seconds(1000, 0, DEFAULT_FILL.beside(FAST, 8))
+    predicted = FAST.prompt_seconds(1000, 0, DEFAULT_LIMITS.beside(FAST, 8))
     assert predicted < target(1000) / 2  # no prompt must be early
     comes = server.add(1000, 2)
     while not comes.tokens:
@@ -123,11 +125,11 @@ def test_shorter_prompts_come_first_by_what_is_due_first() -> None:
 
 def test_a_step_takes_longer_where_that_ends_a_prompt_but_not_beyond_its_bound() -> None:
     alone = FAST.wide.seconds(4)
-    assert DEFAULT_FILL.spare(FAST, 4, 0, 5 * alone) == pytest.approx(alone)
-    bound = MARGIN * DEFAULT_FILL.gap
-    assert DEFAULT_FILL.spare(FAST, 4, 0, bound - 1.5 * alone) == pytest.approx(0.5 * alone)
-    assert DEFAULT_FILL.spare(FAST, 4, 0, bound) == 0.0
-    assert DEFAULT_FILL.spare(SLOW, 0, 0, 1.0) == SLOW.wide.seconds(0)
+    assert DEFAULT_LIMITS.spare(FAST, 4, 0, 5 * alone) == pytest.approx(alone)
+    bound = MARGIN * DEFAULT_LIMITS.gap
+    assert DEFAULT_LIMITS.spare(FAST, 4, 0, bound - 1.5 * alone) == pytest.approx(0.5 * alone)
+    assert DEFAULT_LIMITS.spare(FAST, 4, 0, bound) == 0.0
+    assert DEFAULT_LIMITS.spare(SLOW, 0, 0, 1.0) == SLOW.wide.seconds(0)
 
 
 @pytest.mark.parametrize(("prompt", "chunks"), [(100, [100]), (111, [111]), (130, [94, 36])])

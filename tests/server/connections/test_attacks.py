@@ -1,6 +1,6 @@
 """Attacks on a server in a process of its own: its memory stays bounded, and it answers others meanwhile.
 
-Bounds are far above what is seen (a few MiB, a few ms), and far below what the same attacks take without the door.
+Bounds are far above what is seen (a few MiB, a few ms), and far below what the same attacks take without them.
 """
 
 import http.client

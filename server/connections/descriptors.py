@@ -5,8 +5,8 @@ import logging
 import os
 import resource
 
-from jaxgen.server.door.gate import MAX_REFUSALS
-from jaxgen.server.door.minute_log import MinuteLog
+from jaxgen.server.connections.gate import MAX_REFUSALS
+from jaxgen.server.connections.minute_log import MinuteLog
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from jaxgen.server.api.sse import EventWriter
 from jaxgen.server.config import DEFAULT_CONFIG
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.lifecycle import Lifecycle
-from jaxgen.server.steps import hub as hub_module
-from jaxgen.server.steps.history import History
-from jaxgen.server.steps.hub import Hub, Reader
-from jaxgen.server.steps.readings import Meter
-from jaxgen.server.steps.views import EVERYTHING
+from jaxgen.server.step_feed import hub as hub_module
+from jaxgen.server.step_feed.history import History
+from jaxgen.server.step_feed.hub import Hub, Reader
+from jaxgen.server.step_feed.readings import Meter
+from jaxgen.server.step_feed.views import EVERYTHING
 from tests.support.journals import JournalingEngine, journaling_engine
 from tests.support.step_feed import FeedEvent, events_in
 

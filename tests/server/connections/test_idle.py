@@ -11,8 +11,8 @@ import pytest
 from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.door.gate import Gate, Ticket
-from tests.server.door.test_connections import Silent
+from jaxgen.server.connections.gate import ConnectionSlot, Gate
+from tests.server.connections.test_connections import Silent
 from tests.support.live_server import configured, serve
 from tests.support.raw_http import connected, head, post, refused, rest_of, split
 from tests.support.server_app import body, fake_engine
@@ -22,7 +22,7 @@ def gate(most: int, most_of_one: int, *, least_idle: float = 0.0) -> Gate:
     return Gate(most, most_of_one, Callers(proxies("")), Silent(), least_idle=least_idle)
 
 
-def admitted(made: Gate, address: str) -> Ticket:
+def admitted(made: Gate, address: str) -> ConnectionSlot:
     ticket = made.admit(address)
     assert ticket is not None
     assert ticket.refusal is None
@@ -34,7 +34,7 @@ def is_refused(made: Gate, address: str) -> bool:
     return ticket is None or ticket.refusal is not None
 
 
-def resting(ticket: Ticket, closed: list[Ticket], *, closes: bool = True) -> None:
+def resting(ticket: ConnectionSlot, closed: list[ConnectionSlot], *, closes: bool = True) -> None:
     def close() -> bool:
         closed.append(ticket)
         return closes
@@ -43,7 +43,7 @@ def resting(ticket: Ticket, closed: list[Ticket], *, closes: bool = True) -> Non
 
 
 def test_the_longest_idle_connection_gives_way() -> None:
-    made, closed = gate(3, 3), list[Ticket]()
+    made, closed = gate(3, 3), list[ConnectionSlot]()
     busy, first, second = (admitted(made, address) for address in ("1.1.1.1", "2.2.2.2", "3.3.3.3"))
     resting(busy, closed)
     busy.wake()
@@ -59,7 +59,7 @@ def test_the_longest_idle_connection_gives_way() -> None:
 
 
 def test_an_address_at_its_bound_closes_its_own() -> None:
-    made, closed = gate(9, 2), list[Ticket]()
+    made, closed = gate(9, 2), list[ConnectionSlot]()
     other, *own = (admitted(made, address) for address in ("1.1.1.1", "2.2.2.2", "2.2.2.2"))
     resting(other, closed)
     assert is_refused(made, "2.2.2.2")
@@ -69,7 +69,7 @@ def test_an_address_at_its_bound_closes_its_own() -> None:
 
 
 def test_what_has_just_become_idle_stays_and_what_cannot_be_closed_too() -> None:
-    made, closed = gate(1, 1, least_idle=60.0), list[Ticket]()
+    made, closed = gate(1, 1, least_idle=60.0), list[ConnectionSlot]()
     resting(admitted(made, "1.1.1.1"), closed)
     assert is_refused(made, "2.2.2.2")
     assert closed == []

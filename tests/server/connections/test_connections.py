@@ -22,14 +22,14 @@ from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.app import create_app
 from jaxgen.server.commands.tls import tls_options
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door import descriptors
-from jaxgen.server.door.gate import MAX_REFUSALS, Gate
-from jaxgen.server.door.minute_log import MinuteLog
+from jaxgen.server.connections import descriptors
+from jaxgen.server.connections.gate import MAX_REFUSALS, Gate
+from jaxgen.server.connections.minute_log import MinuteLog
 from tests.support.live_server import serve
 from tests.support.raw_http import WAIT_SECONDS, ask, connected, head, refused, rest_of, split, where
 from tests.support.server_app import fake_engine
 
-LOG = logging.getLogger("jaxgen.server.door")
+LOG = logging.getLogger("jaxgen.server.connections")
 
 
 class Silent(MinuteLog):

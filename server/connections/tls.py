@@ -7,12 +7,12 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from jaxgen.server.door.bounds import Bounds
-from jaxgen.server.door.protocol import DoorProtocol
+from jaxgen.server.connections.bounds import Bounds
+from jaxgen.server.connections.protocol import ConnectionProtocol
 
 
 class TlsArrival(asyncio.Protocol):
-    """A connection until its handshake is done; then a DoorProtocol takes over.
+    """A connection until its handshake is done; then a ConnectionProtocol takes over.
 
     The event loop would do handshakes itself, but tells no protocol of one that has not ended, or failed: such
     connections could not be counted.
@@ -41,7 +41,7 @@ class TlsArrival(asyncio.Protocol):
             transport.abort()
             return
         self._transport = transport
-        protocol = DoorProtocol(
+        protocol = ConnectionProtocol(
             self._bounds, self._config, self._state, self._app_state, self._loop, ticket=ticket, arrived=arrived
         )
         connections: set[Any] = self._state.connections
@@ -49,7 +49,7 @@ class TlsArrival(asyncio.Protocol):
         self._task = asyncio.Task(self._shake_hands(transport, protocol), loop=self._loop, eager_start=True)
         self._task.add_done_callback(lambda _: self._shaken(protocol))
 
-    async def _shake_hands(self, transport: asyncio.Transport, protocol: DoorProtocol) -> None:
+    async def _shake_hands(self, transport: asyncio.Transport, protocol: ConnectionProtocol) -> None:
         assert self._bounds.tls is not None
         seconds = self._bounds.limits.header_timeout_s
         made = await self._loop.start_tls(
@@ -58,7 +58,7 @@ class TlsArrival(asyncio.Protocol):
         if made is not None:
             protocol.connection_made(made)
 
-    def _shaken(self, protocol: DoorProtocol) -> None:
+    def _shaken(self, protocol: ConnectionProtocol) -> None:
         """Note the end of the handshake, good or bad. What was wrong with it is the caller's affair."""
         assert self._task is not None
         assert self._transport is not None

@@ -11,15 +11,21 @@ from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from jaxgen.server.addresses import unmapped
-from jaxgen.server.door.bounds import UNIX, Bounds
-from jaxgen.server.door.farewell import LINGER_BYTES, LINGER_SECONDS, REFUSED_SECONDS, Farewell, answer
-from jaxgen.server.door.gate import Ticket
-from jaxgen.server.door.head import MAX_HEAD_BYTES, MAX_PIPELINED, Head, as_refusal, check, too_long
-from jaxgen.server.door.outlet import Outlet, limit_unread, send_undelimited
+from jaxgen.server.connections.bounds import UNIX, Bounds
+from jaxgen.server.connections.gate import ConnectionSlot
+from jaxgen.server.connections.head import MAX_HEAD_BYTES, MAX_PIPELINED, Head, as_refusal, check, too_long
+from jaxgen.server.connections.lingering_close import (
+    LINGER_BYTES,
+    LINGER_SECONDS,
+    REFUSED_SECONDS,
+    LingeringClose,
+    answer,
+)
+from jaxgen.server.connections.outlet import Outlet, limit_unread, send_undelimited
 from jaxgen.server.errors import ApiError
 
 
-class DoorProtocol(HttpToolsProtocol):
+class ConnectionProtocol(HttpToolsProtocol):
     """One connection. ``ticket``: its place, where a TLS handshake came before; ``arrived``: when it was accepted."""
 
     def __init__(
@@ -30,7 +36,7 @@ class DoorProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        ticket: Ticket | None = None,
+        ticket: ConnectionSlot | None = None,
         arrived: float | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
@@ -64,7 +70,7 @@ class DoorProtocol(HttpToolsProtocol):
             transport.abort()
         elif ticket.refusal is not None:
             transport.write(answer(ticket.refusal))
-            Farewell(transport, lambda _: ticket.release(), seconds=REFUSED_SECONDS)
+            LingeringClose(transport, lambda _: ticket.release(), seconds=REFUSED_SECONDS)
         else:
             super().connection_made(transport)
             if self._bounds.unix:
@@ -111,7 +117,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._closing()
         self._stop_timers()
         if self._in_body:
-            Farewell(self._stream, self.connection_lost)
+            LingeringClose(self._stream, self.connection_lost)
             return
         self._stream.close()
         if self.num_unsent:
@@ -313,7 +319,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._closing()
         self._stop_timers()
         self._stream.write(answer(error, self.server_state.default_headers))
-        Farewell(self._stream, self.connection_lost)
+        LingeringClose(self._stream, self.connection_lost)
 
     def _head_is_late(self) -> None:
         self._head_timer = None
