@@ -252,8 +252,8 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
     for route in ROUTES:
         bodies = [references[model, "validation"] for model in route.bodies]
         body = {"anyOf": bodies} if route.or_body else next(iter(bodies), None)
-        found = [references[model, "validation"] for model in route.answers]
-        answer = {"anyOf": found} if route.or_answer else next(iter(found), None)
+        result = [references[model, "validation"] for model in route.answers]
+        answer = {"anyOf": result} if route.or_answer else next(iter(result), None)
         errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
@@ -305,7 +305,7 @@ def _operation(route: RouteDescription, body: Any, answer: Any, errors: tuple[in
     content = {"application/json": {"schema": answer}} if answer else {}
     if route.streams:
         content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for events
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "summary": route.summary,
         "responses": {
             "200": {"description": "The answer.", **({"content": content} if content else {})},
@@ -313,7 +313,7 @@ def _operation(route: RouteDescription, body: Any, answer: Any, errors: tuple[in
         },
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
+        result["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)
@@ -324,5 +324,5 @@ def _operation(route: RouteDescription, body: Any, answer: Any, errors: tuple[in
             {"name": name, "in": "header", "required": False, "schema": {"type": kind}} for name, kind in kinds.items()
         ]
     if parameters:
-        found["parameters"] = parameters
-    return found
+        result["parameters"] = parameters
+    return result

@@ -73,7 +73,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             return _read(ARCHITECTURES[inner], inner, text, dtype)
         if isinstance(name, str) and name in HEADLESS:
             return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
-    near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
+    near = next((advice for name in names if isinstance(name, str) and (advice := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
     raise fields.error(
         "architectures", f"is {architectures!r}, {near}" if near else f"is {architectures!r}; {supported}"
@@ -144,8 +144,8 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
         value: Any = fields.data.get("eos_token_id")
         if value is None and (text := text_part(fields.data)) is not None:
             value = text.get("eos_token_id")
-        found = value if isinstance(value, list) else [] if value is None else [value]
-        for token in found:
+        result = value if isinstance(value, list) else [] if value is None else [value]
+        for token in result:
             if not isinstance(token, int) or isinstance(token, bool) or token < 0:
                 raise fields.error("eos_token_id", f"must be a token id, a list of them or null, not {value!r}")
             ids.add(token)

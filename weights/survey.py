@@ -85,8 +85,8 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
 
 def _encodings(directory: Path) -> str:
     """Return what the encodings of a checkpoint that is not converted are called; empty: it has none."""
-    found = () if is_converted(directory) else encodings_of(directory)
-    return " and ".join(dict.fromkeys(encoding.title for encoding in found))
+    result = () if is_converted(directory) else encodings_of(directory)
+    return " and ".join(dict.fromkeys(encoding.title for encoding in result))
 
 
 def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:

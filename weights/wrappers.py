@@ -86,9 +86,9 @@ def text_of(name: str, fields: JsonFields, head: Collection[str]) -> tuple[str, 
     if [outer.get(_TIED), given.get(_TIED)] in ([True, False], [False, True]):
         # transformers 4 took the text's, transformers 5 takes the whole model's
         data[_TIED] = not any("lm_head" in one for one in head)
-    found = JsonFields(data, inside.source)
-    found.ignore(*_OF_IMAGES, *wrapper.ignored)
-    return architecture, found
+    result = JsonFields(data, inside.source)
+    result.ignore(*_OF_IMAGES, *wrapper.ignored)
+    return architecture, result
 
 
 def _architecture(name: str, wrapper: Wrapper, text: JsonFields) -> str:

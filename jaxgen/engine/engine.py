@@ -213,8 +213,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
-        told = self._block_events is not None and self._block_events.pending
-        return not self._outbox.is_empty or self._scheduler.has_work or saves or told
+        published = self._block_events is not None and self._block_events.pending
+        return not self._outbox.is_empty or self._scheduler.has_work or saves or published
 
     @property
     def held_for(self) -> float:
@@ -238,8 +238,8 @@ class Engine:
             self._advance(before)
         except Exception as error:  # of a device or of the host: the engine must go on
             under_way = NO_STEP if before is None else before.plan
-            said = "none" if before is None else under_way.describe()
-            logger.exception("a step failed: %s; under way: %s", self._planned.describe(), said)
+            description = "none" if before is None else under_way.describe()
+            logger.exception("a step failed: %s; under way: %s", self._planned.describe(), description)
             self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})
         return self._outbox.take()
 

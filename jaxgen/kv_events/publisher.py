@@ -79,16 +79,16 @@ class ZmqPublisher:
             self._wake.send(b"\0")
 
     def _open(self, kind: int, name: str, endpoint: str, hwm: int) -> Any:
-        made = self._context.socket(kind)
-        made.sndhwm = hwm
+        result = self._context.socket(kind)
+        result.sndhwm = hwm
         try:
             if name == "replay_endpoint" or any(part in endpoint for part in _BOUND):
-                made.bind(endpoint)
+                result.bind(endpoint)
             else:
-                made.connect(endpoint)
+                result.connect(endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {endpoint!r} cannot be used: {error}") from error
-        return made
+        return result
 
     def _run(self) -> None:
         poller = zmq.Poller()

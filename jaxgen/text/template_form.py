@@ -26,7 +26,7 @@ LEFT_OUT = "left out"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A form of conversations. ``name`` is its key for programs, ``said`` its name in sentences.
+    """A form of conversations. ``name`` is its key for programs, ``description`` its name in sentences.
 
     ``place``: the index of the first message that has it; None: none has. ``probe``: a conversation with it, each text
     of which is a SIGN. ``ways``: in order of preference. ``wrong``: a regular expression of what a template writes
@@ -34,7 +34,7 @@ class Form:
     """
 
     name: str
-    said: str
+    description: str
     place: Place
     probe: Conversation
     ways: tuple[FormRewrite, ...] = (AS_IT_IS,)

@@ -101,9 +101,9 @@ have the same names as in the bill. For products the device chooses kernels with
 """
 
 
-def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Return the page. ``about``: gpu-bill.json; ``measured``: the newest rows of an H200, with its ceilings."""
-    bills = {(one["name"], one["tokens"]): Bill.read(one) for one in about["bills"]}
+def page(header: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Return the page. ``header``: gpu-bill.json; ``measured``: the newest rows of an H200, with its ceilings."""
+    bills = {(one["name"], one["tokens"]): Bill.read(one) for one in header["bills"]}
     rates = rates_of(measured)
     parts = [
         INTRO.format(launch=1e6 * LAUNCH),
@@ -133,9 +133,9 @@ class Bill:
     layer: tuple[Kernel, ...]
 
     @classmethod
-    def read(cls, about: Mapping[str, Any]) -> "Bill":
-        few, layer = (tuple(Kernel(*one) for one in about[part]) for part in ("few", "layer"))
-        return cls(about["layers"], few, layer)
+    def read(cls, header: Mapping[str, Any]) -> "Bill":
+        few, layer = (tuple(Kernel(*one) for one in header[part]) for part in ("few", "layer"))
+        return cls(header["layers"], few, layer)
 
     def of(self, layers: int) -> list[Kernel]:
         """Return the kernels of a step of ``layers`` layers, at least one."""
@@ -148,8 +148,8 @@ Bills = Mapping[tuple[str, int], Bill]
 
 def _rates(rates: Mapping[str, Rates]) -> str:
     rows = [[name, f"{of.copy / 1e12:.2f}", f"{of.matrix / 1e12:.0f}"] for name, of in rates.items()]
-    about = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
-    return f"{about}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
+    note = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
+    return f"{note}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
 
 
 def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
@@ -167,10 +167,10 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
 
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
-    found = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
+    result = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
     rows, notes = [], []
     for one in COMPARED:
-        bill, row = bills.get((one.name, one.tokens)), found.get(one.row)
+        bill, row = bills.get((one.name, one.tokens)), result.get(one.row)
         if bill is None or row is None:
             continue
         expected = total(bill.of(one.layers), rates).seconds

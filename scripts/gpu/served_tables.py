@@ -29,13 +29,13 @@ def server(result: Result) -> str:
         rows.append([str(clients), *cells, *times])
     titles = ["first token, ms, P50", "P95", "between tokens, ms, P50", "P95"]
     clients_table = table(["clients", "output tokens/s", "requests/s", *titles], rows)
-    said = []
+    notes = []
     for title, suffix in (("The first start", "start"), ("a second one", "start_again")):
         row = result.row(f"server_{load.name}_{suffix}")
         cached = f", with {row['detail']['cached_programs']} programs in its cache" if state(row) is None else ""
-        said.append(f"{title} takes {state(row) or number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
+        notes.append(f"{title} takes {state(row) or number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
     about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
-    return f"{about}\n\n{clients_table}\n\n{'; '.join(said)}."
+    return f"{about}\n\n{clients_table}\n\n{'; '.join(notes)}."
 
 
 def formats(result: Result) -> str:

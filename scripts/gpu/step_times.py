@@ -264,10 +264,10 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
 def _matrix_numbers(model: ModelConfig) -> int:
     """Return the numbers in the layers' matrices that one token is multiplied with."""
     moe = model.moe if isinstance(model, DecoderConfig) else None
-    found = 0
+    result = 0
     for name, leaf in abstract_params(model).items():
         if name.startswith("layers.") and leaf.ndim == 3 and name.endswith(".weight"):
-            found += leaf.size
+            result += leaf.size
         elif name in PRODUCTS and leaf.ndim == 4 and moe is not None:
-            found += leaf.size // moe.experts * moe.per_token
-    return found
+            result += leaf.size // moe.experts * moe.per_token
+    return result

@@ -175,8 +175,8 @@ def _products(result: Result) -> str:
     return f"{found}\n\nA served step gives each product a fixed number of rows. So such differences reach no answer."
 
 
-def _product(found: dict[str, float | None]) -> str:
-    rate, share = found["flops_per_second"], found["of_ceiling"]
+def _product(times: dict[str, float | None]) -> str:
+    rate, share = times["flops_per_second"], times["of_ceiling"]
     assert rate is not None
     return f"{rate / 1e12:.0f}" if share is None else f"{rate / 1e12:.0f} ({share:.2f})"
 

@@ -45,11 +45,11 @@ class MeasuredEngine(Engine):
         return self._device.uses_narrow(StepPlan(()))
 
     def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
-        found = super()._count(step, began, ended)
+        result = super()._count(step, began, ended)
         plan = step.plan
         sample = StepSample(plan.num_tokens, plan.num_positions, ended - began, plan.num_contexts)
         self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
-        return found
+        return result
 
 
 @contextmanager

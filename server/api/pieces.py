@@ -51,7 +51,7 @@ def _parts(value: Any) -> Iterator[str]:
     if isinstance(value, LazyList):
         yield "["
         for start in range(0, len(value.items), AT_ONCE):
-            yield ("," if start else "") + _text(value.made(start, start + AT_ONCE))[1:-1]
+            yield ("," if start else "") + _text(value.entries(start, start + AT_ONCE))[1:-1]
         yield "]"
     elif isinstance(value, dict):
         yield "{"

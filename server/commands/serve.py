@@ -126,8 +126,8 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as until_end:
         ending = _serve(args, until_end)
     if not ending.engine_ended:
-        signals.end_at_once(ending.code, ending.said)
-    print(f"jaxgen serve: {ending.said}", file=sys.stderr)
+        signals.end_at_once(ending.code, ending.message)
+    print(f"jaxgen serve: {ending.message}", file=sys.stderr)
     return ending.code
 
 

@@ -62,9 +62,9 @@ def _budgets(text: str) -> tuple[int, ...]:
     return budgets
 
 
-def _row(found: "BudgetTime") -> str:
-    ms, rate = 1e3 * found.seconds, found.token_budget / found.seconds
-    return f"{found.token_budget:>8}{found.decodes:>9}{ms:>11.2f}{rate:>11.0f}{found.compile_seconds:>12.1f}"
+def _row(time: "BudgetTime") -> str:
+    ms, rate = 1e3 * time.seconds, time.token_budget / time.seconds
+    return f"{time.token_budget:>8}{time.decodes:>9}{ms:>11.2f}{rate:>11.0f}{time.compile_seconds:>12.1f}"
 
 
 def _table(tuning: "Tuning", kept: Path | None) -> str:

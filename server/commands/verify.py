@@ -93,8 +93,8 @@ def main(argv: Sequence[str]) -> int:
     return 0 if passed else 1
 
 
-def _table(about: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
-    lines = [", ".join(f"{name} {value}" for name, value in about.items() if name != "digest_parts")]
+def _table(facts: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
+    lines = [", ".join(f"{name} {value}" for name, value in facts.items() if name != "digest_parts")]
     for scenario in scenarios:
         happened = ", ".join(f"{count} {what}" for what, count in scenario.happened.items())
         differ = f"{len(scenario.mismatches)} of {scenario.compared} answers differ"

@@ -52,11 +52,11 @@ class TlsArrival(asyncio.Protocol):
     async def _shake_hands(self, transport: asyncio.Transport, protocol: ConnectionProtocol) -> None:
         assert self._bounds.tls is not None
         seconds = self._bounds.limits.header_timeout_s
-        made = await self._loop.start_tls(
+        result = await self._loop.start_tls(
             transport, protocol, self._bounds.tls, server_side=True, ssl_handshake_timeout=seconds
         )
-        if made is not None:
-            protocol.connection_made(made)
+        if result is not None:
+            protocol.connection_made(result)
 
     def _shaken(self, protocol: ConnectionProtocol) -> None:
         """Note the end of the handshake, good or bad. What was wrong with it is the caller's affair."""

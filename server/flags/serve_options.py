@@ -26,9 +26,9 @@ class ServeLine(CommandLine):
     """The parser of ``jaxgen serve``."""
 
     def parse_args(self, args: Sequence[str] | None = None) -> Any:
-        found = super().parse_args(args)
-        settle_address(self, found)
-        return found
+        result = super().parse_args(args)
+        settle_address(self, result)
+        return result
 
 
 SERVES = "Serve a model with the APIs of OpenAI (/v1/chat/completions and others) and Anthropic (/v1/messages)."

@@ -33,7 +33,7 @@ class LazyList[Item]:
     items: Sequence[Item]
     make: Callable[[Item], Any]
 
-    def made(self, start: int, stop: int) -> list[Any]:
+    def entries(self, start: int, stop: int) -> list[Any]:
         """Return some of the entries."""
         return [*map(self.make, self.items[start:stop])]
 
@@ -95,8 +95,10 @@ class Logprobs(ABC):
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Remove and return, as JSON, the entries whose offset is certain: they begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
-        found = self.take_later(length, ended=ended)
-        return {name: one.made(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in found.items()}
+        result = self.take_later(length, ended=ended)
+        return {
+            name: one.entries(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in result.items()
+        }
 
     def take_later(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Do as ``take``, with lists that are made while they are encoded."""

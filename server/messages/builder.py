@@ -76,8 +76,8 @@ class MessageBuilder(ResponseBuilder):
 
     def _failed(self, error: ApiError) -> list[bytes]:
         """Return the error as the last event, without an id: that of the event before it stays valid."""
-        _, said = anthropic_error(error, self._request_context.request_id)
-        return [sse_event(said, name="error")]
+        _, body = anthropic_error(error, self._request_context.request_id)
+        return [sse_event(body, name="error")]
 
     @override
     def _ping(self) -> bytes:
@@ -109,8 +109,8 @@ class MessageBuilder(ResponseBuilder):
         if choice.finish_reason == "length":
             asked = choice.num_tokens >= self.params.sampling.max_tokens
             return _stopped("max_tokens" if asked else "model_context_window_exceeded")
-        found = choice.stop_string
-        return _stopped("end_turn" if found is None else "stop_sequence", found)
+        result = choice.stop_string
+        return _stopped("end_turn" if result is None else "stop_sequence", result)
 
     def _message_usage(self) -> dict[str, Any]:
         """Return the usage so far. All of the prompt is cached, at no cost, so nothing counts as written."""

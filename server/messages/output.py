@@ -73,10 +73,10 @@ def _input(arguments: str) -> dict[str, Any]:
     if parsed is not None:
         return parsed
     try:
-        found = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
+        result = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _signature(thought: str) -> str:

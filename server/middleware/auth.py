@@ -113,8 +113,8 @@ class ApiKeys:
     def _read(self, file: Path) -> bool:
         """Read the keys if the file has changed, and return whether it has. Raises OSError or ConfigError."""
         try:
-            found = file.stat()
-            version = (found.st_mtime_ns, found.st_size, found.st_ino)
+            status = file.stat()
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
             if version == self._version:
                 return False
             content = file.read_bytes()

@@ -50,22 +50,22 @@ NOTHING = Claims()
 
 def with_parts(schema: dict[str, Any], change: Callable[[str, str, Schema], Schema]) -> dict[str, Any]:
     """Return the schema without its definitions, each schema in it replaced by ``change(keyword, place, schema)``."""
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for keyword, value in schema.items():
         if keyword in _DEFINITIONS:
             continue
         if keyword in _MAPS and isinstance(value, dict):
-            made[keyword] = {
+            result[keyword] = {
                 name: change(keyword, f"properties/{name}" if keyword == "properties" else ANY_KEY, inner)
                 for name, inner in value.items()
             }
         elif keyword in (*_LISTS, "items") and isinstance(value, list):
-            made[keyword] = [change(keyword, "items", inner) for inner in value]
+            result[keyword] = [change(keyword, "items", inner) for inner in value]
         elif keyword in _VALUES:
-            made[keyword] = change(keyword, ANY_KEY if keyword == "additionalProperties" else "items", value)
+            result[keyword] = change(keyword, ANY_KEY if keyword == "additionalProperties" else "items", value)
         else:
-            made[keyword] = value
-    return made
+            result[keyword] = value
+    return result
 
 
 def listed(schema: dict[str, Any], keyword: str) -> list[Schema]:
@@ -110,13 +110,13 @@ class Facts:
 
     def beside_each(self, schemas: list[Schema]) -> dict[int, Claims]:
         """Return what the others of these schemas say together, by the id of each."""
-        found = {id(schema): self.claims(schema) for schema in schemas}
-        together = self.join(*found.values())
-        keys = Counter(key for one in found.values() for key in one.keys or ())
-        places = Counter(place for one in found.values() for place in one.places)
-        num_open = sum(one.keys is None for one in found.values())
+        result = {id(schema): self.claims(schema) for schema in schemas}
+        together = self.join(*result.values())
+        keys = Counter(key for one in result.values() for key in one.keys or ())
+        places = Counter(place for one in result.values() for place in one.places)
+        num_open = sum(one.keys is None for one in result.values())
         others: dict[int, Claims] = {}
-        for name, own in found.items():
+        for name, own in result.items():
             self.spend(1 + len(keys) + len(places))
             named = frozenset(keys) - {key for key in own.keys or () if keys[key] == 1}
             is_open = num_open > (own.keys is None)
@@ -128,14 +128,14 @@ class Facts:
         """Return the schema that a ``$ref`` leads to."""
         if not isinstance(path, str) or not (path == "#" or path.startswith("#/")) or "%" in path:
             raise NotFollowedError
-        found = self._root
+        result = self._root
         for step in path.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
+                result = result[int(name)] if isinstance(result, list) else result[name]
             except (LookupError, TypeError, ValueError):
                 raise NotFollowedError from None
-        return found
+        return result
 
     def claims(self, schema: Schema) -> Claims:
         """Return what a schema says of its object, all alternatives together."""
@@ -146,7 +146,7 @@ class Facts:
             known = self._said[id(schema)] = self._say(schema)
         return known
 
-    def said_beside(self, schema: dict[str, Any], *keywords: str) -> Claims:
+    def claims_beside(self, schema: dict[str, Any], *keywords: str) -> Claims:
         """Return what a schema says of its object without some keywords."""
         self.spend()
         return self._say({key: value for key, value in schema.items() if key not in keywords})

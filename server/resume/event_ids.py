@@ -48,10 +48,10 @@ class Position:
     @classmethod
     def decode(cls, text: str) -> "Position":
         """Read one position of an id. Raises ApiError 400."""
-        found = _POSITION.fullmatch(text)
-        if found is None:
+        match = _POSITION.fullmatch(text)
+        if match is None:
             raise malformed()
-        tokens, checksum, after, events = found.groups()
+        tokens, checksum, after, events = match.groups()
         complete = None if tokens is None else Mark(int(tokens), int(checksum, 16))
         position = cls(complete, int(after or 0), int(events or 0))
         if after is not None and not (
@@ -82,10 +82,10 @@ class LastEvent:
     @classmethod
     def decode(cls, text: str, secret: bytes) -> "LastEvent":
         """Read an id. Raises ApiError: 400 for another text, 403 for another caller's."""
-        found = None if len(text) > _MOST else _ID.fullmatch(text)
-        if found is None:
+        match = None if len(text) > _MOST else _ID.fullmatch(text)
+        if match is None:
             raise malformed()
-        ticket, positions, number, usage = found.groups()
+        ticket, positions, number, usage = match.groups()
         return cls(
             Ticket.decode(ticket, secret),
             tuple(map(Position.decode, positions.split(","))),
@@ -173,7 +173,7 @@ class _Dropped(NamedTuple):
 
 
 def _dropped(position: Position) -> deque[_Dropped]:
-    found = deque([] if position.complete is None else [_Dropped(position.complete.checksum, 0)])
+    result = deque([] if position.complete is None else [_Dropped(position.complete.checksum, 0)])
     if position.events:
-        found.append(_Dropped(None, position.events))
-    return found
+        result.append(_Dropped(None, position.events))
+    return result

@@ -181,19 +181,19 @@ class Hub:
         if not reader.tell(news, now + self._mine(reader, journal, mine)):
             reader.known = known
 
-    def _mine(self, reader: Reader, journal: Journal, made: dict[tuple[str, int], bytes]) -> bytes:
-        """Return the event of a reader's own requests since it was told last. ``made``: such events of this tick."""
+    def _mine(self, reader: Reader, journal: Journal, messages: dict[tuple[str, int], bytes]) -> bytes:
+        """Return the event of a reader's own requests since the last one. ``messages``: such events of this tick."""
         count, first = journal.arrivals.count, reader.known
         if first == count:
             return b""
         key = reader.caller, first
-        if key not in made:
+        if key not in messages:
             # The journal still has requests older than its other records while they live.
             older = journal.live_requests() if first == 0 else []
             requests = {one.number: one for one in (*older, *journal.arrivals.between(first, count))}
-            made[key] = make_mine(requests.values(), reader.caller, keyed=self._keyed)
+            messages[key] = make_mine(requests.values(), reader.caller, keyed=self._keyed)
         reader.known = count
-        return made[key]
+        return messages[key]
 
     def _measure(self) -> None:
         """Read the counters, for the events ``now`` of the next second."""

@@ -115,10 +115,10 @@ def by_caller(live: Iterable[LiveRequest], reader: str) -> dict[str, dict[str, i
 
 
 def _counted(named: Iterable[tuple[str, bool]]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = defaultdict(lambda: {"running": 0, "waiting": 0})
+    result: dict[str, dict[str, int]] = defaultdict(lambda: {"running": 0, "waiting": 0})
     for name, running in named:
-        found[name]["running" if running else "waiting"] += 1
-    return found
+        result[name]["running" if running else "waiting"] += 1
+    return result
 
 
 def make_mine(requests: Iterable[LiveRequest], reader: str, *, keyed: bool) -> bytes:
@@ -137,8 +137,8 @@ def make_mine(requests: Iterable[LiveRequest], reader: str, *, keyed: bool) -> b
 
 def answer_id(request_id: str) -> str:
     """Return the id of an answer by that of one of its requests to the engine, which ends with numbers."""
-    found = _ID.match(request_id)
-    name = request_id if found is None else found[0]
+    match = _ID.match(request_id)
+    name = request_id if match is None else match[0]
     return name.replace("-", "_") if name.startswith(_OF_A_RESPONSE) else name
 
 

@@ -61,16 +61,16 @@ class _Finding:
     def _find(self, schema: Mapping[str, Any], depth: int) -> list[AllowedTexts]:
         if "string" not in self._schemas.kinds(schema):
             return []
-        found = [_own(schema)]
+        result = [_own(schema)]
         if "$ref" in schema:
-            found = _both(found, self.texts(self._schemas.follow(schema["$ref"]), depth))
+            result = _both(result, self.texts(self._schemas.follow(schema["$ref"]), depth))
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
                 each = [self.texts(one, depth) for one in branches]
                 for alternatives in each if word == "allOf" else [[one for some in each for one in some]]:
-                    found = _both(found, alternatives)
-        return found
+                    result = _both(result, alternatives)
+        return result
 
 
 def _own(schema: Mapping[str, Any]) -> AllowedTexts:
@@ -114,10 +114,10 @@ def whole_pattern(pattern: str) -> str | None:
 
 def _both(ones: list[AllowedTexts], others: list[AllowedTexts]) -> list[AllowedTexts]:
     """Return the texts that are among both."""
-    found = []
+    result = []
     for one, other in islice(((one, other) for one in ones for other in others), _MOST):
         values = one.values if other.values is None else other.values
         if one.values is not None and other.values is not None:
             values = tuple(value for value in one.values if value in other.values)
-        found.append(AllowedTexts(values, tuple(dict.fromkeys(one.patterns + other.patterns))))
-    return list(dict.fromkeys(found))
+        result.append(AllowedTexts(values, tuple(dict.fromkeys(one.patterns + other.patterns))))
+    return list(dict.fromkeys(result))

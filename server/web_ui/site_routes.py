@@ -71,13 +71,13 @@ def _site() -> tuple[SiteFile, ...]:
 
 
 def _walk(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for one in folder.iterdir():
         if one.is_dir():
-            found |= _walk(one, f"{prefix}{one.name}/")
+            result |= _walk(one, f"{prefix}{one.name}/")
         else:
-            found[prefix + one.name] = one.read_bytes()
-    return found
+            result[prefix + one.name] = one.read_bytes()
+    return result
 
 
 def _site_file(name: str, content: bytes) -> SiteFile:

@@ -101,8 +101,8 @@ class Int8:
         if name not in files or files.header(name).dtype != "I8":
             return None
         zeros = f"{stem(name)}.weight_zero_point"
-        found = {"codes": name, "scales": f"{stem(name)}.weight_scale"}
-        return found | ({"zeros": zeros} if zeros in files else {})
+        result = {"codes": name, "scales": f"{stem(name)}.weight_scale"}
+        return result | ({"zeros": zeros} if zeros in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """See Encoding.kept_as."""
@@ -144,7 +144,7 @@ def read_compressed_tensors(fields: JsonFields) -> tuple[Encoding, ...]:
     groups = fields.get("config_groups") or {}
     if not isinstance(groups, Mapping):
         raise fields.error("config_groups", f"must be an object, not {groups!r:.80}")
-    found: dict[str, Encoding] = {}
+    result: dict[str, Encoding] = {}
     for name, group in groups.items():
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
             raise fields.error("config_groups", f"must have objects, not {group!r:.80}")
@@ -152,8 +152,8 @@ def read_compressed_tensors(fields: JsonFields) -> tuple[Encoding, ...]:
         _check_format(inner)
         if group.get("weights") is not None:
             for encoding in _of_weights(inner.below("weights", group["weights"])):
-                found.setdefault(type(encoding).__name__, encoding)
-    return tuple(found.values())
+                result.setdefault(type(encoding).__name__, encoding)
+    return tuple(result.values())
 
 
 def _check_format(fields: JsonFields) -> None:

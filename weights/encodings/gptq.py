@@ -52,8 +52,8 @@ class Gptq:
         base = stem(name)
         if f"{base}.qweight" not in files:
             return None
-        found = {"codes": f"{base}.qweight", "scales": f"{base}.scales", "zeros": f"{base}.qzeros"}
-        return found | ({ORDER: f"{base}.g_idx"} if f"{base}.g_idx" in files else {})
+        result = {"codes": f"{base}.qweight", "scales": f"{base}.scales", "zeros": f"{base}.qzeros"}
+        return result | ({ORDER: f"{base}.g_idx"} if f"{base}.g_idx" in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """See Encoding.kept_as."""

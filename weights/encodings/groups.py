@@ -58,8 +58,8 @@ def scale_dtype(dtype: str) -> ScaleDType:
 
 def code_bytes(words: npt.NDArray[np.generic]) -> Bytes:
     """Return the bytes of words [O, W] whose values are inputs, lowest bits first: those of a GroupedWeight."""
-    found: Bytes = np.ascontiguousarray(words).view(np.uint8)
-    return found
+    result: Bytes = np.ascontiguousarray(words).view(np.uint8)
+    return result
 
 
 def unpack_words(words: npt.NDArray[np.generic], bits: Bits) -> Bytes:

@@ -59,14 +59,14 @@ class _Names(DecoderNames):
         """Tensors have all experts, as [in, out], with gate and up in turns."""
         E, width, inner = moe.experts, config.hidden_size, moe.inner
         in_turns = (*range(0, 2 * inner, 2), *range(1, 2 * inner, 2))
-        found = []
+        result = []
         for path, sizes, rows in (("gate_up", (width, 2 * inner), in_turns), ("down", (inner, width), None)):
             name = f"{self.layer}.mlp.experts.{path}_proj"
             weight = Source(name, (E, *sizes), transposed=True, rows=rows)
             bias = Source(f"{name}_bias", (E, sizes[1]), rows=rows, is_bias=True)
-            found.append(Parameter(f"layers.mlp.experts.{path}.weight", (weight,), config.num_layers, E))
-            found.append(Parameter(f"layers.mlp.experts.{path}.bias", (bias,), config.num_layers, E))
-        return found
+            result.append(Parameter(f"layers.mlp.experts.{path}.weight", (weight,), config.num_layers, E))
+            result.append(Parameter(f"layers.mlp.experts.{path}.bias", (bias,), config.num_layers, E))
+        return result
 
 
 FAMILY = Family(

@@ -30,12 +30,12 @@ def llama(read: GgufDescription) -> dict[str, Any]:
             "num_local_experts": read.own.size("expert_count"),
             "num_experts_per_tok": read.own.size("expert_used_count"),
         }
-        found = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window} | experts
+        result = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window} | experts
     elif window is not None:
-        found = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+        result = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
     else:
         return {}
-    return found | {"attention_bias": None, "mlp_bias": None}
+    return result | {"attention_bias": None, "mlp_bias": None}
 
 
 def mistral3(read: GgufDescription) -> dict[str, Any]:

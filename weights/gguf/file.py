@@ -163,8 +163,8 @@ def _reader(path: Path) -> Any:
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
             if (skipped := self._starts.get(orig_offs)) is not None:
                 return skipped.size, [], [], [GGUFValueType.ARRAY]
-            found: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
-            return found
+            result: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
+            return result
 
     try:
         with path.open("rb") as file:

@@ -52,8 +52,8 @@ def build_prefetcher(
     assert offload.tier is not None, "this is called for a KV tier"
     tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace, secret=offload.tier_key)
     answered = tier.probe(MAX_WAIT)
-    said = _speed(tier) if answered else f"which did not answer in {MAX_WAIT:.0f} s"
-    logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, said)
+    speed = _speed(tier) if answered else f"which did not answer in {MAX_WAIT:.0f} s"
+    logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, speed)
     return Prefetcher(
         tier,
         store,

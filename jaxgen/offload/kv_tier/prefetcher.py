@@ -140,19 +140,19 @@ class Prefetcher:
             ahead -= len(fetch.keys)
         return self._planner(len(fetch.keys), fetch.start, ahead, fetch.num_waiting)
 
-    def _found(self, fetch: Fetch, found: int) -> None:
+    def _found(self, fetch: Fetch, num_found: int) -> None:
         """Begin to read the blocks that the tier has."""
         if fetch.ended:
             return
-        self.tier.stats.hit_blocks += found
-        self.tier.stats.missed_blocks += len(fetch.keys) - found
-        del fetch.keys[found:]
+        self.tier.stats.hit_blocks += num_found
+        self.tier.stats.missed_blocks += len(fetch.keys) - num_found
+        del fetch.keys[num_found:]
         probes = fetch.max_wait == 0
-        if found > 1 and self._compares and not probes:
+        if num_found > 1 and self._compares and not probes:
             self._num_compared += 1
             if self._num_compared % COMPARE_ONE_IN == 0:
                 self.tier.compare(fetch.keys.pop())
-        if not probes and found and not self._plan(fetch).pays:
+        if not probes and num_found and not self._plan(fetch).pays:
             fetch.keys.clear()
         self._read_next(fetch, afresh=probes)
 

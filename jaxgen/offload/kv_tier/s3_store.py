@@ -41,9 +41,9 @@ class BucketStore:
     def count(self, keys: Sequence[bytes]) -> int:
         """See ByteStore."""
         for start in range(0, len(keys), AT_ONCE):
-            some = keys[start : start + AT_ONCE]
-            found = _all(lambda path: obstore.head_async(self._store, path), some)
-            missing = next((index for index, there in enumerate(found) if there is None), None)
+            batch = keys[start : start + AT_ONCE]
+            result = _all(lambda path: obstore.head_async(self._store, path), batch)
+            missing = next((index for index, there in enumerate(result) if there is None), None)
             if missing is not None:
                 return start + missing
         return len(keys)
@@ -67,13 +67,13 @@ class BucketStore:
         self._remove([_path(key)])
 
     async def _read(self, path: str) -> bytes:
-        found = await obstore.get_async(self._store, path)
-        value: bytes = (await found.bytes_async()).to_bytes()
+        result = await obstore.get_async(self._store, path)
+        value: bytes = (await result.bytes_async()).to_bytes()
         return value
 
     def _values(self) -> Iterator[StoredValue]:
-        for some in obstore.list(self._store, FOLDER):
-            for one in some:
+        for batch in obstore.list(self._store, FOLDER):
+            for one in batch:
                 if _NAME.fullmatch(one["path"]):
                     yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
 

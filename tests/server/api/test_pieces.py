@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 def plain(value: Any) -> Any:
     if isinstance(value, LazyList):
-        return value.made(0, len(value.items))
+        return value.entries(0, len(value.items))
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, list) else value
