@@ -151,11 +151,11 @@ def test_batches_take_turns(tmp_path: Path) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def pace(request: Request, index: int) -> None:
-        while not (begun if len(engine.requests) <= 50 else ended).is_set():
+        while not (begun if len(turns.requests) <= 50 else ended).is_set():
             await asyncio.sleep(0.001)
 
-    engine = fake_engine(pace=pace)
-    with client_of(engine, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
+    turns = fake_engine(pace=pace)
+    with client_of(turns, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
         large = start(client, upload(client, jsonl(*(line(str(i)) for i in range(100)))))
         small = start(client, upload(client, jsonl(line("a"), line("b"))))
         begun.set()
