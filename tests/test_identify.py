@@ -10,25 +10,12 @@ import pytest
 
 from jaxgen import identify as module
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, SchedulerConfig, StreamConfig
-from jaxgen.core.decoder_config import RopeConfig, llama_config
 from jaxgen.core.identity import Identity
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.identify import identify, program_digest, xla_flags
+from tests.support.engines import LLAMA as MODEL
 
-MODEL = llama_config(
-    vocab_size=300,
-    hidden_size=64,
-    intermediate_size=96,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    max_position=1024,
-    dtype="float32",
-    norm_eps=1e-5,
-    rope=RopeConfig(),
-)
 CPU = DeviceInfo("cpu", "A CPU", 2, ("avx2", "fma"))
 GPU = DeviceInfo("gpu", "A GPU", 132, compute_capability=(9, 0))
 STREAM = StreamConfig(num_open=4, group=2)

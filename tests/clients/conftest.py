@@ -67,8 +67,8 @@ def scripted(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def silent(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a scripted server that is silent for 5 s before each answer, but for a comment in each second of a stream."""
-    with _started(request.config.getoption("--server-python"), "tests.support.scripted_server", "5", "1") as found:
+    """Of a scripted server that is silent for 8 s before each answer, but for a comment in each second of a stream."""
+    with _started(request.config.getoption("--server-python"), "tests.support.scripted_server", "8", "1") as found:
         yield found
 
 

@@ -155,5 +155,5 @@ def test_a_silent_stream(silent: str) -> None:
     with anthropic.Anthropic(base_url=silent, api_key="none", max_retries=0) as client:
         fields = asked("Hello")
         client.messages.count_tokens(model=SCRIPTED, messages=fields["messages"])
-        with client.messages.stream(**fields, timeout=3.0) as stream:
+        with client.messages.stream(**fields, timeout=6.0) as stream:
             assert stream.get_final_text() == "Hello"

@@ -161,6 +161,7 @@ LOST = """
 import sys
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.server.cli import main
+from tests.support.server_process import SMALL
 
 run, lost = ModelRunner.run, []
 
@@ -171,8 +172,8 @@ def lose(self, plan, **how):
     return run(self, plan, **how)
 
 ModelRunner.run = lose
-flags = "--port 0 --max-model-len 256 --token-budget 16 --max-num-seqs 2 --kernels xla --single-shape"
-sys.exit(main(["serve", *flags.split()]))
+flags = "--port 0 --kernels xla --single-shape"  # and the limits of other tests, so that they share a program
+sys.exit(main(["serve", *flags.split(), *SMALL]))
 """
 
 

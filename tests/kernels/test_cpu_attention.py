@@ -204,14 +204,14 @@ def test_a_token_keeps_its_bits(dtype: str, case: Case) -> None:
 def cases(draw: st.DrawFn) -> Case:
     """Random ragged rows, block sizes, groups, windows, caps and sinks."""
     kv_heads = draw(st.sampled_from([1, 2, 3]))
-    lengths = draw(st.lists(st.one_of(st.just(1), st.integers(2, 150)), min_size=1, max_size=12))
+    lengths = draw(st.lists(st.one_of(st.just(1), st.integers(2, TILE + 20)), min_size=1, max_size=6))
     return Case(
-        rows=tuple((length, length + draw(st.integers(0, 200))) for length in lengths),
+        rows=tuple((length, length + draw(st.integers(0, 2 * PIECE + 20))) for length in lengths),
         heads=kv_heads * draw(st.sampled_from([1, 2, 5, 8])),
         kv_heads=kv_heads,
         head_dim=draw(st.sampled_from([8, 15, 16, 64, 80])),
         block_size=draw(st.sampled_from([1, 3, 16, 64, 100])),
-        window=draw(st.none() | st.integers(1, 200)),
+        window=draw(st.none() | st.integers(1, 3 * PIECE)),
         window_operand=draw(st.booleans()),
         soft_cap=draw(st.none() | st.floats(0.1, 50)),
         sinks=draw(st.booleans()),

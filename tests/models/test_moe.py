@@ -158,9 +158,15 @@ QUICK = {
     ("gpt-oss", reference, "bfloat16"),
     ("gpt-oss", reference_gpu, "float32"),
 }
+# With these, each pair of them.
+LONG = {
+    *((name, reference_gpu, "bfloat16") for name in CONFIGS),
+    *((name, reference, "bfloat16") for name in CONFIGS if (name, reference, "float32") not in QUICK),
+}
 DEFINED = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full)
     for case in product(CONFIGS, (reference, reference_gpu, native_kernels), ("float32", "bfloat16"))
+    if case in QUICK | LONG
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxgen.core.sampling_params import Grammar, Sampling, SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
+from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.runner import step
 from jaxgen.runner.programs import CompiledStep, compile_step
 from tests.engine.test_grammars import EOS, MODEL, run
@@ -41,24 +41,22 @@ def requests(names: list[str]) -> list[Any]:
     return made
 
 
-def engine_of(kernels: Kernels, compiled: CompiledStep | None = None) -> Engine:
-    compiled = compiled or compiled_step(MODEL, CONFIG, kernels)
+def engine_of(compiled: CompiledStep) -> Engine:
     return Engine(MODEL, CONFIG, params_of(MODEL), frozenset({EOS}), compiled=compiled)
 
 
-def answers(kernels: Kernels, names: list[str]) -> dict[str, Any]:
-    return run(engine_of(kernels), requests(names))
-
-
-@pytest.mark.full  # compiles the programs of three steps
+@pytest.mark.full  # compiles the programs of two steps
 def test_all_kinds_together_and_alone_have_the_answers_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    together = answers(ONE_PROGRAM, list(ASKED))
-    assert answers(REFERENCE_GPU, list(ASKED)) == together
+    """That samples rows in pieces; how many are in one is test_pieces'."""
+    together = run(engine_of(compiled_step(MODEL, CONFIG, REFERENCE_GPU)), requests(list(ASKED)))
     monkeypatch.setattr(step, "PIECE_LOGITS", PIECE * MODEL.vocab_size)
-    assert run(engine_of(ONE_PROGRAM, compile_step(MODEL, CONFIG, ONE_PROGRAM)), requests(list(ASKED))) == together
+    assert run(engine_of(compile_step(MODEL, CONFIG, ONE_PROGRAM)), requests(list(ASKED))) == together
     for name in ASKED:
         index = list(ASKED).index(name)
-        assert run(engine_of(REFERENCE_GPU), [requests(list(ASKED))[index]])[name] == together[name]
+        assert (
+            run(engine_of(compiled_step(MODEL, CONFIG, REFERENCE_GPU)), [requests(list(ASKED))[index]])[name]
+            == together[name]
+        )
 
 
 @pytest.mark.parametrize("name", ASKED)

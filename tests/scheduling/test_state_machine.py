@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_machine import SchedulerMachine
-from tests.support.scheduler_world import Arrival
+from tests.support.scheduler_world import ARRIVALS, Arrival
 
 
 class OffloadMachine(SchedulerMachine):
@@ -40,10 +41,23 @@ class PrefixMachine(SchedulerMachine):
             arrival,
             prompt=arrival.prompt + 3,
             seed=0,
-            fork=(9, 1, 2, 3, 5, 6, 99)[arrival.seed % 7],
+            fork=(99, 9, 1, 2, 3, 5, 6)[arrival.seed % 7],
             salt=None,
             prompt_logprobs=None,
         )
+
+    @rule(arrival=ARRIVALS, fork=st.integers(1, 6))
+    def overtake(self, arrival: Arrival, fork: int) -> None:
+        """A prompt of which a token is computed; then the same, served before it; and then one that begins like it.
+
+        It is rare otherwise that blocks are found for one that runs, and that a beginning is copied from one.
+        """
+        last = replace(self._adapt(arrival), prompt=2, max_tokens=2, priority=1, fork=99)
+        self.fill(1)
+        for one in (last, replace(last, priority=-1), replace(last, fork=fork)):
+            self.caller.add(one)
+            self.step(1, None, 1, aborts=None, fails=False)
+            self.fill(None)
 
 
 class ServiceMachine(SchedulerMachine):

@@ -143,15 +143,17 @@ def expected(case: Case, inputs: Inputs) -> np.ndarray:
             first = 0 if case.window is None else max(0, position - case.window + 1)
             seen = np.arange(first, position + 1)
             kv = cache[inputs.tables[row, seen // case.block_size], LAYER, :, :, seen % case.block_size]
-            for head in range(case.heads):
-                k, v = kv[:, 0, head // group], kv[:, 1, head // group]
-                token = inputs.starts[row] + i
-                scores = k @ q[token, head] * case.head_dim**-0.5
-                if case.soft_cap is not None:
-                    scores = case.soft_cap * np.tanh(scores / case.soft_cap)
-                weights = np.exp(scores - scores.max())
-                sink = np.exp(inputs.sinks[head] - scores.max()) if case.sinks else 0.0
-                out[token, head] = weights @ v / (weights.sum() + sink)
+            keys, values = kv[:, 0].swapaxes(0, 1), kv[:, 1].swapaxes(0, 1)  # [heads of K and V, tokens, head_dim]
+            token = inputs.starts[row] + i
+            of_group = q[token].reshape(case.kv_heads, group, case.head_dim)
+            scores = of_group @ keys.swapaxes(1, 2) * case.head_dim**-0.5
+            if case.soft_cap is not None:
+                scores = case.soft_cap * np.tanh(scores / case.soft_cap)
+            top = scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores - top)
+            sinks = np.exp(inputs.sinks.reshape(case.kv_heads, group, 1) - top) if case.sinks else 0.0
+            found = weights @ values / (weights.sum(axis=-1, keepdims=True) + sinks)
+            out[token] = found.reshape(case.heads, case.head_dim)
     return out
 
 

@@ -3,15 +3,11 @@
 ``python -m tests.support.fake_gpu HOW SECONDS serve ...`` is jaxgen with a proof of kernels that ends as HOW says,
 or after so many seconds.
 
-The proof is the real one, in its process, until it computes with the kernels: there it kills itself or hangs,
-or they are right.
+The proof is the real one, in its process, until it computes with the kernels: there it hangs, or they are right.
 """
 
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +19,6 @@ from jaxgen.kernels import proof as kernel_proof
 from pallas_kernels.gpu.attention import ragged_paged_attention
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
-HOW: dict[str, Callable[[], None]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "hang": lambda: time.sleep(600),
-}
 
 
 def pretend(how: str, seconds: float) -> None:
@@ -42,11 +34,11 @@ def prove(how: str, result: str) -> None:
     from jaxgen.kernels.choice import REFERENCE_GPU
     from jaxgen.tools import prove_kernels
 
-    def fault(*_: Any, **__: Any) -> Any:
-        return HOW[how]()
+    def hang(*_: Any, **__: Any) -> Any:
+        time.sleep(600)
 
     prove_kernels.device_info = lambda: H200.device  # type: ignore[attr-defined]
-    found = REFERENCE_GPU if how == "right" else replace(REFERENCE_GPU, write_kv=fault)
+    found = REFERENCE_GPU if how == "right" else replace(REFERENCE_GPU, write_kv=hang)
     prove_kernels.made_for = lambda *_: (found, "")  # type: ignore[attr-defined]
     prove_kernels.main(result)
 

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Message
 
 from jaxgen.server.api.sse import EventWriter
+from tests.support.passing_time import let_pass
 
 
 class Connection:
@@ -87,23 +88,27 @@ def test_what_is_given_up_does_not_go_out() -> None:
 
 
 def test_a_silent_writer_pings_unless_the_connection_is_full() -> None:
+    async def minutes() -> None:
+        let_pass(200)
+        await asyncio.sleep(0.01)
+
     async def run() -> None:
         connection = Connection()
-        writer = EventWriter(connection.send, ping=lambda: b":", ping_seconds=0.02)
+        writer = EventWriter(connection.send, ping=lambda: b":", ping_seconds=60)
         while len(connection.sent) < 2:
-            await asyncio.sleep(0.001)
+            await minutes()
         assert set(connection.sent) == {b":"}
         connection.open.clear()
         connection.sent.clear()
         writer.write_at_once([b"a"])
-        await asyncio.sleep(0.1)
+        await minutes()
         waiting = asyncio.ensure_future(writer.write([b"b"]))
-        await asyncio.sleep(0.1)
+        await minutes()
         connection.open.set()
         await waiting
         writer.close()
         assert connection.sent == [b"a", b"b"]
-        await asyncio.sleep(0.1)
+        await minutes()
         assert connection.sent == [b"a", b"b"], "nothing after the end"
 
     asyncio.run(run())

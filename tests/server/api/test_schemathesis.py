@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.core.result import Ok
@@ -127,6 +126,10 @@ def check(case: Case) -> None:
     answered[case.path, answer.status_code] += 1
 
 
+def operations() -> list[Any]:
+    return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
 @schema.parametrize()
 @settings(max_examples=10, **SETTINGS)
 def test_answers_are_as_described(case: Case) -> None:
@@ -142,14 +145,7 @@ def test_every_route_was_answered_well() -> None:
     absent = ("/v1/files", "/v1/batches", "/v1/responses/{", "/steps")
     described = {route.path for route in ROUTES if not route.path.startswith(absent)}
     described -= {"/openapi.json"}
-    for operation in (found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)):
+    for operation in operations():
         if operation.path in described and not answered[operation.path, 200]:
             settings(max_examples=10, **SETTINGS)(given(case=operation.as_strategy())(check))()
     assert {path for path, status in answered if status == 200} == described
-
-
-@pytest.mark.full
-@schema.parametrize()
-@settings(max_examples=60, **SETTINGS)
-def test_answers_are_as_described_long(case: Case) -> None:
-    check(case)

@@ -27,7 +27,8 @@ from tests.support.server_app import body, byte_by_byte, call, error_of, fake_en
 PING = 0.02
 SECRET = "of the tests, with which ids are made"
 CONFIG = ServerConfig(sse_ping_interval_s=PING, stream_secret=SECRET)
-SILENCE = 0.2
+SILENCE = 10 * PING
+"""Where a test waits for nothing that it could see."""
 TEXT = "one END"
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [user("Hi")], "stream": True}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Hi", "stream": True}
@@ -46,10 +47,14 @@ SPECIAL = 0
 """A token without text."""
 
 
+SILENT_BEFORE = (0, 2)
+"""Tokens."""
+
+
 async def slowly(request: Request, index: int) -> None:
-    """Silence before the first token, and before the third. Each token is an event of its own."""
+    """Each token is an event of its own."""
     await one_by_one(request, index)
-    if index in (0, 2):
+    if index in SILENT_BEFORE:
         await asyncio.sleep(SILENCE)
 
 
@@ -62,15 +67,25 @@ def slow_engine(**fields: Any) -> FakeEngine:
 
 
 class Caller:
-    """Keeps the messages of one response. ``told``: set when the head has come."""
+    """Keeps the messages of one response."""
 
     def __init__(self) -> None:
-        self.told = asyncio.Event()
         self.messages: list[Message] = []
 
     async def send(self, message: Message) -> None:
         self.messages.append(message)
-        self.told.set()
+
+    async def pace(self, request: Request, index: int) -> None:
+        """As ``slowly``, but a silence ends when the head and two comments have come in it."""
+        await one_by_one(request, index)
+        if index in SILENT_BEFORE:
+            before = self.num_comments
+            while self.num_comments < before + 2:
+                await asyncio.sleep(PING / 4)
+
+    @property
+    def num_comments(self) -> int:
+        return sum(message.get("body", b"").decode() in COMMENTS for message in self.messages)
 
     @property
     def bodies(self) -> list[str]:
@@ -86,12 +101,12 @@ class Caller:
         return dict(self.messages[0]["headers"])
 
 
-def asked(engine: FakeEngine, path: str, fields: dict[str, Any], config: ServerConfig = CONFIG) -> Caller:
-    """The whole response."""
+def asked(path: str, fields: dict[str, Any], config: ServerConfig = CONFIG, engine: FakeEngine | None = None) -> Caller:
+    """The whole response, by default of an engine that is silent until comments have come."""
 
     async def run() -> Caller:
         caller = Caller()
-        await call(create_app(engine, config), fields, caller.send, path=path)
+        await call(create_app(engine or slow_engine(pace=caller.pace), config), fields, caller.send, path=path)
         return caller
 
     return asyncio.run(run())
@@ -101,7 +116,7 @@ def asked(engine: FakeEngine, path: str, fields: dict[str, Any], config: ServerC
 @pytest.mark.parametrize("ids", [False, True])
 def test_comments_end_silence_and_change_no_event(path: str, *, ids: bool) -> None:
     fields = {**ROUTES[path], "return_event_ids": ids}
-    caller = asked(slow_engine(), path, fields)
+    caller = asked(path, fields)
     comment = ":\n" if ids else ":\n\n"
     assert caller.messages[0]["status"] == 200
     assert caller.headers[b"x-accel-buffering"] == b"no"
@@ -124,11 +139,12 @@ def test_comments_end_silence_and_change_no_event(path: str, *, ids: bool) -> No
 
 
 def test_ids_are_those_of_a_stream_without_comments() -> None:
-    def numbers(config: ServerConfig) -> list[str]:
-        text = asked(slow_engine(), "/v1/completions", body(stream=True, return_event_ids=True), config).text
+    def numbers(config: ServerConfig, engine: FakeEngine | None = None) -> list[str]:
+        text = asked("/v1/completions", body(stream=True, return_event_ids=True), config, engine).text
         return [event.last_id.split(".", 1)[1].partition("-")[0] for event in events_with_ids(text)]
 
-    assert numbers(CONFIG) == numbers(ServerConfig(sse_ping_interval_s=0, stream_secret=SECRET))
+    silent = ServerConfig(sse_ping_interval_s=0, stream_secret=SECRET)
+    assert numbers(CONFIG) == numbers(silent, slow_engine(pace=one_by_one))
 
 
 @pytest.mark.parametrize("ids", [False, True])
@@ -153,16 +169,23 @@ def test_the_head_waits_a_few_seconds_for_an_errors_own_status(monkeypatch: pyte
         raise EngineDeadError("the device was lost")
 
     config = ServerConfig(sse_ping_interval_s=30.0)
-    assert asked(fake_engine(pace=fail), "/v1/completions", body(stream=True), config).messages[0]["status"] == 503
+    caller = asked("/v1/completions", body(stream=True), config, fake_engine(pace=fail))
+    assert caller.messages[0]["status"] == 503
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_an_error_after_the_head_is_an_event(path: str) -> None:
-    async def fail(request: Request, index: int) -> None:
-        await asyncio.sleep(SILENCE)
-        raise EngineDeadError("the device was lost")
+    async def run() -> Caller:
+        caller = Caller()
 
-    caller = asked(slow_engine(pace=fail), path, ROUTES[path])
+        async def fail(request: Request, index: int) -> None:
+            await caller.pace(request, index)
+            raise EngineDeadError("the device was lost")
+
+        await call(create_app(slow_engine(pace=fail), CONFIG), ROUTES[path], caller.send, path=path)
+        return caller
+
+    caller = asyncio.run(run())
     assert caller.messages[0]["status"] == 200
     read = caller.text
     if path == "/v1/responses":
@@ -187,7 +210,7 @@ def test_a_stream_of_tokens_without_text_stays_alive() -> None:
 
     engine = slow_engine(pace=steadily, reply=lambda request: [SPECIAL] * 60)
     assert engine.tokenizer.decode([SPECIAL]) == ""
-    caller = asked(engine, "/v1/completions", body(stream=True, max_tokens=60, ignore_eos=True))
+    caller = asked("/v1/completions", body(stream=True, max_tokens=60, ignore_eos=True), engine=engine)
     assert caller.bodies.count(":\n\n") >= 3
     (chunk,) = stream_chunks(caller.text)
     assert chunk["choices"][0]["finish_reason"] == "length"
@@ -215,8 +238,8 @@ def test_without_an_interval_the_head_waits_for_the_first_event(monkeypatch: pyt
 
 def test_a_resumed_stream_stays_alive_while_what_was_told_is_computed() -> None:
     fields = body(stream=True, return_event_ids=True)
-    events = events_with_ids(asked(slow_engine(), "/v1/completions", fields).text)
-    resumed = asked(slow_engine(), "/v1/completions", {**fields, "resume": {"last_event_id": events[0].last_id}})
+    events = events_with_ids(asked("/v1/completions", fields).text)
+    resumed = asked("/v1/completions", {**fields, "resume": {"last_event_id": events[0].last_id}})
     assert resumed.bodies[0] == ":\n"
     assert all(resumed.bodies), "what was told is no empty write"
     rest = events_with_ids(resumed.text)

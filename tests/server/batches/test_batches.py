@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -146,14 +147,21 @@ def test_only_so_many_lines_are_in_flight(tmp_path: Path) -> None:
 
 
 def test_batches_take_turns(tmp_path: Path) -> None:
-    async def slowly(request: Request, index: int) -> None:
-        await asyncio.sleep(0.001)
+    """A large batch waits for a small one to begin, and its second half for that one to end."""
+    begun, ended = threading.Event(), threading.Event()
 
-    with client_of(fake_engine(pace=slowly), ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
-        big = start(client, upload(client, jsonl(*(line(str(i)) for i in range(500)))))
+    async def pace(request: Request, index: int) -> None:
+        while not (begun if len(turns.requests) <= 50 else ended).is_set():
+            await asyncio.sleep(0.001)
+
+    turns = fake_engine(pace=pace)
+    with client_of(turns, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
+        large = start(client, upload(client, jsonl(*(line(str(i)) for i in range(100)))))
         small = start(client, upload(client, jsonl(line("a"), line("b"))))
+        begun.set()
         assert wait(client, small.id).status == "completed"
-        assert client.get(f"/v1/batches/{big.id}").json()["status"] == "in_progress"
+        assert client.get(f"/v1/batches/{large.id}").json()["status"] == "in_progress"
+        ended.set()
 
 
 def test_a_batch_that_is_cancelled_gives_each_line_an_end(tmp_path: Path) -> None:

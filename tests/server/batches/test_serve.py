@@ -34,7 +34,7 @@ Server = tuple[subprocess.Popen[str] | psutil.Process, str]
 
 @contextmanager
 def real(directory: Path) -> Iterator[Server]:
-    with served("--batch-dir", str(directory), "--max-batch-lines-in-flight", "2") as server:
+    with served("--single-shape", "--batch-dir", str(directory), "--max-batch-lines-in-flight", "2") as server:
         yield server.process, server.url
 
 

@@ -159,7 +159,17 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ssl.S
     return tls_options(Path(cert), None, None), context
 
 
-def test_handshakes_count_and_end(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
+def test_handshakes_count(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
+    options, context = tls
+    limits = ServerConfig(max_connections=3)
+    with serve(create_app(fake_engine()), limits, **options) as url, ExitStack() as held:
+        silent = [held.enter_context(connected(url)) for _ in range(3)]
+        silent[0].sendall(b"\x16\x03\x01")
+        with connected(url) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as beyond:
+            assert refused(rest_of(beyond)) == (503, "too_many_connections")
+
+
+def test_handshakes_end(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     options, context = tls
     limits = ServerConfig(max_connections=3, header_timeout_s=1.0)
     with serve(create_app(fake_engine()), limits, **options) as url, ExitStack() as held:
@@ -167,8 +177,6 @@ def test_handshakes_count_and_end(tls: tuple[dict[str, Any], ssl.SSLContext]) ->
         silent[0].sendall(b"\x16\x03\x01")
         for connection in silent:
             connection.settimeout(30)  # uvloop's own limit is a minute
-        with connected(url) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as beyond:
-            assert refused(rest_of(beyond)) == (503, "too_many_connections")
         for connection in silent:
             assert rest_of(connection) == b"", "handshakes that do not go on end"
         deadline = monotonic() + WAIT_SECONDS

@@ -14,6 +14,7 @@ from jaxgen.core.errors import EngineDeadError, WouldBeLateError
 from jaxgen.core.request import Request
 from jaxgen.server.config import ServerConfig
 from tests.support.message_requests import PATH, asked, error_of
+from tests.support.passing_time import let_pass
 from tests.support.server_app import client_of
 from tests.support.tool_engines import tool_engine
 
@@ -105,7 +106,8 @@ async def broken(request: Request, index: int) -> None:
 
 
 async def for_ever(request: Request, index: int) -> None:
-    await asyncio.sleep(60)
+    let_pass(4.5)  # no more than until the head of a stream goes out
+    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -119,7 +121,7 @@ async def for_ever(request: Request, index: int) -> None:
     ],
 )
 def test_what_fails_before_the_first_token(pace: Any, status: int, kind: str, *, stream: bool) -> None:
-    with client_of(tool_engine("hermes", "Hi", pace=pace), ServerConfig(request_timeout_s=0.2)) as client:
+    with client_of(tool_engine("hermes", "Hi", pace=pace), ServerConfig(request_timeout_s=4)) as client:
         answer = refused(client, status, kind, json=asked(stream=stream))
     assert "secret" not in answer.text
     if pace is late:

@@ -20,31 +20,45 @@ from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.prompts import PromptReader
 from tests.support.fakes import FakeEngine
 from tests.support.live_server import serve
+from tests.support.passing_time import let_pass
 from tests.support.server_app import body, call, client_of, error_of, fake_engine, stream_chunks
 
-SOON = ServerConfig(request_timeout_s=0.05, body_timeout_s=60)
+LIMITED = ServerConfig(request_timeout_s=4, body_timeout_s=60)
+LONGER = 4.5
+"""Seconds, less than until the head of a stream goes out without an event."""
 
 
-def stuck_after(count: int) -> FakeEngine:
+async def too_long() -> None:
+    """The time of a request that waits for it passes, at once; only where something hangs it does so by itself."""
+    let_pass(LONGER)
+    await asyncio.Event().wait()
+
+
+def stuck_after(count: int, choices: int = 1) -> FakeEngine:
+    """An engine whose ``choices`` sequences have so many tokens, and then no more."""
+    stuck = 0
+
     async def pace(request: Request, index: int) -> None:
+        nonlocal stuck
         if index == count:
-            await asyncio.Event().wait()
+            stuck += 1
+            await (too_long() if stuck == choices else asyncio.Event().wait())
 
     return fake_engine(pace=pace)
 
 
-def targets_dropped(error: dict[str, Any]) -> bool:
-    return error["code"] == "request_timeout" and "0.05 s (--request-timeout)" in error["message"]
+def is_of_the_limit(error: dict[str, Any]) -> bool:
+    return error["code"] == "request_timeout" and "4 s (--request-timeout)" in error["message"]
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_completion_over_its_time_is_given_up(count: int) -> None:
-    engine = stuck_after(count)
-    with client_of(engine, SOON) as client:
+    engine = stuck_after(count, choices=2)
+    with client_of(engine, LIMITED) as client:
         answer = client.post("/v1/completions", json=body(n=2))
         assert answer.status_code == 504
         assert answer.headers["x-should-retry"] == "false"
-        assert targets_dropped(error_of(answer.json()))
+        assert is_of_the_limit(error_of(answer.json()))
         assert (len(engine.aborted), engine.open) == (2, set())
         assert (
             'request_success_total{finished_reason="abort",model_name="fake/model-1"} 2.0'
@@ -55,29 +69,29 @@ def test_a_completion_over_its_time_is_given_up(count: int) -> None:
 
 def test_a_stream_over_its_time_ends_with_an_error_event() -> None:
     engine = stuck_after(3)
-    with client_of(engine, SOON) as client:
+    with client_of(engine, LIMITED) as client:
         answer = client.post("/v1/completions", json=body(stream=True, logprobs=0))
     assert answer.status_code == 200
     *chunks, last = stream_chunks(answer.text)
     assert sum(len(chunk["choices"][0]["logprobs"]["tokens"]) for chunk in chunks) == 3
-    assert targets_dropped(last["error"])
+    assert is_of_the_limit(last["error"])
     assert (len(engine.aborted), engine.open) == (1, set())
 
 
 def test_a_stream_over_its_time_before_its_first_token_has_a_status() -> None:
-    with client_of(stuck_after(0), SOON) as client:
+    with client_of(stuck_after(0), LIMITED) as client:
         assert client.post("/v1/completions", json=body(stream=True)).status_code == 504
 
 
 def test_a_reader_that_has_stopped_does_not_keep_the_engine() -> None:
     """The stream waits in ``send``; the engine's work ends all the same."""
     engine = fake_engine(pace=lambda request, index: asyncio.sleep(0.01))
-    app = create_app(engine, SOON)
+    app = create_app(engine, LIMITED)
 
     async def main() -> None:
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
-                await asyncio.Event().wait()
+                await too_long()
 
         task = asyncio.create_task(call(app, body(stream=True, max_tokens=100), send))
         while not engine.aborted:
@@ -92,14 +106,14 @@ def test_a_reader_that_has_stopped_does_not_keep_the_engine() -> None:
 
 def test_reading_the_prompt_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(*_: Any) -> None:
-        await asyncio.Event().wait()
+        await too_long()
 
     monkeypatch.setattr(PromptReader, "read", read)
     engine = fake_engine()
-    with client_of(engine, SOON) as client:
+    with client_of(engine, LIMITED) as client:
         answer = client.post("/v1/completions", json=body())
     assert answer.status_code == 504
-    assert targets_dropped(error_of(answer.json()))
+    assert is_of_the_limit(error_of(answer.json()))
 
 
 def test_in_time_nothing_changes() -> None:
@@ -159,8 +173,11 @@ def test_a_body_that_does_not_come_is_refused(path: str) -> None:
 
 
 def test_the_answer_may_take_longer_than_the_body() -> None:
-    engine = fake_engine(pace=lambda request, index: asyncio.sleep(0.3 if index == 1 else 0))
-    with client_of(engine, ServerConfig(body_timeout_s=0.2)) as client:
+    async def pace(request: Request, index: int) -> None:
+        if index == 1:
+            let_pass(LONGER)
+
+    with client_of(fake_engine(pace=pace), ServerConfig(body_timeout_s=4)) as client:
         assert client.post("/v1/completions", json=body()).status_code == 200
 
 
