@@ -134,17 +134,17 @@ def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, 
     numbers = unpacked.astype(jnp.float32)
     if minimums is None:
         numbers -= default_zero(bits) if weight.zeros is None else by_input(weight.zeros)
-    found = numbers * by_input(scales)
+    result = numbers * by_input(scales)
     if minimums is not None:
-        found += by_input(minimums)
-    return found.reshape(*found.shape[:-3], -1, J)
+        result += by_input(minimums)
+    return result.reshape(*result.shape[:-3], -1, J)
 
 
 def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, group: int) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
-    found = weight.each(lambda part: part[at][:, :, None])  # as panels of one output
-    return dequantized(found, bits=bits, group=group)
+    result = weight.each(lambda part: part[at][:, :, None])  # as panels of one output
+    return dequantized(result, bits=bits, group=group)
 
 
 def input_group(group: int) -> int:
@@ -222,8 +222,8 @@ def quantized_expert_product_ref(
 
     As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
     """
-    about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
-    product = partial(quantized_product_ref, exact_inputs=exact_inputs, **about)
+    options: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+    product = partial(quantized_product_ref, exact_inputs=exact_inputs, **options)
     return product_of_experts(product, x, weight, layer, starts, TILE_ROWS)
 
 
