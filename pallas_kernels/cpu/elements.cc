@@ -1,5 +1,5 @@
-// The functions that XLA calls of norms, activations and rotary embedding. Shapes are checked here, so that a kernel
-// never reads past an array.
+// The functions that XLA calls of norms, activations, rotary embedding and zeros. Shapes are checked here, so that a
+// kernel never reads past an array.
 
 #include <algorithm>
 #include <string_view>
@@ -10,6 +10,7 @@
 #include "parallel.h"
 #include "rotary.h"
 #include "units.h"
+#include "zeros.h"
 
 namespace kernels {
 
@@ -137,6 +138,11 @@ ffi::Error RotatedHeads(ffi::ThreadPool pool, ffi::AnyBuffer x, Angles cos, Angl
   return ffi::Error::Success();
 }
 
+ffi::Error Zeros(ffi::Result<ffi::AnyBuffer> out) {
+  MakeZeros(static_cast<char*>(out->untyped_data()), out->size_bytes());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
@@ -145,3 +151,4 @@ KERNELS_HANDLER(LayerNorm, kernels::LayerNorm, "eps")
 KERNELS_HANDLER(Activate, kernels::Activate<false>, "activation")
 KERNELS_HANDLER(Gated, kernels::Activate<true>, "activation")
 KERNELS_HANDLER(RotatedHeads, kernels::RotatedHeads, "first")
+KERNELS_HANDLER(Zeros, kernels::Zeros)

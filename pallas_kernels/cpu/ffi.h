@@ -1,5 +1,5 @@
-// How XLA calls a function: the part of its C++ interface that these kernels use, with its names, on its interface in C.
-// XLA's own headers have far more, and each source file that includes them compiles for a second longer.
+// How XLA calls a function: what these kernels use of its C++ interface, with its names, over its interface in C. XLA's
+// own headers have far more, and each source file that includes them compiles for a second longer.
 
 #ifndef PALLAS_KERNELS_CPU_FFI_H_
 #define PALLAS_KERNELS_CPU_FFI_H_
@@ -161,7 +161,8 @@ class Reader {
   template <DataType kType, size_t kRank>
   Buffer<kType, kRank> Read(Buffer<kType, kRank>*) {
     const AnyBuffer any = Read(static_cast<AnyBuffer*>(nullptr));
-    if (any.element_type() != kType || any.dimensions().size() != kRank) Refuse("an operand is of another type or rank");
+    const bool fits = any.element_type() == kType && any.dimensions().size() == kRank;
+    if (!fits) Refuse("an operand is of another type or rank");
     return Buffer<kType, kRank>(any);
   }
 

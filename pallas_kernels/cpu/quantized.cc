@@ -10,6 +10,19 @@
 #include "shares_impl.h"
 
 namespace kernels {
+
+// In codes.cc, which compiles at the same time.
+extern template void AddGroups<2, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<4, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<5, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<6, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<8, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+
 namespace {
 
 // The arrays of a stack of weights, [*stack][panels] of all of them, and how they were made. What a weight does not have
@@ -92,8 +105,7 @@ const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const S
   if (weight.codes.element_type() != ffi::U8 || codes.size() != axis + 4 || codes[axis + 2] != kPanel ||
       codes[axis + 3] != kQuad)
     return "the codes are not bytes in units of panels";
-  if (weight.bits != 2 && weight.bits != 8 && (weight.bits < 4 || weight.bits > 6))
-    return "codes have neither 2, 4, 5, 6 nor 8 bits";
+  if (!IsOneOf(weight.bits, OwnWidths())) return "codes have a number of bits that the library does not multiply";
   if (scales.size() != axis + 3 || scales[axis + 2] != kPanel ||
       !std::equal(scales.begin(), scales.begin() + axis + 1, codes.begin()))
     return "the scales do not fit the codes";
