@@ -16,7 +16,7 @@ from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.expert_support import expert_trouble
-from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
+from jaxgen.kernels.native_support import MATRIX_UNITS, native_parts, uses_matrix_units
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
 from pallas_kernels.activations import activate_ref, gated_ref
@@ -174,7 +174,7 @@ def reference(device: DeviceInfo) -> Kernels:
 
 
 def native(library: Library) -> Kernels:
-    """Return the kernels of a library that was compiled for this machine's processor."""
+    """Return the kernels of libraries that were compiled for this machine's processor."""
     product = PackedProduct(pack, library.packed_product, rows, library.expert_product)
     quantized = QuantizedProduct(
         *(pack_codes, pack_groups, library.quantized_product, quantized_rows, library.quantized_expert_product)
@@ -296,7 +296,8 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
     if model.dtype not in DTYPES:
         return replace(REFERENCE, reason=f"there are no native ones for {model.dtype}")
     try:
-        kernels = native(load(directory, threads=device.num_cores, watch=partial(_watch, bar=progress)))
+        parts, watch = native_parts(model), partial(_watch, bar=progress)
+        kernels = native(load(directory, parts=parts, threads=device.num_cores, watch=watch))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
     if uses_matrix_units(device, model):

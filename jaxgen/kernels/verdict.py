@@ -8,6 +8,7 @@ from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
 from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import WeightFormat
 
+EXPERT_WEIGHTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
 Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
 
 
@@ -28,7 +29,7 @@ class ExpertShapes:
         moe = model.moe if isinstance(model, DecoderConfig) else None
         if moe is None:
             return None
-        gate_up, down = (model.weight_format(f"layers.mlp.experts.{name}.weight") for name in ("gate_up", "down"))
+        gate_up, down = map(model.weight_format, EXPERT_WEIGHTS)
         formats = (_single(gate_up), _single(down))
         return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner, formats)
 

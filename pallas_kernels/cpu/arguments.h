@@ -5,9 +5,7 @@
 
 #include <cstdint>
 
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
+#include "ffi.h"
 
 namespace kernels {
 
@@ -17,11 +15,11 @@ using Tables = ffi::Buffer<ffi::S32, 2>;
 
 // Bytes of an element, 0 for types that the kernels do not take.
 inline int64_t ItemSize(ffi::DataType dtype) {
-  if (dtype == ffi::DataType::F32) return 4;
-  return dtype == ffi::DataType::BF16 ? 2 : 0;
+  if (dtype == ffi::F32) return 4;
+  return dtype == ffi::BF16 ? 2 : 0;
 }
 
-inline ffi::Error Refuse(const char* reason) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, reason); }
+inline ffi::Error Refuse(const char* reason) { return {reason}; }
 
 // Why rows that are sorted by expert cannot be computed without reading past an array, or null.
 inline const char* CheckStarts(const Integers& starts, int64_t experts, int64_t rows) {

@@ -8,7 +8,5 @@ template void AttendShare<Bfloat16>(const Cache&, const AttentionBatch&, const s
                                     Claim&);
 template void MultiplyShare(const PackedProduct<Pair, float>&, int64_t, Claim&);
 template void MultiplyShare(const PackedProduct<Pair, Bfloat16>&, int64_t, Claim&);
-template void MultiplyShare(const ExpertProduct<PackedProduct<Pair, float>>&, int64_t, Claim&);
-template void MultiplyShare(const ExpertProduct<PackedProduct<Pair, Bfloat16>>&, int64_t, Claim&);
 
 }  // namespace kernels

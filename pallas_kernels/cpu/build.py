@@ -1,27 +1,23 @@
-"""Compile the C++ sources of this package for this machine."""
+"""The commands that compile the C++ sources of this package for this machine."""
 
 import hashlib
 import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jaxlib.version
 
-DTYPES = ("float32", "bfloat16")
-"""What the kernels compute with; for others use the ``_ref`` twins."""
+from pallas_kernels.cpu.parts import PARTS, Unit
+
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden")
 """-ffp-contract=off: a sum is fused where the source says so and nowhere else, so all copies of a loop round alike."""
 LINKED = "-shared"
 PREFIX_MAP = "-ffile-prefix-map={headers}=jaxlib"
 """XLA's headers put their path into what they say of errors; with it, libraries would differ by where they are made."""
-UNITS = ("handlers.cc", "bfloat16.cc", "quantized.cc", "experts.cc", "float32.cc", "elements.cc")
-"""Source files that compile at the same time, the slowest first."""
 BUILD_SECONDS = 300
 _SOURCES = Path(__file__).parent
 
@@ -32,11 +28,11 @@ class UnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The commands that make the library on this machine, and its name."""
+    """The commands that make the libraries on this machine, and their names."""
 
     command: tuple[str, ...]
     digest: str
-    """Of everything that decides what the library does: sources, compiler, flags, jaxlib's headers, the processor."""
+    """Of everything that decides what all libraries do: sources, compiler, flags, jaxlib's headers, the processor."""
     compiler: str
     """Name and version of the compiler, as it says them."""
 
@@ -55,29 +51,21 @@ class Recipe:
         parts = [*sources, repr(decided).encode()]
         return cls(command, hashlib.sha256(b"\0".join(parts)).hexdigest()[:20], version.partition("\n")[0])
 
-    def compile(self, target: Path, compiled: Callable[[], object] = lambda: None, *, threads: int = 1) -> None:
-        """Write the shared library; raises UnavailableError with the compiler's words if it cannot.
+    def digest_of(self, part: str) -> str:
+        """Return the digest of everything that decides what the library of a part does."""
+        return hashlib.sha256(f"{self.digest} {part} {PARTS[part]}".encode()).hexdigest()[:20]
 
-        ``compiled`` is called after each of ``UNITS``, from several ``threads``, each of which runs a compiler.
-        """
+    def compile(self, unit: Unit, target: Path) -> None:
+        """Write the unit's object file. Raises UnavailableError with the compiler's words if it cannot."""
         import jax  # here: whether there will be native kernels is known without it
 
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".objects-") as work:
+        headers = jax.ffi.include_dir()
+        source = ("-isystem", headers, PREFIX_MAP.format(headers=headers), "-c", str(_SOURCES / unit.source))
+        run([*self.command, *unit.definitions, *source, "-o", str(target)], seconds=BUILD_SECONDS)
 
-            def compile_unit(name: str) -> str:
-                result = str(Path(work, name).with_suffix(".o"))
-                headers = jax.ffi.include_dir()
-                source = ("-isystem", headers, PREFIX_MAP.format(headers=headers), "-c", str(_SOURCES / name))
-                run([*self.command, *source, "-o", result], seconds=BUILD_SECONDS)
-                compiled()
-                return result
-
-            pool = ThreadPoolExecutor(max_workers=threads)
-            try:
-                objects = list(pool.map(compile_unit, UNITS))
-            finally:
-                pool.shutdown(cancel_futures=True)
-            run([*self.command, LINKED, *objects, "-o", str(target)], seconds=BUILD_SECONDS)
+    def link(self, objects: Sequence[Path], target: Path) -> None:
+        """Write the shared library of object files. Raises UnavailableError with the linker's words if it cannot."""
+        run([*self.command, LINKED, *map(str, objects), "-o", str(target)], seconds=BUILD_SECONDS)
 
 
 def processor() -> str:

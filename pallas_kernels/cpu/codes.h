@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "integers.h"
 #include "panels.h"
@@ -74,16 +75,21 @@ void WidenCodes(const uint32_t* codes, int64_t quads, uint32_t* target) {
         Store(target + quad * kPanel + output, QuadOf<kBits>(codes + output, quad));
 }
 
-// Call visit with the number of bits as a constant.
-template <typename Visit>
-void WithBits(int bits, const Visit& visit) {
-  switch (bits) {
-    case 2: return visit(std::integral_constant<int, 2>());
-    case 4: return visit(std::integral_constant<int, 4>());
-    case 5: return visit(std::integral_constant<int, 5>());
-    case 6: return visit(std::integral_constant<int, 6>());
-    default: return visit(std::integral_constant<int, 8>());
-  }
+template <int... kBits>
+using Widths = std::integer_sequence<int, kBits...>;
+
+// Those of the codes that a library multiplies, or a source file: parts.py gives each its own.
+using OwnWidths = Widths<KERNELS_BITS>;
+
+template <int... kBits>
+constexpr bool IsOneOf(int64_t bits, Widths<kBits...>) {
+  return ((bits == kBits) || ...);
+}
+
+// Call visit with the number of bits, which is one of these, as a constant.
+template <typename Visit, int... kBits>
+void WithBits(int bits, Widths<kBits...>, const Visit& visit) {
+  ((bits == kBits ? visit(std::integral_constant<int, kBits>()) : void()), ...);
 }
 
 }  // namespace kernels

@@ -1,5 +1,5 @@
-// The functions that XLA calls of norms, activations and rotary embedding. Shapes are checked here, so that a kernel
-// never reads past an array.
+// The functions that XLA calls of norms, activations, rotary embedding and zeros. Shapes are checked here, so that a
+// kernel never reads past an array.
 
 #include <algorithm>
 #include <string_view>
@@ -10,10 +10,11 @@
 #include "parallel.h"
 #include "rotary.h"
 #include "units.h"
+#include "zeros.h"
 
 namespace kernels {
 
-using Angles = ffi::BufferR2<ffi::F32>;
+using Angles = ffi::Buffer<ffi::F32, 2>;
 
 namespace {
 
@@ -33,12 +34,12 @@ void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_token
 // work(Element()) with the type of a buffer's elements.
 template <typename Work>
 void WithElement(const ffi::AnyBuffer& buffer, const Work& work) {
-  buffer.element_type() == ffi::DataType::F32 ? work(float()) : work(Bfloat16());
+  buffer.element_type() == ffi::F32 ? work(float()) : work(Bfloat16());
 }
 
 const char* CheckNorm(const ffi::AnyBuffer& x, const ffi::AnyBuffer& weight, const ffi::AnyBuffer& out) {
   if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
-  if (weight.element_type() != x.element_type() && weight.element_type() != ffi::DataType::F32)
+  if (weight.element_type() != x.element_type() && weight.element_type() != ffi::F32)
     return "the weight is neither float32 nor of the type of x";
   if (out.element_type() != x.element_type()) return "x and result are not of one type";
   const auto shape = x.dimensions();
@@ -89,7 +90,7 @@ ffi::Error LayerNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weig
 }
 
 template <typename Element>
-ffi::Error ActivateRows(ffi::ThreadPool& pool, const ffi::BufferR2<ffi::F32>& x, const Scalar& num_tokens,
+ffi::Error ActivateRows(ffi::ThreadPool& pool, const ffi::Buffer<ffi::F32, 2>& x, const Scalar& num_tokens,
                         ffi::AnyBuffer& out, RowActivation<Element> activate) {
   if (activate == nullptr) return Refuse("there is no activation of that name");
   const int64_t inputs = x.dimensions()[1], width = out.dimensions()[1];
@@ -99,7 +100,7 @@ ffi::Error ActivateRows(ffi::ThreadPool& pool, const ffi::BufferR2<ffi::F32>& x,
 }
 
 template <bool kGated>
-ffi::Error Activate(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, Scalar num_tokens,
+ffi::Error Activate(ffi::ThreadPool pool, ffi::Buffer<ffi::F32, 2> x, Scalar num_tokens,
                     ffi::Result<ffi::AnyBuffer> out, std::string_view name) {
   const auto shape = x.dimensions(), made = out->dimensions();
   if (made.size() != 2 || made[0] != shape[0] || (kGated ? 2 : 1) * made[1] != shape[1])
@@ -110,7 +111,7 @@ ffi::Error Activate(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, Scalar num_
                                  kGated ? GatedActivation<Element>(name) : PlainActivation<Element>(name));
   };
   if (ItemSize(out->element_type()) == 0) return Refuse("the result is neither float32 nor bfloat16");
-  return out->element_type() == ffi::DataType::F32 ? activate(float()) : activate(Bfloat16());
+  return out->element_type() == ffi::F32 ? activate(float()) : activate(Bfloat16());
 }
 
 ffi::Error RotatedHeads(ffi::ThreadPool pool, ffi::AnyBuffer x, Angles cos, Angles sin, Scalar num_tokens,
@@ -137,55 +138,17 @@ ffi::Error RotatedHeads(ffi::ThreadPool pool, ffi::AnyBuffer x, Angles cos, Angl
   return ffi::Error::Success();
 }
 
+ffi::Error Zeros(ffi::Result<ffi::AnyBuffer> out) {
+  MakeZeros(static_cast<char*>(out->untyped_data()), out->size_bytes());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
-// Only these are visible from outside, so that two libraries in one process share nothing.
-#pragma GCC visibility push(default)
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(RmsNorm, kernels::RmsNorm,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // weight
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("eps"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(LayerNorm, kernels::LayerNorm,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // weight
-                                  .Arg<ffi::AnyBuffer>()       // bias
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("eps"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(Activate, kernels::Activate<false>,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()  // x
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<std::string_view>("activation"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(Gated, kernels::Activate<true>,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()  // gate_up
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<std::string_view>("activation"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(RotatedHeads, kernels::RotatedHeads,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<kernels::Angles>()      // cos
-                                  .Arg<kernels::Angles>()      // sin
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("first"));
-
-#pragma GCC visibility pop
+KERNELS_HANDLER(RmsNorm, kernels::RmsNorm, "eps")
+KERNELS_HANDLER(LayerNorm, kernels::LayerNorm, "eps")
+KERNELS_HANDLER(Activate, kernels::Activate<false>, "activation")
+KERNELS_HANDLER(Gated, kernels::Activate<true>, "activation")
+KERNELS_HANDLER(RotatedHeads, kernels::RotatedHeads, "first")
+KERNELS_HANDLER(Zeros, kernels::Zeros)

@@ -1,11 +1,11 @@
 // The function that XLA calls for products of experts. Shapes and starts are checked here, as in handlers.cc.
 
-
 #include "arguments.h"
+#include "element.h"
 #include "expert_product.h"
 #include "packed_product.h"
 #include "parallel.h"
-#include "shares.h"
+#include "shares_impl.h"
 
 namespace kernels {
 namespace {
@@ -13,9 +13,9 @@ namespace {
 const char* CheckExperts(const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, const Scalar& layer,
                          const Integers& starts, const ffi::AnyBuffer& y) {
   const auto shape = packed.dimensions(), rows = x.dimensions(), made = y.dimensions();
-  if (x.element_type() != packed.element_type() || ItemSize(x.element_type()) == 0)
-    return "x and the packed weights are not both float32 or both bfloat16";
-  if (y.element_type() != ffi::DataType::F32 && y.element_type() != x.element_type())
+  if (x.element_type() != packed.element_type() || x.element_type() != kElementType)
+    return "x and the packed weights are not both of the library's type";
+  if (y.element_type() != ffi::F32 && y.element_type() != x.element_type())
     return "the result is neither float32 nor of the type of x";
   const int64_t elements = 4 / ItemSize(x.element_type());
   if (shape.size() != 6 || shape[4] != kPanel || shape[5] != elements || rows.size() != 2 ||
@@ -26,7 +26,7 @@ const char* CheckExperts(const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, 
   return CheckStarts(starts, shape[1], rows[0]);
 }
 
-template <typename Unit, typename Out>
+template <typename Out>
 void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, int64_t layer,
               const Integers& starts, ffi::AnyBuffer& y) {
   const auto shape = packed.dimensions();
@@ -44,12 +44,10 @@ ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
                            Integers starts, ffi::Result<ffi::AnyBuffer> y) {
   if (const char* reason = CheckExperts(x, packed, layer, starts, *y)) return Refuse(reason);
   const int64_t index = layer.typed_data()[0];
-  if (x.element_type() == ffi::DataType::F32) {
-    Multiply<float, float>(pool, x, packed, index, starts, *y);
-  } else if (y->element_type() == ffi::DataType::F32) {
-    Multiply<Pair, float>(pool, x, packed, index, starts, *y);
+  if (y->element_type() == ffi::F32) {
+    Multiply<float>(pool, x, packed, index, starts, *y);
   } else {
-    Multiply<Pair, Bfloat16>(pool, x, packed, index, starts, *y);
+    Multiply<Element>(pool, x, packed, index, starts, *y);
   }
   return ffi::Error::Success();
 }
@@ -57,16 +55,4 @@ ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
 }  // namespace
 }  // namespace kernels
 
-// Only this is visible from outside, so that two libraries in one process share nothing.
-#pragma GCC visibility push(default)
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(ExpertProduct, kernels::MultiplyExperts,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // packed
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Integers>()    // starts
-                                  .Ret<ffi::AnyBuffer>());
-
-#pragma GCC visibility pop
+KERNELS_HANDLER(ExpertProduct, kernels::MultiplyExperts)

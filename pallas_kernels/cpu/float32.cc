@@ -6,6 +6,5 @@ namespace kernels {
 
 template void AttendShare<float>(const Cache&, const AttentionBatch&, const std::vector<AttentionItem>&, int64_t, Claim&);
 template void MultiplyShare(const PackedProduct<float, float>&, int64_t, Claim&);
-template void MultiplyShare(const ExpertProduct<PackedProduct<float, float>>&, int64_t, Claim&);
 
 }  // namespace kernels

@@ -1,26 +1,26 @@
-// The functions that XLA calls of attention, cache writes, products and zeros. Shapes are checked here, so that a kernel
-// never reads past an array.
+// The functions that XLA calls of attention, cache writes and products. Shapes are checked here, so that a kernel never
+// reads past an array.
 
 #include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "arguments.h"
+#include "element.h"
 #include "packed_product.h"
 #include "parallel.h"
 #include "plan.h"
 #include "shares.h"
 #include "write_kv.h"
-#include "zeros.h"
 
 namespace kernels {
 namespace {
 
-using Sinks = std::optional<ffi::BufferR1<ffi::F32>>;
+using Sinks = std::optional<ffi::Buffer<ffi::F32, 1>>;
 
 Cache::Format FormatOf(const ffi::AnyBuffer& cache) {
-  if (cache.element_type() == ffi::DataType::S8) return Cache::kInt8;
-  return cache.element_type() == ffi::DataType::U8 ? Cache::kFp8 : Cache::kElements;
+  if (cache.element_type() == ffi::S8) return Cache::kInt8;
+  return cache.element_type() == ffi::U8 ? Cache::kFp8 : Cache::kElements;
 }
 
 Cache CacheOf(const ffi::AnyBuffer& buffer, const Scalar& layer) {
@@ -46,10 +46,9 @@ const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
 
 // Whether numbers of this type can be written to the cache, or attend to it.
 bool Fits(ffi::DataType type, const ffi::AnyBuffer& cache) {
-  return FormatOf(cache) == Cache::kElements ? type == cache.element_type() : ItemSize(type) != 0;
+  return type == kElementType && (FormatOf(cache) != Cache::kElements || type == cache.element_type());
 }
 
-template <typename Element>
 void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
             const std::vector<AttentionItem>& items) {
   ShareOut(pool, static_cast<int64_t>(items.size()), Order::kOne,
@@ -75,15 +74,10 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
     return Refuse("more rows than there are tables");
   if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
   const std::vector<AttentionItem> items = PlanItems(view, batch);
-  if (q.element_type() == ffi::DataType::F32) {
-    Attend<float>(pool, view, batch, items);
-  } else {
-    Attend<Bfloat16>(pool, view, batch, items);
-  }
+  Attend(pool, view, batch, items);
   return ffi::Error::Success();
 }
 
-template <typename Element>
 void Write(ffi::ThreadPool& pool, const Cache& cache, const ffi::AnyBuffer& k, const ffi::AnyBuffer& v,
            const Integers& slots) {
   constexpr int64_t kTokensPerItem = 64;
@@ -106,15 +100,11 @@ ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyB
         shape[0] != tokens || shape[1] != view.heads || shape[2] != view.head_dim)
       return Refuse("k or v does not fit the cache");
   }
-  if (k.element_type() == ffi::DataType::F32) {
-    Write<float>(pool, view, k, v, slots);
-  } else {
-    Write<Bfloat16>(pool, view, k, v, slots);
-  }
+  Write(pool, view, k, v, slots);
   return ffi::Error::Success();
 }
 
-template <typename Unit, typename Out>
+template <typename Out>
 void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, int64_t layer,
               int64_t tokens, const ffi::AnyBuffer* residual, ffi::AnyBuffer& y) {
   const auto shape = packed.dimensions();
@@ -132,9 +122,9 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi:
                       const Scalar& layer, const Scalar& num_tokens, const ffi::AnyBuffer* residual,
                       ffi::AnyBuffer& y) {
   const auto shape = packed.dimensions(), rows = x.dimensions(), made = y.dimensions();
-  if (x.element_type() != packed.element_type() || ItemSize(x.element_type()) == 0)
-    return Refuse("x and the packed weight are not both float32 or both bfloat16");
-  if (y.element_type() != ffi::DataType::F32 && y.element_type() != x.element_type())
+  if (x.element_type() != packed.element_type() || x.element_type() != kElementType)
+    return Refuse("x and the packed weight are not both of the library's type");
+  if (y.element_type() != ffi::F32 && y.element_type() != x.element_type())
     return Refuse("the result is neither float32 nor of the type of x");
   if (made.size() != 2) return Refuse("the result is not a matrix");
   const int64_t elements = 4 / ItemSize(x.element_type()), outputs = made[1];
@@ -150,12 +140,10 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi:
   const int64_t index = layer.typed_data()[0];
   if (index < 0 || index >= shape[0]) return Refuse("the layer does not exist");
   const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows[0]);
-  if (x.element_type() == ffi::DataType::F32) {
-    Multiply<float, float>(pool, x, packed, index, tokens, residual, y);
-  } else if (y.element_type() == ffi::DataType::F32) {
-    Multiply<Pair, float>(pool, x, packed, index, tokens, residual, y);
+  if (y.element_type() == ffi::F32) {
+    Multiply<float>(pool, x, packed, index, tokens, residual, y);
   } else {
-    Multiply<Pair, Bfloat16>(pool, x, packed, index, tokens, residual, y);
+    Multiply<Element>(pool, x, packed, index, tokens, residual, y);
   }
   return ffi::Error::Success();
 }
@@ -170,62 +158,10 @@ ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer 
   return Multiplied(pool, x, packed, layer, num_tokens, &residual, *y);
 }
 
-ffi::Error Zeros(ffi::Result<ffi::AnyBuffer> out) {
-  MakeZeros(static_cast<char*>(out->untyped_data()), out->size_bytes());
-  return ffi::Error::Success();
-}
-
 }  // namespace
 }  // namespace kernels
 
-// Only these are visible from outside, so that two libraries in one process share nothing.
-#pragma GCC visibility push(default)
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(RaggedPagedAttention, kernels::Attention,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // q
-                                  .Arg<ffi::AnyBuffer>()       // cache
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Tables>()      // block_tables
-                                  .Arg<kernels::Integers>()    // query_starts
-                                  .Arg<kernels::Integers>()    // context_lens
-                                  .Arg<kernels::Scalar>()      // num_rows
-                                  .Arg<kernels::Scalar>()      // window
-                                  .OptionalArg<ffi::BufferR1<ffi::F32>>()  // sinks
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("scale")
-                                  .Attr<float>("soft_cap"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(WriteKV, kernels::WriteKV,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // cache, the same memory as the result
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<ffi::AnyBuffer>()       // k
-                                  .Arg<ffi::AnyBuffer>()       // v
-                                  .Arg<kernels::Integers>()    // slots
-                                  .Ret<ffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProduct, kernels::MultiplyPacked,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // packed
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProductAdded, kernels::AddMultiplied,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // packed
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Arg<ffi::AnyBuffer>()       // residual
-                                  .Ret<ffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(Zeros, kernels::Zeros, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
-
-#pragma GCC visibility pop
+KERNELS_HANDLER(RaggedPagedAttention, kernels::Attention, "scale", "soft_cap")
+KERNELS_HANDLER(WriteKV, kernels::WriteKV)
+KERNELS_HANDLER(PackedProduct, kernels::MultiplyPacked)
+KERNELS_HANDLER(PackedProductAdded, kernels::AddMultiplied)

@@ -1,7 +1,8 @@
-"""The native kernels of a shared library, as functions on arrays."""
+"""The native kernels of shared libraries, as functions on arrays."""
 
 import ctypes
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,44 +13,33 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
-from pallas_kernels.cpu.build import DTYPES as DTYPES  # next to the code that computes with them
+from pallas_kernels.cpu.parts import DTYPES as DTYPES  # next to the code that computes with them
+from pallas_kernels.cpu.parts import ELEMENTS, PARTS, part_of_codes, part_of_experts
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
 
-HANDLERS = (
-    "RaggedPagedAttention",
-    "WriteKV",
-    "PackedProduct",
-    "PackedProductAdded",
-    "ExpertProduct",
-    "QuantizedProduct",
-    "QuantizedProductAdded",
-    "QuantizedExpertProduct",
-    "RmsNorm",
-    "LayerNorm",
-    "Activate",
-    "Gated",
-    "RotatedHeads",
-    "Zeros",
-)
 _NO_WINDOW = 2**31 - 1
 """Tokens in a window that no context is longer than."""
-_opened: dict[str, "Library"] = {}
-"""By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
+_opened: dict[str, str] = {}
+"""By digest, the code of the parts whose handlers XLA knows; its registry is the process's, and takes a name once."""
+
+_libraries: dict["Library", "Library"] = {}
+"""Each that was opened: its kernels equal those of itself alone, and programs of equal kernels are equal."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """The kernels of one shared library, each with the signature of its ``_ref`` twin.
+    """The kernels of some parts, each with the signature of its ``_ref`` twin.
 
-    They run on XLA's own threads. Arrays that do not fit each other end the program's run with an error.
+    They run on XLA's own threads. Arrays that do not fit each other end the program's run with an error. Raises
+    ValueError for a kernel of a part that is not among them.
     """
 
-    digest: str
-    """Of the recipe, by which XLA knows the handlers."""
+    digests: tuple[tuple[str, str], ...]
+    """By part, the digest of its recipe, by which XLA knows the handlers."""
     code: str = ""
-    """Digest of the library's file, so of its instructions."""
+    """Digest of the libraries' files, so of their instructions."""
     compiler: str = ""
 
     def ragged_paged_attention(
@@ -82,7 +72,9 @@ class Library:
         _check_dtypes(q, *([] if has_codes(cache.dtype) else [cache]))
         if soft_cap is not None and not soft_cap > 0:
             raise ValueError(f"soft_cap is {soft_cap}, must be positive")
-        call = jax.ffi.ffi_call(self._target("RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype))
+        call = jax.ffi.ffi_call(
+            self._target(q.dtype.name, "RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype)
+        )
         return call(
             *(q, cache, layer, block_tables, query_starts, context_lens, num_rows, _window(window)),
             *([] if sinks is None else [sinks.astype(jnp.float32)]),
@@ -104,7 +96,9 @@ class Library:
             k, v = k.astype(cache.dtype), v.astype(cache.dtype)
         _check_dtypes(k, v)
         call = jax.ffi.ffi_call(
-            self._target("WriteKV"), jax.ShapeDtypeStruct(cache.shape, cache.dtype), input_output_aliases={0: 0}
+            self._target(k.dtype.name, "WriteKV"),
+            jax.ShapeDtypeStruct(cache.shape, cache.dtype),
+            input_output_aliases={0: 0},
         )
         return call(cache, layer, k, v, slots)
 
@@ -130,8 +124,10 @@ class Library:
         _check_dtypes(out, *([] if residual is None else [residual]))
         x = _in_units(x, packed)
         if residual is None:
-            return jax.ffi.ffi_call(self._target("PackedProduct"), out)(x, packed, layer, num_tokens)
-        return jax.ffi.ffi_call(self._target("PackedProductAdded"), out)(x, packed, layer, num_tokens, residual)
+            return jax.ffi.ffi_call(self._target(x.dtype.name, "PackedProduct"), out)(x, packed, layer, num_tokens)
+        return jax.ffi.ffi_call(self._target(x.dtype.name, "PackedProductAdded"), out)(
+            x, packed, layer, num_tokens, residual
+        )
 
     def expert_product(
         self,
@@ -150,7 +146,9 @@ class Library:
         """
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
-        return jax.ffi.ffi_call(self._target("ExpertProduct"), out)(_in_units(x, packed), packed, layer, starts)
+        return jax.ffi.ffi_call(self._target(part_of_experts(x.dtype.name), "ExpertProduct"), out)(
+            _in_units(x, packed), packed, layer, starts
+        )
 
     def quantized_product(
         self,
@@ -184,7 +182,8 @@ class Library:
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         _check_dtypes(x)
         _check_dtypes(out, *([] if residual is None else [residual]))
-        call = jax.ffi.ffi_call(self._target("QuantizedProduct" if residual is None else "QuantizedProductAdded"), out)
+        handler = "QuantizedProduct" if residual is None else "QuantizedProductAdded"
+        call = jax.ffi.ffi_call(self._target(part_of_codes(bits), handler), out)
         added = [] if residual is None else [residual]
         return call(x, *_operands(weight), layer, num_tokens, *added, bits=bits, group=group)
 
@@ -218,7 +217,7 @@ class Library:
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         for array in (x, out):
             _check_dtypes(array)
-        call = jax.ffi.ffi_call(self._target("QuantizedExpertProduct"), out)
+        call = jax.ffi.ffi_call(self._target(part_of_codes(bits), "QuantizedExpertProduct"), out)
         return call(x, *_operands(weight), layer, starts, bits=bits, group=group)
 
     def rms_norm(
@@ -227,7 +226,7 @@ class Library:
         """Compute ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
         ``num_tokens`` on cost nothing."""
         _check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
-        call = jax.ffi.ffi_call(self._target("RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        call = jax.ffi.ffi_call(self._target(ELEMENTS, "RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, num_tokens, eps=np.float32(eps))
 
     def layer_norm(
@@ -245,7 +244,7 @@ class Library:
         bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
         _check_dtypes(x, bias, *([] if weight.dtype == jnp.float32 else [weight]))
         bias = bias.astype(weight.dtype)
-        call = jax.ffi.ffi_call(self._target("LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        call = jax.ffi.ffi_call(self._target(ELEMENTS, "LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, bias, num_tokens, eps=np.float32(eps))
 
     def activate(
@@ -269,7 +268,7 @@ class Library:
     ) -> jax.Array:
         out = jax.ShapeDtypeStruct((x.shape[0], width), jnp.dtype(dtype))
         _check_dtypes(out)
-        return jax.ffi.ffi_call(self._target(handler), out)(x, num_tokens, activation=activation)
+        return jax.ffi.ffi_call(self._target(ELEMENTS, handler), out)(x, num_tokens, activation=activation)
 
     def rotated_heads(
         self,
@@ -287,28 +286,42 @@ class Library:
         T = len(x)
         cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (one.reshape(T, -1) for one in angles)
         out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
-        return jax.ffi.ffi_call(self._target("RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
+        return jax.ffi.ffi_call(self._target(ELEMENTS, "RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         """Return zeros like ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it
         on."""
-        return jax.ffi.ffi_call(self._target("Zeros"), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))()
+        return jax.ffi.ffi_call(self._target(ELEMENTS, "Zeros"), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))()
 
-    def _target(self, handler: str) -> str:
+    def _target(self, part: str, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""
-        return f"pallas_kernels_cpu_{handler}_{self.digest}"
+        digest = dict(self.digests).get(part)
+        if digest is None:
+            raise ValueError(f"the native kernels of {part} are not loaded, but {[name for name, _ in self.digests]}")
+        return _target(handler, digest)
 
     @classmethod
-    def open(cls, path: Path, digest: str, compiler: str = "") -> "Library":
-        """Load a shared library into this process, unless one of this digest is, and make its handlers known to XLA."""
-        if digest not in _opened:
-            library = cls(digest, hashlib.sha256(path.read_bytes()).hexdigest()[:20], compiler)
-            loaded = ctypes.CDLL(str(path))
-            for handler in HANDLERS:
-                capsule = jax.ffi.pycapsule(loaded[handler])
-                jax.ffi.register_ffi_target(library._target(handler), capsule, platform="cpu")
-            _opened[digest] = library
-        return _opened[digest]
+    def open(cls, files: Mapping[str, tuple[Path, str]], compiler: str = "") -> "Library":
+        """Load parts into this process. ``files``: by part, its shared library and its digest."""
+        codes = [_open(part, path, digest) for part, (path, digest) in files.items()]
+        digests = tuple((part, digest) for part, (_, digest) in files.items())
+        library = cls(digests, hashlib.sha256("".join(codes).encode()).hexdigest()[:20], compiler)
+        return _libraries.setdefault(library, library)
+
+
+def _open(part: str, path: Path, digest: str) -> str:
+    """Load a part, unless one of this digest is, and make its handlers known to XLA. Return the digest of its code."""
+    if digest not in _opened:
+        code = hashlib.sha256(path.read_bytes()).hexdigest()
+        loaded = ctypes.CDLL(str(path))
+        for handler in PARTS[part].handlers:
+            jax.ffi.register_ffi_target(_target(handler, digest), jax.ffi.pycapsule(loaded[handler]), platform="cpu")
+        _opened[digest] = code
+    return _opened[digest]
+
+
+def _target(handler: str, digest: str) -> str:
+    return f"pallas_kernels_cpu_{handler}_{digest}"
 
 
 def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) -> Float[Array, "T J"]:

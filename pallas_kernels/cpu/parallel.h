@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "claim.h"
-#include "xla/ffi/api/ffi.h"
+#include "ffi.h"
 
 namespace kernels {
 
@@ -24,7 +24,7 @@ enum class Order { kOne, kNeighbours };
 // that starts after the last item was taken touches nothing of the caller's: the caller waits for items, never for
 // helpers, and so cannot wait for a thread that waits for it.
 template <typename Work>
-void ShareOut(xla::ffi::ThreadPool& pool, int64_t count, Order order, const Work& work) {
+void ShareOut(ffi::ThreadPool& pool, int64_t count, Order order, const Work& work) {
   struct Shared {
     Parts items;
     std::atomic<int64_t> done{0};
@@ -47,7 +47,7 @@ void ShareOut(xla::ffi::ThreadPool& pool, int64_t count, Order order, const Work
 
 // The same for items that need nothing fetched: call work(i) for each i in [0, count).
 template <typename Work>
-void ForEach(xla::ffi::ThreadPool& pool, int64_t count, const Work& work) {
+void ForEach(ffi::ThreadPool& pool, int64_t count, const Work& work) {
   ShareOut(pool, count, Order::kOne, [&](int64_t i, Claim& claim) {
     for (; i != kNone; i = claim()) work(i);
   });

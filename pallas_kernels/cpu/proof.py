@@ -1,9 +1,10 @@
-"""Compute every kernel of a library once and compare with the definition. Runs in a process of its own: a library may
+"""Compute every kernel of a part once and compare with the definition. Runs in a process of its own: a library may
 crash."""
 
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.activations import ACTIVATIONS, GATED
-from pallas_kernels.cpu.library import DTYPES, Library
+from pallas_kernels.cpu.library import Library
+from pallas_kernels.cpu.parts import DTYPES, ELEMENTS, part_of_codes, part_of_experts
 from pallas_kernels.packed_product import pack
 from pallas_kernels.proof import compare, prove_cache_kernels, rounded
 from pallas_kernels.quantized_product import BLOCK, GroupedCodes, default_zero, pack_codes, pack_groups
@@ -46,31 +48,54 @@ def _turned(heads: np.ndarray, angles: np.ndarray) -> np.ndarray:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
-def prove(path: str) -> None:
-    """Raise AssertionError if any result is wrong."""
+_WEIGHTS = (
+    (8, 304, ""),
+    (8, 256, "zeros"),
+    (4, 32, "zeros"),
+    (5, 32, "minimums"),
+    (6, 16, "blocks"),
+    (4, 32, "blocks, minimums"),
+    (2, 16, "blocks, minimums"),
+)
+"""(bits, group, what is stored with the scales) of weights.
+
+A scale is for all inputs, for two groups that are rounded, or for a quarter of one; then come llama.cpp's forms.
+"""
+
+
+def prove(path: str, part: str) -> None:
+    """Raise AssertionError if any result of the library of a part is wrong."""
     jax.config.update("jax_platforms", "cpu")
-    library = Library.open(Path(path), "proof")
+    _PROOFS[part](Library.open({part: (Path(path), "proof")}))
+
+
+def _prove_dtype(library: Library, dtype: str) -> None:
+    # Of vectors in part and in whole, whose values are read in place.
+    for head_dim, codes in ((40, None), (64, None), (40, "fp8"), (64, "int8")):
+        prove_cache_kernels(
+            library.write_kv,
+            library.ragged_paged_attention,
+            heads=6,
+            kv_heads=2,
+            head_dim=head_dim,
+            block_size=16,
+            dtype=dtype,
+            blank=np.nan,
+            codes=codes,
+        )
+    _prove_product(library, dtype)
+
+
+def _prove_codes(library: Library, part: str) -> None:
     for dtype in DTYPES:
-        # Of vectors in part and in whole, whose values are read in place.
-        for head_dim, codes in ((40, None), (64, None), (40, "fp8"), (64, "int8")):
-            prove_cache_kernels(
-                library.write_kv,
-                library.ragged_paged_attention,
-                heads=6,
-                kv_heads=2,
-                head_dim=head_dim,
-                block_size=16,
-                dtype=dtype,
-                blank=np.nan,
-                codes=codes,
-            )
-        _prove_product(library, dtype)
-        _prove_experts(library, dtype)
+        for case in _WEIGHTS:
+            if part_of_codes(case[0]) == part:
+                _prove_quantized(library, dtype, *case)
+
+
+def _prove_every_element(library: Library) -> None:
+    for dtype in DTYPES:
         _prove_elements(library, dtype)
-        # A scale for all inputs, for two groups that are rounded, and for a quarter of one; then llama.cpp's forms.
-        for case in ((8, 304, ""), (8, 256, "zeros"), (4, 32, "zeros"), (5, 32, "minimums"), (6, 16, "blocks")):
-            _prove_quantized(library, dtype, *case)
-        _prove_quantized(library, dtype, 4, 32, "blocks, minimums")
     for size in (3, 300_001):  # within a page, and whole pages with parts of two others
         assert not np.asarray(library.zeros((size,), jnp.int32)).any()
 
@@ -106,7 +131,8 @@ def _prove_experts(library: Library, dtype: str) -> None:
 def _prove_quantized(library: Library, dtype: str, bits: int, group: int, kind: str) -> None:
     """Check experts' rows, and the rows of one expert as a plain product. ``kind``: what is stored with the scales.
 
-    The last expert has two tiles of rows for each thread, however many there are: codes are widened for them.
+    The last expert has two tiles of rows for each thread, however many there are: codes are widened for them. Both are
+    one program, and arrays are cut in numpy: to compile takes most of the time.
     """
     rng = np.random.default_rng(0)
     inputs, outputs, padding = 301, 100, 3
@@ -114,16 +140,25 @@ def _prove_quantized(library: Library, dtype: str, bits: int, group: int, kind: 
     weight, packed = _draw_quantized(rng, (2, len(counts), outputs, inputs), dtype, bits, group, kind)
     x = rounded(rng.normal(size=(sum(counts) + padding, inputs)), dtype)
     starts = np.cumsum([0, *counts], dtype=np.int32)
+    first = int(starts[-2])
+    residual = rounded(rng.normal(size=(len(x) - first, outputs)), dtype)
+
+    @jax.jit
+    def compute(
+        x: jax.Array, weight: GroupedCodes, of_last: GroupedCodes, starts: jax.Array, rows: jax.Array, added: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        how: dict[str, Any] = {"bits": bits, "group": group, "out_features": outputs}
+        layer, count = jnp.int32(1), jnp.int32(counts[-1])
+        product = library.quantized_product(rows, of_last, layer, count, added, **how, dtype=dtype)
+        return library.quantized_expert_product(x, weight, layer, starts, **how), product
+
+    last = packed.each(lambda part: part[:, -1])
+    rows, added = jnp.asarray(x[first:], dtype), jnp.asarray(residual, dtype)
+    got, y = compute(jnp.asarray(x, dtype), packed, last, jnp.asarray(starts), rows, added)
     near, want = _rounded_inputs(x, min(group, 128)), np.zeros((sum(counts), outputs))
     for expert, (begin, end) in enumerate(pairwise(starts)):
         want[begin:end] = near[begin:end] @ weight[1, expert].T
-    how: dict[str, Any] = {"bits": bits, "group": group, "out_features": outputs}
-    got = library.quantized_expert_product(jnp.asarray(x, dtype), packed, jnp.int32(1), jnp.asarray(starts), **how)
     compare(got, want, "float32")
-    first = int(starts[-2])
-    residual = rounded(rng.normal(size=(len(x) - first, outputs)), dtype)
-    rows = jnp.asarray(x[first:], dtype), packed.each(lambda part: part[:, -1]), jnp.int32(1), jnp.int32(counts[-1])
-    y = library.quantized_product(*rows, jnp.asarray(residual, dtype), **how, dtype=dtype)
     compare(y, residual[: counts[-1]] + rounded(want[first:], dtype), dtype)
 
 
@@ -164,7 +199,7 @@ def _draw_quantized(
     if parts.minimums is not None:
         numbers += of_input(parts.minimums, parts.block_minimums)
     stored = parts.each(lambda part: pack_groups(jnp.asarray(part, dtype if part.dtype == np.float64 else part.dtype)))
-    return numbers, stored._replace(codes=pack_codes(codes, bits=bits))
+    return numbers, stored._replace(codes=pack_codes(codes, bits=bits)).each(np.asarray)
 
 
 def _rounded_inputs(x: np.ndarray, group: int) -> np.ndarray:
@@ -219,3 +254,11 @@ def _prove_elements(library: Library, dtype: str) -> None:
     given += [jnp.asarray(one, jnp.float32) for one in (late, gate, up)]
     for got, exact in zip(compute(*given), want, strict=True):
         compare(got, exact[:tokens], dtype)
+
+
+_PROOFS: dict[str, Callable[[Library], None]] = {
+    ELEMENTS: _prove_every_element,
+    **{dtype: partial(_prove_dtype, dtype=dtype) for dtype in DTYPES},
+    **{part_of_experts(dtype): partial(_prove_experts, dtype=dtype) for dtype in DTYPES},
+    **{part: partial(_prove_codes, part=part) for part in {part_of_codes(bits) for bits, *_ in _WEIGHTS}},
+}

@@ -10,6 +10,19 @@
 #include "shares_impl.h"
 
 namespace kernels {
+
+// In codes.cc, which compiles at the same time.
+extern template void AddGroups<2, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<4, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<5, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<6, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+extern template void AddGroups<8, kTileRows>(const QuantizedWeight&, const uint32_t*, InputTile, int, GroupRange,
+                                             float*, GroupFetch);
+
 namespace {
 
 // The arrays of a stack of weights, [*stack][panels] of all of them, and how they were made. What a weight does not have
@@ -27,9 +40,9 @@ struct Operands {
 
   Factors FactorsOf(const ffi::AnyBuffer& values, const ffi::AnyBuffer& of_blocks) const {
     const bool exist = values.element_count() != 0, has_blocks = of_blocks.element_count() != 0;
-    const auto kind = values.element_type() == ffi::DataType::F32    ? Factors::Kind::kFloat32
-                      : values.element_type() == ffi::DataType::BF16 ? Factors::Kind::kBfloat16
-                      : values.element_type() == ffi::DataType::F16  ? Factors::Kind::kFloat16
+    const auto kind = values.element_type() == ffi::F32    ? Factors::Kind::kFloat32
+                      : values.element_type() == ffi::BF16 ? Factors::Kind::kBfloat16
+                      : values.element_type() == ffi::F16  ? Factors::Kind::kFloat16
                                                                      : Factors::Kind::kInt8;
     return {exist ? static_cast<const char*>(values.untyped_data()) : nullptr,
             has_blocks ? static_cast<const Float16*>(of_blocks.untyped_data()) : nullptr,
@@ -71,14 +84,14 @@ bool HaveShape(const ffi::AnyBuffer& array, const ffi::AnyBuffer& like) {
 
 // Why scales or minimums by group do not fit those of blocks, or null.
 const char* CheckBlocks(const Operands& weight, const ffi::AnyBuffer& values, const ffi::AnyBuffer& of_blocks) {
-  const bool whole = values.element_type() == ffi::DataType::S8, has_blocks = of_blocks.element_count() != 0;
-  const bool are_floats = ItemSize(values.element_type()) != 0 || values.element_type() == ffi::DataType::F16;
+  const bool whole = values.element_type() == ffi::S8, has_blocks = of_blocks.element_count() != 0;
+  const bool are_floats = ItemSize(values.element_type()) != 0 || values.element_type() == ffi::F16;
   if (!whole && !are_floats) return "the scales are neither float32, float16 nor bfloat16, nor integers of 8 bits";
   if (whole != has_blocks) return "scales of blocks need scales that are integers of 8 bits";
   if (!has_blocks) return nullptr;
   const size_t axis = weight.axis;
   const auto blocks = of_blocks.dimensions(), codes = weight.codes.dimensions();
-  if (of_blocks.element_type() != ffi::DataType::F16 || kBlock % weight.group != 0 || blocks.size() != axis + 3 ||
+  if (of_blocks.element_type() != ffi::F16 || kBlock % weight.group != 0 || blocks.size() != axis + 3 ||
       !std::equal(blocks.begin(), blocks.begin() + axis + 1, codes.begin()) || blocks[axis + 2] != kPanel ||
       blocks[axis + 1] != Ceil(weight.groups() * weight.group, kBlock))
     return "the scales of blocks do not fit the codes";
@@ -89,18 +102,17 @@ const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const S
   const auto codes = weight.codes.dimensions(), scales = weight.scales.dimensions();
   const auto rows = x.dimensions(), made = y.dimensions();
   const size_t axis = weight.axis;
-  if (weight.codes.element_type() != ffi::DataType::U8 || codes.size() != axis + 4 || codes[axis + 2] != kPanel ||
+  if (weight.codes.element_type() != ffi::U8 || codes.size() != axis + 4 || codes[axis + 2] != kPanel ||
       codes[axis + 3] != kQuad)
     return "the codes are not bytes in units of panels";
-  if (weight.bits != 2 && weight.bits != 8 && (weight.bits < 4 || weight.bits > 6))
-    return "codes have neither 2, 4, 5, 6 nor 8 bits";
+  if (!IsOneOf(weight.bits, OwnWidths())) return "codes have a number of bits that the library does not multiply";
   if (scales.size() != axis + 3 || scales[axis + 2] != kPanel ||
       !std::equal(scales.begin(), scales.begin() + axis + 1, codes.begin()))
     return "the scales do not fit the codes";
   if (const char* reason = CheckGroups(weight)) return reason;
   if (const char* reason = CheckBlocks(weight, weight.scales, weight.block_scales)) return reason;
   if (weight.zeros.element_count() != 0) {
-    if (weight.zeros.element_type() != ffi::DataType::U8 || !HaveShape(weight.zeros, weight.scales))
+    if (weight.zeros.element_type() != ffi::U8 || !HaveShape(weight.zeros, weight.scales))
       return "the zero points are not bytes of the scales' shape";
     if (weight.minimums.element_count() != 0) return "there are both zero points and minimums";
   }
@@ -142,7 +154,7 @@ RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const std:
   const int32_t zero = weight.minimums.element_count() != 0 ? 0
                        : weight.zeros.element_count() != 0  ? 1
                                                             : 1 << (weight.bits - 1);
-  x.element_type() == ffi::DataType::F32 ? RoundRows<float>(pool, x, zero, starts, to)
+  x.element_type() == ffi::F32 ? RoundRows<float>(pool, x, zero, starts, to)
                                          : RoundRows<Bfloat16>(pool, x, zero, starts, to);
   return to;
 }
@@ -175,7 +187,7 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const Oper
     product.result.Cut(Ceil(4 * pool.num_threads(), product.result.panels()));  // so that each thread has items
     Share(pool, product, product.result.items());
   };
-  y.element_type() == ffi::DataType::F32 ? multiply(float()) : multiply(Bfloat16());
+  y.element_type() == ffi::F32 ? multiply(float()) : multiply(Bfloat16());
   return ffi::Error::Success();
 }
 
@@ -212,63 +224,13 @@ ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
     const ExpertProduct product(all, starts.typed_data(), experts, pool.num_threads());
     Share(pool, product, product.items());
   };
-  y->element_type() == ffi::DataType::F32 ? multiply(float()) : multiply(Bfloat16());
+  y->element_type() == ffi::F32 ? multiply(float()) : multiply(Bfloat16());
   return ffi::Error::Success();
 }
 
 }  // namespace
 }  // namespace kernels
 
-// Only these are visible from outside, so that two libraries in one process share nothing.
-#pragma GCC visibility push(default)
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProduct, kernels::MultiplyQuantized,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // codes
-                                  .Arg<ffi::AnyBuffer>()       // scales
-                                  .Arg<ffi::AnyBuffer>()       // zeros
-                                  .Arg<ffi::AnyBuffer>()       // minimums
-                                  .Arg<ffi::AnyBuffer>()       // block_scales
-                                  .Arg<ffi::AnyBuffer>()       // block_minimums
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("bits")
-                                  .Attr<int64_t>("group"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProductAdded, kernels::AddMultiplied,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // codes
-                                  .Arg<ffi::AnyBuffer>()       // scales
-                                  .Arg<ffi::AnyBuffer>()       // zeros
-                                  .Arg<ffi::AnyBuffer>()       // minimums
-                                  .Arg<ffi::AnyBuffer>()       // block_scales
-                                  .Arg<ffi::AnyBuffer>()       // block_minimums
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Arg<ffi::AnyBuffer>()       // residual
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("bits")
-                                  .Attr<int64_t>("group"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedExpertProduct, kernels::MultiplyExperts,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // codes
-                                  .Arg<ffi::AnyBuffer>()       // scales
-                                  .Arg<ffi::AnyBuffer>()       // zeros
-                                  .Arg<ffi::AnyBuffer>()       // minimums
-                                  .Arg<ffi::AnyBuffer>()       // block_scales
-                                  .Arg<ffi::AnyBuffer>()       // block_minimums
-                                  .Arg<kernels::Scalar>()      // layer
-                                  .Arg<kernels::Integers>()    // starts
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("bits")
-                                  .Attr<int64_t>("group"));
-
-#pragma GCC visibility pop
+KERNELS_HANDLER(QuantizedProduct, kernels::MultiplyQuantized, "bits", "group")
+KERNELS_HANDLER(QuantizedProductAdded, kernels::AddMultiplied, "bits", "group")
+KERNELS_HANDLER(QuantizedExpertProduct, kernels::MultiplyExperts, "bits", "group")

@@ -174,7 +174,7 @@ struct QuantizedProduct {
       const GroupRange range = {group, std::min(group + step, x.groups()), x.group_quads, x.quads};
       const uint32_t* const after = codes + range.all_quads() * weight.bits / 8 * kPanel;
       const uint32_t* const next = range.end < x.groups() ? after : next_panel();
-      WithBits(weight.bits, [&](auto bits) {
+      WithBits(weight.bits, OwnWidths(), [&](auto bits) {
         if (widen) {
           WidenCodes<bits()>(codes, range.all_quads(), wide);
           AddTiles<8>(panel, item, wide, range, sums, next);

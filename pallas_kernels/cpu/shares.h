@@ -1,4 +1,5 @@
-// What one thread does of a kernel's items. float32.cc and bfloat16.cc have it, which compile at the same time.
+// What one thread does of a kernel's items. float32.cc and bfloat16.cc have it, apart from the handlers, so that both
+// compile at the same time.
 
 #ifndef PALLAS_KERNELS_CPU_SHARES_H_
 #define PALLAS_KERNELS_CPU_SHARES_H_
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "claim.h"
-#include "expert_product.h"
 #include "packed_product.h"
 #include "pieces.h"
 
@@ -18,7 +18,7 @@ template <typename Element>
 void AttendShare(const Cache& cache, const AttentionBatch& batch, const std::vector<AttentionItem>& items, int64_t item,
                  Claim& claim);
 
-// The same of a PackedProduct or an ExpertProduct.
+// The same of a product.
 template <typename Multiplied>
 void MultiplyShare(const Multiplied& product, int64_t item, Claim& claim);
 

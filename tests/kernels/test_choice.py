@@ -1,20 +1,24 @@
 """Which kernels a device gets, and that the log says so."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, choose, for_windows_as_data, reference
-from jaxgen.kernels.native_support import native_dtypes
+from jaxgen.kernels.native_support import native_dtypes, native_parts
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
+from pallas_kernels.cpu.loading import load
+from pallas_kernels.cpu.parts import ELEMENTS
 from pallas_kernels.plain_codes import plain_expert_product
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
@@ -35,6 +39,11 @@ def chosen(
     return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory(), verdict)
 
 
+def native_kernels(*parts: str) -> Kernels:
+    native()
+    return choice.native(load(directory(), parts=parts))
+
+
 @pytest.fixture(autouse=True)
 def _all_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "jaxgen")
@@ -43,10 +52,34 @@ def _all_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
 def test_native_ones_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
     native()
     caplog.clear()  # it may have been compiled just now
-    found = chosen(CPU, "bfloat16")
-    assert found == chosen(AMX, "float32") == choice.native(native())
+    found, other = chosen(CPU, "bfloat16"), chosen(AMX, "float32")
+    assert found == native_kernels(ELEMENTS, "bfloat16")
+    assert other == native_kernels(ELEMENTS, "float32")
+    assert found.build != other.build
     assert found.packed is not None
     assert [record.levelno for record in caplog.records] == [logging.INFO] * 2
+
+
+INT8, INT4, FP4 = WeightFormat(8, None), WeightFormat(4, 32), WeightFormat(4, 32, floats=True)
+FP8, Q5 = WeightFormat(8, None, floats=True), WeightFormat(5, 32, minimums=True)
+
+
+@pytest.mark.parametrize(
+    ("formats", "parts"),
+    [
+        ((), set()),
+        ((INT8,), {"8-bits"}),
+        ((INT4, Q5), {"fewer-bits"}),
+        ((INT4, INT8), {"8-bits", "fewer-bits"}),
+        ((MixedFormat.of_layers([[Part(INT4, 8)], [Part(INT8, 8)]]),), {"8-bits", "fewer-bits"}),
+        ((FP8,), set()),  # it becomes numbers
+        ((FP4,), {"8-bits"}),
+    ],
+)
+def test_a_model_has_the_parts_for_its_dtype_and_its_formats(formats: Sequence[AnyFormat], parts: set[str]) -> None:
+    weights = tuple((f"layers.{number}", form) for number, form in enumerate(formats))
+    model = replace(LLAMA, dtype="bfloat16", weight_formats=weights)
+    assert native_parts(model) == {ELEMENTS, "bfloat16"} | parts
 
 
 def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +134,7 @@ def test_those_for_a_gpu_are_taken_if_they_are_right(
 
 def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
-    assert choose(CPU, model, 64, directory()) == choice.native(native())
+    assert choose(CPU, model, 64, directory()) == native_kernels(ELEMENTS, "bfloat16")
     found = choose(HOPPER, model, 64, directory(), Verdict("right"))
     assert (found, found.reason) == (REFERENCE_GPU, "no others read a KV cache of int8")
 
@@ -152,6 +185,17 @@ def test_where_experts_have_xlas_loop(
     assert "XLA's loop" in found.reason
     assert reason in found.reason
     assert found.reason in caplog.text
+
+
+def test_a_model_has_the_part_for_experts_whose_weights_are_numbers() -> None:
+    up = "layers.mlp.experts.gate_up.weight"
+    plain, half, whole = (
+        native_parts(replace(EXPERTS, weight_formats=formats))
+        for formats in ((), ((DOWN, INT8),), ((DOWN, INT8), (up, INT8)))
+    )
+    assert plain == {ELEMENTS, "bfloat16", "bfloat16-experts"}
+    assert half == plain | {"8-bits"}
+    assert whole == {ELEMENTS, "bfloat16", "8-bits"}
 
 
 def test_shapes_of_experts() -> None:

@@ -115,6 +115,6 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         run(replace(CASE, window=-1, window_operand=True), inputs)
     *given, _ = arrays_of(CASE, inputs)
     out = jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype)
-    call = jax.ffi.ffi_call(native()._target("RaggedPagedAttention"), out)
+    call = jax.ffi.ffi_call(native()._target(CASE.dtype, "RaggedPagedAttention"), out)
     with pytest.raises(jax.errors.JaxRuntimeError, match="not one sink for each query head"):
         call(*given, jnp.int32(1), jnp.zeros(CASE.heads + 1), scale=np.float32(1), soft_cap=np.float32(0))

@@ -1,4 +1,4 @@
-"""The native library: made once, proven before it is loaded, refused with a reason where anything is wrong."""
+"""The native libraries: each made once, proven before it is loaded, refused with a reason where anything is wrong."""
 
 import os
 import shutil
@@ -17,14 +17,15 @@ import pytest
 from jax import ffi
 
 from pallas_kernels.cpu import build
-from pallas_kernels.cpu.build import COMPILERS, UNITS, Recipe, UnavailableError
-from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library
+from pallas_kernels.cpu.build import COMPILERS, Recipe, UnavailableError
+from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
+from pallas_kernels.cpu.parts import ELEMENTS, PARTS
 from pallas_kernels.packed_product import pack
 from pallas_kernels.quantized_product import GroupedCodes, pack_codes, pack_groups
 from tests.support.attention_cases import Case, make_inputs, run
 from tests.support.damaged_files import DAMAGES
-from tests.support.native import directory, native
+from tests.support.native import compiler_script, copy_library, directory, native
 
 SOURCES = Path(build.__file__).parent
 LOAD = """
@@ -32,7 +33,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from pallas_kernels.cpu.loading import load
-load(Path(sys.argv[1]), compiler=sys.argv[2])
+load(Path(sys.argv[1]), parts=sys.argv[3:], compiler=sys.argv[2])
 """
 ANSWER = "import sys; from tests.kernels.test_cpu_library import write_answers; write_answers(sys.argv[1])"
 
@@ -42,25 +43,60 @@ def compiler() -> str:
     return Recipe.find().command[0]
 
 
-def script(path: Path, *lines: str) -> str:
-    """A compiler of our own: a shell script that knows its version and finds the output file in ``$target``."""
-    real = f'real={compiler()}; [ "$1" = --version ] && exec $real --version; for target; do :; done'
-    path.write_text("\n".join(["#!/bin/sh", real, *lines]))
-    path.chmod(0o700)
-    return str(path)
+EXPERTS = "float32-experts"
+"""A part that is compiled and proven fast."""
+UNITS = {unit.source for part in PARTS.values() for unit in part.units}
 
 
-def test_it_is_made_once() -> None:
+def steps_of(shown: list[int]) -> Callable[[int], AbstractContextManager[Callable[[int], object]]]:
+    """A ``watch`` that notes the number of steps, and each that is done."""
+
+    def watch(total: int) -> AbstractContextManager[Callable[[int], object]]:
+        shown.append(total)
+        return nullcontext(shown.append)
+
+    return watch
+
+
+def test_each_is_made_once() -> None:
     first = native()
-    (path,) = directory().glob("*.so")
-    made = path.stat()
+    made = {path.name: path.stat() for path in directory().glob("*.so")}
     assert load(directory()) == first
-    assert path.stat() == made
-    assert first.digest in path.name
+    assert {path.name: path.stat() for path in directory().glob("*.so")} == made
+    assert {f"kernels-{part}-{digest}.so" for part, digest in first.digests} <= set(made)
+
+
+def test_only_the_parts_that_are_missing_are_made(tmp_path: Path) -> None:
+    quick, shown = compiler_script(tmp_path / "quick", copy_library()), list[int]()
+    kernels = tmp_path / "kernels"
+    one = load(kernels, parts=(ELEMENTS,), compiler=quick, watch=steps_of(shown))
+    assert [name for name, _ in one.digests] == [ELEMENTS]
+    assert shown == [2, 1, 1]
+    assert len(list(kernels.iterdir())) == 1
+    both = load(kernels, parts=(EXPERTS, ELEMENTS), compiler=quick, watch=steps_of(shown))
+    assert set(both.digests) > set(one.digests)
+    assert shown == [2, 1, 1] * 2
+    assert one.code != both.code
+    assert one.zeros((2,), "int32").tolist() == [0, 0]
+    with pytest.raises(ValueError, match=f"kernels of {EXPERTS} are not loaded, but ..{ELEMENTS}"):
+        one.expert_product(
+            jnp.zeros((1, 4)), jnp.zeros((1, 1, 1, 4, 16, 1)), jnp.int32(0), jnp.zeros(2, "int32"), out_features=1
+        )
+
+
+def test_a_part_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    """What is proven is kept, whatever else the model needs."""
+    lines = 'case "$*" in *experts.cc*) echo "no such register" >&2; exit 1; esac', copy_library()
+    half = compiler_script(tmp_path / "half", *lines)
+    kernels = tmp_path / "kernels"
+    with pytest.raises(UnavailableError, match="no such register"):
+        load(kernels, parts=(ELEMENTS, EXPERTS), compiler=half, threads=2)
+    assert {path.suffix for path in kernels.iterdir()} <= {".so"}
+    load(kernels, parts=(ELEMENTS,), compiler=half)
 
 
 def test_every_source_file_is_compiled_and_decides_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert set(UNITS) == {path.name for path in SOURCES.glob("*.cc")}
+    assert {path.name for path in SOURCES.glob("*.cc")} == UNITS
     before = Recipe.find(compiler()).digest
     copy = tmp_path / "sources"
     shutil.copytree(SOURCES, copy)
@@ -74,33 +110,27 @@ def test_every_source_file_is_compiled_and_decides_the_name(monkeypatch: pytest.
 
 
 def test_source_files_compile_at_the_same_time(tmp_path: Path) -> None:
-    """Each waits for the others to have begun."""
-    begun, steps = tmp_path / "begun", list[int]()
+    """Those of all parts: each waits for the others to have begun."""
+    begun, shown, parts = tmp_path / "begun", list[int](), (ELEMENTS, EXPERTS)
     begun.mkdir()
-    (made,) = directory().glob("*.so")
-    met = f'[ "$(ls {begun} | wc -l)" -ge {len(UNITS)} ]'
+    units = sum(len(PARTS[part].units) for part in parts)
+    met = f'[ "$(ls {begun} | wc -l)" -ge {units} ]'
     wait = f"for _ in $(seq 3000); do {met} && break; sleep 0.01; done; {met} || exit 1"
-    meeting = script(
+    meeting = compiler_script(
         tmp_path / "meeting",
         f'case "$target" in *.o) touch {begun}/$(basename "$target"); {wait};; esac',
-        f'cp {made} "$target"',
+        copy_library(),
     )
-
-    def watch(total: int) -> AbstractContextManager[Callable[[int], object]]:
-        steps.append(total)
-        return nullcontext(steps.append)
-
-    load(tmp_path / "kernels", compiler=meeting, threads=len(UNITS), watch=watch)
-    assert steps == [len(UNITS) + 1, *[1] * (len(UNITS) + 1)]
-    assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
+    load(tmp_path / "kernels", parts=parts, compiler=meeting, threads=units, watch=steps_of(shown))
+    assert shown == [units + len(parts), *[1] * (units + len(parts))]
+    assert {path.suffix for path in (tmp_path / "kernels").iterdir()} == {".so"}
 
 
 def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
-    compiler()
-    (made,) = directory().glob("*.so")
-    quick = script(tmp_path / "quick", f'cp {made} "$target"')
+    quick = compiler_script(tmp_path / "quick", copy_library())
     kernels = tmp_path / "kernels"
-    both = [subprocess.Popen([sys.executable, "-c", LOAD, str(kernels), quick]) for _ in range(2)]
+    command = [sys.executable, "-c", LOAD, str(kernels), quick, EXPERTS]
+    both = [subprocess.Popen(command) for _ in range(2)]
     assert [process.wait(300) for process in both] == [0, 0]
     assert [path.suffix for path in kernels.iterdir()] == [".so"]
 
@@ -108,21 +138,19 @@ def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "another bit"])
 def test_a_damaged_library_is_made_anew(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that was cut short would end the process by SIGBUS. Other damages are those of any kept file."""
-    compiler()
-    (made,) = directory().glob("*.so")
-    quick = script(tmp_path / "quick", f'cp {made} "$target"')
+    quick = compiler_script(tmp_path / "quick", copy_library())
     kernels = tmp_path / "kernels"
-    load(kernels, compiler=quick)
+    load(kernels, parts=(EXPERTS,), compiler=quick)
     (path,) = kernels.iterdir()
     whole = path.read_bytes()
     path.unlink()  # it is loaded here: only a new file may have other contents
     path.write_bytes(DAMAGES[damage](whole))
-    load(kernels, compiler=quick)
+    load(kernels, parts=(EXPERTS,), compiler=quick)
     assert path.read_bytes() == whole
     (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert f"{path} is damaged" in said
     caplog.clear()
-    load(kernels, compiler=quick)
+    load(kernels, parts=(EXPERTS,), compiler=quick)
     assert not caplog.records
 
 
@@ -131,9 +159,10 @@ def test_every_handler_has_the_librarys_name() -> None:
     library = native()
     cache, kv = jnp.zeros((2, 1, 2, 1, 4, 8)), jnp.zeros((3, 1, 8))
     program = jax.jit(library.write_kv).lower(cache, jnp.int32(0), kv, kv, jnp.arange(3))
-    assert library.digest in program.as_text()
-    other = Library("another")
-    assert len({one._target(handler) for one in (library, other) for handler in HANDLERS}) == 2 * len(HANDLERS)
+    assert dict(library.digests)["float32"] in program.as_text()
+    other = Library(tuple((part, f"another {part}") for part in PARTS))
+    handlers = [(part, handler) for part in PARTS for handler in PARTS[part].handlers]
+    assert len({one._target(*handler) for one in (library, other) for handler in handlers}) == 2 * len(handlers)
 
 
 def test_without_a_compiler(tmp_path: Path) -> None:
@@ -142,7 +171,7 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 
 
 def test_a_failed_build_gives_the_compilers_words(tmp_path: Path) -> None:
-    broken = script(tmp_path / "broken", "echo 'no such instruction' >&2; exit 1")
+    broken = compiler_script(tmp_path / "broken", "echo 'no such instruction' >&2; exit 1")
     with pytest.raises(UnavailableError, match="no such instruction"):
         load(tmp_path / "kernels", compiler=broken)
     assert list((tmp_path / "kernels").iterdir()) == []
@@ -155,38 +184,40 @@ def test_a_compilers_error_is_given_however_much_it_says_after_it(tmp_path: Path
         "exit 1",
     )
     with pytest.raises(UnavailableError, match=r"status 1: a\.h:1:2: error: no such type$"):
-        load(tmp_path / "kernels", compiler=script(tmp_path / "broken", *lines))
+        load(tmp_path / "kernels", compiler=compiler_script(tmp_path / "broken", *lines))
 
 
 def test_a_library_that_crashes_is_not_loaded(tmp_path: Path) -> None:
-    source = " ".join(f'extern "C" void {handler}() {{ __builtin_trap(); }}' for handler in HANDLERS)
-    crashing = script(tmp_path / "crashing", f"echo '{source}' | $real -shared -fPIC -x c++ - -o \"$target\"")
+    source = " ".join(f'extern "C" void {handler}() {{ __builtin_trap(); }}' for handler in PARTS[EXPERTS].handlers)
+    crashing = compiler_script(tmp_path / "crashing", f"echo '{source}' | $real -shared -fPIC -x c++ - -o \"$target\"")
     with pytest.raises(UnavailableError, match="ended with status -"):
-        load(tmp_path / "kernels", compiler=crashing)
+        load(tmp_path / "kernels", parts=(EXPERTS,), compiler=crashing)
     assert list((tmp_path / "kernels").iterdir()) == []
 
 
-NOTHING = """#include "xla/ffi/api/ffi.h"
-using namespace xla::ffi;
-static Error Nothing(RemainingArgs, RemainingRets, Dictionary) { return Error::Success(); }
-XLA_FFI_DEFINE_HANDLER_SYMBOL(nothing, Nothing, Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+NOTHING = """#include "ffi.h"
+static kernels::ffi::Error Nothing() { return kernels::ffi::Error::Success(); }
+extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* nothing(XLA_FFI_CallFrame* frame) {
+  return frame->extension_start == nullptr ? nullptr : kernels::ffi::Call(*frame, Nothing, {});
+}
 """
 
 
-def test_a_library_that_computes_nothing_is_not_loaded(tmp_path: Path) -> None:
-    source = tmp_path / "nothing.cc"
+def test_a_part_that_computes_nothing_is_not_loaded(tmp_path: Path) -> None:
+    source, made = tmp_path / "nothing.cc", tmp_path / "nothing.so"
     alias = 'extern "C" XLA_FFI_Error* {}(XLA_FFI_CallFrame*) __attribute__((alias("nothing")));\n'
-    source.write_text(NOTHING + "".join(map(alias.format, HANDLERS)))  # all by one: to compile each takes long
-    made = tmp_path / "nothing.so"
-    flags = ("-std=c++17", "-shared", "-fPIC", "-isystem", ffi.include_dir())
-    subprocess.run([compiler(), *flags, str(source), "-o", str(made)], check=True)  # once, not for each file of sources
-    wrong = script(tmp_path / "wrong", f'cp {made} "$target"')
-    with pytest.raises(UnavailableError, match="wrong"):
-        load(tmp_path / "kernels", compiler=wrong)
+    handlers = {name for part in PARTS.values() for name in part.handlers}
+    source.write_text(NOTHING + "".join(map(alias.format, sorted(handlers))))
+    flags = ("-std=c++17", "-shared", "-fPIC", "-isystem", ffi.include_dir(), "-I", str(SOURCES))
+    subprocess.run([compiler(), *flags, str(source), "-o", str(made)], check=True)
+    wrong = compiler_script(tmp_path / "wrong", f'cp {made} "$target"')
+    for part in (ELEMENTS, "float32", EXPERTS, "8-bits"):  # one for each kind of proof
+        with pytest.raises(UnavailableError, match="wrong"):
+            load(tmp_path / "kernels", parts=(part,), compiler=wrong)
     assert list((tmp_path / "kernels").iterdir()) == []
 
 
-@pytest.mark.full  # all that is compiled, for one wrong number; the test above is of one that is all wrong
+@pytest.mark.full  # a whole part is compiled, for one wrong number; the test above is of those that are all wrong
 def test_a_library_that_miscalculates_is_not_loaded(tmp_path: Path) -> None:
     """One coefficient of the exponential function is off."""
     copy = tmp_path / "sources"
@@ -194,9 +225,9 @@ def test_a_library_that_miscalculates_is_not_loaded(tmp_path: Path) -> None:
     for path in SOURCES.glob("*.[ch]*"):
         (copy / path.name).write_text(path.read_text().replace("Broadcast(0.5f)", "Broadcast(0.4f)"))
     lines = (f'for argument; do shift; set -- "$@" "$(echo "$argument" | sed \'s,^{SOURCES},{copy},\')"; done',)
-    wrong = script(tmp_path / "wrong", *lines, 'exec $real "$@" -O1')  # the wrong number needs no more
+    wrong = compiler_script(tmp_path / "wrong", *lines, 'exec $real "$@" -O1')  # the wrong number needs no more
     with pytest.raises(UnavailableError, match="wrong by"):
-        load(tmp_path / "kernels", compiler=wrong)
+        load(tmp_path / "kernels", parts=("float32",), compiler=wrong)
     assert list((tmp_path / "kernels").iterdir()) == []
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.cpu import build, library
+from pallas_kernels.cpu import build
 from pallas_kernels.cpu.build import Recipe
 from pallas_kernels.cpu.library import Library
+from pallas_kernels.cpu.parts import PARTS, part_of_codes
 from pallas_kernels.packed_product import PANEL
 from pallas_kernels.quantized_product import (
     quantized_rows,
@@ -207,13 +208,17 @@ RUNNABLE = [flags for flags, needed in INSTRUCTIONS.items() if needed in build.p
 
 @pytest.mark.full  # compiles for instructions that this machine's library leaves out
 @pytest.mark.parametrize("flags", RUNNABLE)  # not skipped: CI takes a skipped test for a failure
-def test_other_processors_instructions_match_too(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processors_instructions_match_too(flags: str, tmp_path: Path) -> None:
     native()
-    monkeypatch.setattr(build, "UNITS", ("quantized.cc",))
-    monkeypatch.setattr(library, "HANDLERS", [name for name in library.HANDLERS if name.startswith("Quantized")])
-    recipe = Recipe.find()
-    path = tmp_path / "other.so"
-    replace(recipe, command=(*recipe.command[:-1], *flags.split())).compile(path)
-    other = Library.open(path, f"{recipe.digest}{flags}")
+    found = Recipe.find()
+    recipe = replace(found, command=(*found.command[:-1], *flags.split()), digest=f"{found.digest}{flags}")
+    files = {}
+    for part in {part_of_codes(bits) for bits in (2, 4, 5, 6, 8)}:
+        objects = [tmp_path / f"{part}-{number}.o" for number in range(len(PARTS[part].units))]
+        for unit, target in zip(PARTS[part].units, objects, strict=True):
+            recipe.compile(unit, target)
+        files[part] = tmp_path / f"{part}.so", recipe.digest_of(part)
+        recipe.link(objects, files[part][0])
+    other = Library.open(files)
     for case in CASES:
         check_case(other.quantized_product, *case)

@@ -5,7 +5,7 @@ them; ``python -m scripts.measure.families`` shows all families. What a cache in
 tests/offload and tests/layerwise.
 """
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import combinations, product
 
 import pytest
@@ -21,14 +21,17 @@ from tests.support.family_checks import (
     streamed_is_right,
     verified,
 )
+from tests.support.golden_runs import load_golden
 from tests.support.goldens import OF_FAMILIES, transformers_bfloat16
+from tests.support.native import library_for
 from tests.support.native import native as library
 
 
 @pytest.mark.parametrize("name", OF_FAMILIES)
 def test_bfloat16_with_native_kernels_is_as_accurate_as_in_transformers(name: str) -> None:
     """As a CPU serves it."""
-    error = bfloat16_error(name, native(library()))
+    config, _ = load_golden(name)
+    error = bfloat16_error(name, native(library_for(replace(config, dtype="bfloat16"))))
     print(f"{name}: error in bfloat16 {error:.4f}, of transformers {transformers_bfloat16(name):.4f}")  # noqa: T201
     assert error < 1.3 * transformers_bfloat16(name)
 
