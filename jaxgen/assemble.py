@@ -187,8 +187,8 @@ def load_engine(
             parts.directory,
             texts.pooling,
         )
-    for said in texts_differ(parts.directory, config.scheduler.max_model_len):
-        logger.warning("%s", said)
+    for warning in texts_differ(parts.directory, config.scheduler.max_model_len):
+        logger.warning("%s", warning)
 
     def build() -> Engine:
         with persistent_compilation(parts.caches.compiled if compilation_cache else None):

@@ -28,7 +28,7 @@ type EventRecord = tuple[float, int, str, *tuple[int | str, ...]]
 """Time, number of the request, kind, and the values of this kind (docs/steps.md)."""
 
 
-class Ring[Record]:
+class RingBuffer[Record]:
     """The last ``size`` records, numbered from 0. One thread appends; others read at the same time, without a lock."""
 
     def __init__(self, size: int) -> None:
@@ -67,9 +67,9 @@ class Journal:
     token_budget: int
     max_num_seqs: int
     block_size: int
-    steps: Ring[StepRecord] = field(default_factory=lambda: Ring(NUM_STEPS))
-    events: Ring[EventRecord] = field(default_factory=lambda: Ring(NUM_EVENTS))
-    arrivals: Ring[LiveRequest] = field(default_factory=lambda: Ring(NUM_EVENTS))
+    steps: RingBuffer[StepRecord] = field(default_factory=lambda: RingBuffer(NUM_STEPS))
+    events: RingBuffer[EventRecord] = field(default_factory=lambda: RingBuffer(NUM_EVENTS))
+    arrivals: RingBuffer[LiveRequest] = field(default_factory=lambda: RingBuffer(NUM_EVENTS))
     """The requests in the order in which they came."""
     live: dict[int, LiveRequest] = field(default_factory=dict)
     """The requests that have not ended, by number."""

@@ -170,7 +170,7 @@ class ResolvedModel:
         except jax.errors.JaxRuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
-            said = one_line(str(error))
+            message = one_line(str(error))
         gc.collect()  # with the error went the frames that held the first try's arrays
         less, fewer = with_fewer_blocks(
             *(options, self.model, config, self.memory),
@@ -178,12 +178,12 @@ class ResolvedModel:
             dequantised_bytes=dequantised_bytes(self.model, self.device, self.kernels),
         )
         if fewer.cache.num_blocks == config.cache.num_blocks:
-            raise _no_room(config, said)
+            raise _no_room(config, message)
         logger.warning(
             "the device ran out of memory with %d KV blocks, trying once more with %d: %s",
             config.cache.num_blocks,
             fewer.cache.num_blocks,
-            said,
+            message,
         )
         try:
             return replace(self, memory=less)._build(fewer, options, texts, events, ends=ends, progress=progress)
@@ -287,12 +287,12 @@ def _is_out_of_memory(error: jax.errors.JaxRuntimeError) -> bool:
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
-def _no_room(config: EngineConfig, said: str) -> NoRoomError:
-    """Return the error for a device that ran out of memory in spite of the plan. ``said``: the device's own words."""
+def _no_room(config: EngineConfig, message: str) -> NoRoomError:
+    """Return the error for a device that ran out of memory in spite of the plan. ``message``: the device's."""
     blocks = config.cache.num_blocks
     return NoRoomError(
         f"the device ran out of memory with {blocks} KV blocks: use --num-blocks {blocks // 2} or so, a smaller "
-        f"--max-num-seqs, or end what else uses the device ({said})"
+        f"--max-num-seqs, or end what else uses the device ({message})"
     )
 
 

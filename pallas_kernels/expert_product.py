@@ -94,6 +94,6 @@ def by_tiles(
         product = multiply(lax.dynamic_slice_in_dim(rows, first, tile_rows), expert)
         return lax.dynamic_update_slice_in_dim(y, product, first, axis=0)
 
-    made = jax.eval_shape(multiply, rows[:tile_rows], starts[0])
-    y = lax.fori_loop(0, ends[-1], turn, jnp.zeros((S + past, made.shape[1]), made.dtype))
+    result = jax.eval_shape(multiply, rows[:tile_rows], starts[0])
+    y = lax.fori_loop(0, ends[-1], turn, jnp.zeros((S + past, result.shape[1]), result.dtype))
     return y[:S]

@@ -102,8 +102,8 @@ def plain_expert_product(
 
     As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
     """
-    about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
-    product = partial(plain_product, **about)
+    options: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+    product = partial(plain_product, **options)
     return product_of_experts(product, x, weight, layer, starts, GPU_TILE_ROWS)
 
 

@@ -113,14 +113,14 @@ def unpack_codes(codes: UInt8[Array, "*stack P W N B"], *, bits: int) -> UInt8[A
     """The codes of each panel by output; J inputs: I, and the padding of the last unit."""
     words, unit = lax.bitcast_convert_type(codes.swapaxes(-3, -2), jnp.uint32), unit_inputs(bits)
     units = words.reshape(*words.shape[:-1], -1, unit * bits // 32)
-    found, start, shift = jnp.uint32(0), 0, 0
+    result, start, shift = jnp.uint32(0), 0, 0
     for width in PLANES[bits]:
         part = units[..., start : start + unit * width // 32, None]
         places = jnp.arange(0, 8, width, dtype=jnp.uint32)
         quads = part >> places & jnp.uint32(((1 << width) - 1) * 0x01010101)
-        found |= quads.reshape(*units.shape[:-1], -1) << jnp.uint32(shift)
+        result |= quads.reshape(*units.shape[:-1], -1) << jnp.uint32(shift)
         start, shift = start + unit * width // 32, shift + width
-    return lax.bitcast_convert_type(found, jnp.uint8).reshape(*words.shape[:-1], -1)
+    return lax.bitcast_convert_type(result, jnp.uint8).reshape(*words.shape[:-1], -1)
 
 
 def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, "*stack O J"]:
@@ -135,17 +135,17 @@ def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, 
     numbers = unpacked.astype(jnp.float32)
     if minimums is None:
         numbers -= default_zero(bits) if weight.zeros is None else by_input(weight.zeros)
-    found = numbers * by_input(scales)
+    result = numbers * by_input(scales)
     if minimums is not None:
-        found += by_input(minimums)
-    return found.reshape(*found.shape[:-3], -1, J)
+        result += by_input(minimums)
+    return result.reshape(*result.shape[:-3], -1, J)
 
 
 def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, group: int) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
-    found = lax.optimization_barrier(weight.each(lambda part: part[at][:, :, None]))  # as panels of one output
-    return dequantized(found, bits=bits, group=group)
+    result = lax.optimization_barrier(weight.each(lambda part: part[at][:, :, None]))  # as panels of one output
+    return dequantized(result, bits=bits, group=group)
 
 
 def input_group(group: int) -> int:
@@ -223,8 +223,8 @@ def quantized_expert_product_ref(
 
     As in ``expert_product_ref``, expert e has the rows from ``starts[e]`` to ``starts[e + 1]``.
     """
-    about: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
-    product = partial(quantized_product_ref, exact_inputs=exact_inputs, **about)
+    options: dict[str, Any] = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+    product = partial(quantized_product_ref, exact_inputs=exact_inputs, **options)
     return product_of_experts(product, x, weight, layer, starts, TILE_ROWS)
 
 

@@ -43,18 +43,18 @@ from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
 from jaxgen.server.middleware.trailing_slash import TrailingSlashMiddleware
 from jaxgen.server.openapi import Description, check_prefix
-from jaxgen.server.page.site_routes import page_routes
 from jaxgen.server.preview.latency import LatencyEndpoint
 from jaxgen.server.preview.render import RenderEndpoint
 from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
-from jaxgen.server.responses.kept import KeptResponses
+from jaxgen.server.responses.kept import StoredResponses
 from jaxgen.server.responses.store import ResponseStore
 from jaxgen.server.resume.resumption import Identities
 from jaxgen.server.resume.secrets import Secrets
-from jaxgen.server.steps.app import Steps
+from jaxgen.server.step_feed.app import Steps
+from jaxgen.server.web_ui.site_routes import page_routes
 
 
 def create_app(
@@ -108,7 +108,7 @@ def create_app(
                 methods=["POST"],
                 middleware=[counted],
             ),
-            *KeptResponses(responses).routes(counted),
+            *StoredResponses(responses).routes(counted),
             Route("/v1/messages", MessagesEndpoint(services), methods=["POST"]),
             Route(
                 "/v1/messages/count_tokens",

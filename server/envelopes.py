@@ -38,7 +38,7 @@ def anthropic_error(error: ApiError, request_id: str | None = None) -> tuple[int
     """Return the status and the body of an error in Anthropic's shape. ``request_id`` None: it has none."""
     status = OVERLOADED if error.code in _BUSY else error.status
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    said: dict[str, Any] = {"type": kind, "message": error.message}
+    body: dict[str, Any] = {"type": kind, "message": error.message}
     if error.code is not None:
-        said["details"] = {"error_code": error.code}
-    return status, {"type": "error", "error": said, "request_id": request_id}
+        body["details"] = {"error_code": error.code}
+    return status, {"type": "error", "error": body, "request_id": request_id}

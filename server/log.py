@@ -32,9 +32,9 @@ def frames(error: BaseException) -> str:
 
 class _Plain(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        said = super().formatMessage(record)
+        message = super().formatMessage(record)
         fields: dict[str, Any] = getattr(record, FIELDS, {})
-        return " ".join([said, *(f"{name}={_word(value)}" for name, value in fields.items())])
+        return " ".join([message, *(f"{name}={_word(value)}" for name, value in fields.items())])
 
 
 def _word(value: Any) -> str:

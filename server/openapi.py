@@ -57,7 +57,7 @@ NO_LIMITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class RouteDescription:
     """A route. ``answer``: model of its response; None: it is not JSON. ``body``: model of its body; None: no body.
 
     ``errors``: statuses of errors, in addition to the errors for callers without a key and for pages of other origins.
@@ -93,11 +93,11 @@ _BODY_ERRORS = (400, 404, 408, 413, 415, 503)
 _GENERATING = (*_BODY_ERRORS, 500, 504)
 
 
-def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
+def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> RouteDescription:
     resumes = "resume" in body.model_fields
     busy = OVERLOADED if of_messages(path) else 429
     errors = (*_GENERATING, busy, 409) if resumes else (*_GENERATING, busy)
-    return Described(
+    return RouteDescription(
         "POST", path, summary, answer, body, errors, streams="stream" in body.model_fields, resumes=resumes
     )
 
@@ -109,7 +109,7 @@ ROUTES = (
     _generating("/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest),
     _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
     _generating("/v1/responses", "Answer a conversation, as items.", shapes.Response, ResponsesRequest),
-    Described(
+    RouteDescription(
         "POST",
         "/v1/responses/input_tokens",
         "The length of a prompt.",
@@ -117,12 +117,14 @@ ROUTES = (
         InputTokensRequest,
         (*_BODY_ERRORS, 429),
     ),
-    Described("GET", "/v1/responses/{response_id}", "A response that is kept.", shapes.Response, errors=_KEPT),
-    Described("DELETE", "/v1/responses/{response_id}", "Delete it.", shapes.DeletedResponse, errors=(404, 503)),
-    Described("GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT),
-    Described("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
+    RouteDescription("GET", "/v1/responses/{response_id}", "A response that is kept.", shapes.Response, errors=_KEPT),
+    RouteDescription("DELETE", "/v1/responses/{response_id}", "Delete it.", shapes.DeletedResponse, errors=(404, 503)),
+    RouteDescription(
+        "GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT
+    ),
+    RouteDescription("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
     _generating("/v1/messages", "Answer a conversation, in Anthropic's API.", messages.Message, MessagesRequest),
-    Described(
+    RouteDescription(
         "POST",
         "/v1/messages/count_tokens",
         "The length of a prompt.",
@@ -131,7 +133,7 @@ ROUTES = (
         (*_BODY_ERRORS, OVERLOADED),
     ),
     _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
-    Described(
+    RouteDescription(
         "POST",
         "/v1/latency",
         "When a request would be answered.",
@@ -140,7 +142,7 @@ ROUTES = (
         _PREVIEW,
         or_body=ChatRequest,
     ),
-    Described(
+    RouteDescription(
         "POST",
         "/v1/completions/render",
         "What a request would be: one for each prompt.",
@@ -148,7 +150,7 @@ ROUTES = (
         CompletionRequest,
         _PREVIEW,
     ),
-    Described(
+    RouteDescription(
         "POST",
         "/v1/chat/completions/render",
         "What a request would be.",
@@ -156,9 +158,11 @@ ROUTES = (
         ChatRequest,
         _PREVIEW,
     ),
-    Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, (*_BODY_ERRORS, 429)),
-    Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, (*_BODY_ERRORS, 429)),
-    Described(
+    RouteDescription("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, (*_BODY_ERRORS, 429)),
+    RouteDescription(
+        "POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, (*_BODY_ERRORS, 429)
+    ),
+    RouteDescription(
         "POST",
         "/v1/files",
         "Keep a file.",
@@ -167,38 +171,44 @@ ROUTES = (
         (400, 403, 404, 408, 413, 429, 503, 507),
         "multipart/form-data",
     ),
-    Described("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404, 503)),
-    Described("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404, 503)),
-    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503, 507)),
-    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404, 503)),
-    Described(
+    RouteDescription("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404, 503)),
+    RouteDescription("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404, 503)),
+    RouteDescription(
+        "DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503, 507)
+    ),
+    RouteDescription("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404, 503)),
+    RouteDescription(
         "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403, 507)
     ),
-    Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
-    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
-    Described(
+    RouteDescription("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
+    RouteDescription("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
+    RouteDescription(
         "DELETE",
         "/v1/batches/{batch_id}",
         "Delete a batch that ended.",
         shapes.DeletedBatch,
         errors=(404, 409, 503, 507),
     ),
-    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)),
-    Described(
+    RouteDescription(
+        "POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)
+    ),
+    RouteDescription(
         "GET", "/v1/models", "The model that is served.", shapes.Models, errors=(400,), or_answer=messages.Models
     ),
-    Described(
+    RouteDescription(
         "GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,), or_answer=messages.Model
     ),
-    Described("GET", "/steps", "What the engine computes, as events.", None, errors=(404, 429, 503), streams=True),
-    Described("GET", "/steps/history", "The last hour in samples.", shapes.StepHistory, errors=(404,)),
-    Described("GET", "/version", "The version of jaxgen.", shapes.Version),
-    Described("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
-    Described("GET", "/openapi.json", "This document.", shapes.Object),
-    Described("GET", "/health", "Whether it takes requests.", shapes.Status, errors=(503,)),
-    Described("GET", "/ready", "The same.", shapes.Status, errors=(503,)),
-    Described("GET", "/livez", "Whether the process may be left running.", shapes.Status, errors=(503,)),
-    Described("GET", "/metrics", "Prometheus metrics.", None),
+    RouteDescription(
+        "GET", "/steps", "What the engine computes, as events.", None, errors=(404, 429, 503), streams=True
+    ),
+    RouteDescription("GET", "/steps/history", "The last hour in samples.", shapes.StepHistory, errors=(404,)),
+    RouteDescription("GET", "/version", "The version of jaxgen.", shapes.Version),
+    RouteDescription("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
+    RouteDescription("GET", "/openapi.json", "This document.", shapes.Object),
+    RouteDescription("GET", "/health", "Whether it takes requests.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/ready", "The same.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/livez", "Whether the process may be left running.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/metrics", "Prometheus metrics.", None),
 )
 
 
@@ -242,8 +252,8 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
     for route in ROUTES:
         bodies = [references[model, "validation"] for model in route.bodies]
         body = {"anyOf": bodies} if route.or_body else next(iter(bodies), None)
-        found = [references[model, "validation"] for model in route.answers]
-        answer = {"anyOf": found} if route.or_answer else next(iter(found), None)
+        result = [references[model, "validation"] for model in route.answers]
+        answer = {"anyOf": result} if route.or_answer else next(iter(result), None)
         errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
@@ -288,14 +298,14 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
     }
 
 
-def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]) -> dict[str, Any]:
+def _operation(route: RouteDescription, body: Any, answer: Any, errors: tuple[int, ...]) -> dict[str, Any]:
     # Others answer with Anthropic's errors too, to callers who send anthropic-version.
     shape = "MessagesError" if of_messages(route.path) else "Error"
     error = {"application/json": {"schema": {"$ref": REFERENCE.format(model=shape)}}}
     content = {"application/json": {"schema": answer}} if answer else {}
     if route.streams:
         content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for events
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "summary": route.summary,
         "responses": {
             "200": {"description": "The answer.", **({"content": content} if content else {})},
@@ -303,7 +313,7 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
         },
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
+        result["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)
@@ -314,5 +324,5 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
             {"name": name, "in": "header", "required": False, "schema": {"type": kind}} for name, kind in kinds.items()
         ]
     if parameters:
-        found["parameters"] = parameters
-    return found
+        result["parameters"] = parameters
+    return result

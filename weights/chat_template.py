@@ -58,8 +58,8 @@ def read_special_tokens(directory: Path) -> dict[str, str]:
 
     A name may have a text, or an object with one. Raises ConfigError that names a file that cannot be read.
     """
-    found = _read_config(directory / _TOKENS_MAP) | _read_config(directory / TOKENIZER_CONFIG)
-    texts = {name: _text_of(found.get(name)) for name in _TOKENS}
+    result = _read_config(directory / _TOKENS_MAP) | _read_config(directory / TOKENIZER_CONFIG)
+    texts = {name: _text_of(result.get(name)) for name in _TOKENS}
     return {name: text for name, text in texts.items() if text is not None}
 
 
@@ -84,10 +84,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(_read_text(path))
+        result = json.loads(_read_text(path))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _read_text(path: Path) -> str:

@@ -33,7 +33,7 @@ _PIECE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WeightLocation:
     """A weight in the files: its name there, its encoding, if it has one, and the names of its tensors by part.
 
     ``stacked``: how the tensor of that name has it, if this is one for all experts.
@@ -115,7 +115,7 @@ class CheckpointTensors:
             return False
         return not self._files.read(name).any()
 
-    def find(self, source: Source) -> Found:
+    def find(self, source: Source) -> WeightLocation:
         """Return where a source is.
 
         Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
@@ -125,12 +125,12 @@ class CheckpointTensors:
             if (found := self._encoded(spelling)) is not None:
                 return found
             if spelling in self._files:
-                return Found(spelling, None, {"weight": spelling})
+                return WeightLocation(spelling, None, {"weight": spelling})
         for spelling in () if source.stacked is None else _spellings(source.stacked.name):
             if (found := self._encoded(spelling)) is not None:
                 return replace(found, stacked=source.stacked)
             if spelling in self._files:
-                return Found(spelling, None, {"weight": spelling}, source.stacked)
+                return WeightLocation(spelling, None, {"weight": spelling}, source.stacked)
         hint = (
             f" (or tie_word_embeddings in {CONFIG} should be true, or architectures name a model without a head, such "
             "as Qwen3Model, which gives embeddings alone)"
@@ -139,13 +139,13 @@ class CheckpointTensors:
             f"{self._directory}: the tensor {name} is missing from the safetensors files{hint if name == HEAD else ''}"
         )
 
-    def _encoded(self, name: str) -> Found | None:
+    def _encoded(self, name: str) -> WeightLocation | None:
         for encoding in self._encodings:
             if (parts := encoding.parts(name, self._files)) is not None:
-                return Found(name, encoding, parts)
+                return WeightLocation(name, encoding, parts)
         return None
 
-    def stored_format(self, source: Source, found: Found) -> WeightFormat | None:
+    def stored_format(self, source: Source, found: WeightLocation) -> WeightFormat | None:
         """Check the headers of a weight's tensors; return the format that its encoding keeps it in, if one does."""
         headers = {part: self._files.header(name) for part, name in found.parts.items()}
         try:
@@ -167,7 +167,7 @@ class CheckpointTensors:
             raise self._error(found, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
         return None
 
-    def _of_expert(self, source: Source, found: Found, array: Array) -> Array:
+    def _of_expert(self, source: Source, found: WeightLocation, array: Array) -> Array:
         """Return what a source has of a tensor for all experts: of its numbers, or of the scales of their blocks.
 
         Raises ValueError for one of another shape.
@@ -215,14 +215,14 @@ class CheckpointTensors:
         return self._rounded(parameter, source.ordered(value), found, dtype, form)
 
     def _rounded(
-        self, parameter: Parameter, array: Array, found: Found, dtype: np.dtype[Any], form: WeightFormat | None
+        self, parameter: Parameter, array: Array, found: WeightLocation, dtype: np.dtype[Any], form: WeightFormat | None
     ) -> Piece:
         converted = parameter.converted(array, dtype)
         if dtype == np.float16 and not np.isfinite(converted).all():
             raise self._error(found, "has values that float16 cannot hold; use --dtype bfloat16 or float32")
         return converted if form is None else quantized(converted, form, f"{self._directory}: {found.name}")
 
-    def _error(self, found: Found, reason: str) -> ConfigError:
+    def _error(self, found: WeightLocation, reason: str) -> ConfigError:
         encoded = "" if found.encoding is None else f" in {found.encoding.title}"
         return ConfigError(f"{self._files.file_of(next(iter(found.parts.values())))}: {found.name}{encoded} {reason}")
 

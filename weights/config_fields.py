@@ -22,7 +22,7 @@ def text_part(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class JsonFields:
     """The fields of one JSON object. Raises ConfigError that names the field and the file."""
 
     data: Mapping[str, Any]
@@ -42,10 +42,10 @@ class Fields:
         """Take note of fields that change nothing here."""
         self.used.update(names)
 
-    def below(self, name: str, data: Mapping[str, Any]) -> "Fields":
+    def below(self, name: str, data: Mapping[str, Any]) -> "JsonFields":
         """Return the fields of an object that is the value of ``name``."""
         self.used.add(name)
-        return Fields(data, f"{self.source}: {name}")
+        return JsonFields(data, f"{self.source}: {name}")
 
     def _get(self, name: str, default: Any, types: tuple[type, ...], wanted: str) -> Any:
         self.used.add(name)

@@ -40,10 +40,10 @@ def file_checksums(
     known = {name: found for name, path in paths.items() if (found := _kept(path, kept)) is not None}
     before = {name: _state(path) for name, path in paths.items() if name not in known}
     if before:
-        made = checksums_of(directory, before, "computing checksums of the weights", progress)
+        result = checksums_of(directory, before, "computing checksums of the weights", progress)
         for name, state in before.items():
-            _keep(paths[name], state, made[name], kept)
-        known |= made
+            _keep(paths[name], state, result[name], kept)
+        known |= result
     return known
 
 

@@ -63,33 +63,33 @@ class DecoderNames:
 
     def _ends(self, config: DecoderConfig) -> list[Parameter]:
         width, narrow, offset = config.hidden_size, config.embedding_width, config.positions.table_offset
-        found = _linear("embed", {self.embed: config.vocab_size}, narrow)
+        result = _linear("embed", {self.embed: config.vocab_size}, narrow)
         if offset is not None:
-            found += _linear("positions", {self.positions: config.max_position + offset}, width)
+            result += _linear("positions", {self.positions: config.max_position + offset}, width)
         if narrow != width:
-            found += _linear("project_in", {self.project_in: width}, narrow)
-            found += _linear("project_out", {self.project_out: narrow}, width)
+            result += _linear("project_in", {self.project_in: width}, narrow)
+            result += _linear("project_out", {self.project_out: narrow}, width)
         if config.final_norm:
-            found += self._norm("norm", self.norm, config.norm, width)
+            result += self._norm("norm", self.norm, config.norm, width)
         if not config.head.tied:
-            found += _linear("lm_head", {self.head: config.vocab_size}, narrow, bias=config.head.bias)
-        return found
+            result += _linear("lm_head", {self.head: config.vocab_size}, narrow, bias=config.head.bias)
+        return result
 
     def _attention(self, config: DecoderConfig) -> list[Parameter]:
         options, width = config.attention, config.hidden_size
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         rows = (heads, kv_heads, kv_heads) if len(self.qkv) == 3 else (heads + 2 * kv_heads,)
-        found = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, options.qkv_bias)
-        found += self._stacked(config, "attn.out", {self.out: width}, heads, options.out_bias)
+        result = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, options.qkv_bias)
+        result += self._stacked(config, "attn.out", {self.out: width}, heads, options.out_bias)
         if options.qk_norm is not None:
-            found += self._qk_norm(config, "q_norm", self.q_norm, options.qk_norm, self.qkv[0], config.num_heads)
-            found += self._qk_norm(
+            result += self._qk_norm(config, "q_norm", self.q_norm, options.qk_norm, self.qkv[0], config.num_heads)
+            result += self._qk_norm(
                 config, "k_norm", self.k_norm, options.qk_norm, self.qkv[-2:][0], config.num_kv_heads
             )
         if options.sinks:
             source = Source(f"{self.layer}.{self.sinks}", (config.num_heads,))
-            found.append(Parameter("layers.attn.sinks", (source,), config.num_layers, dtype="float32"))
-        return found
+            result.append(Parameter("layers.attn.sinks", (source,), config.num_layers, dtype="float32"))
+        return result
 
     def _qk_norm(
         self, config: DecoderConfig, path: str, name: str, norm: NormConfig, module: str, heads: int
@@ -104,7 +104,7 @@ class DecoderNames:
         shape = (size,) if "{head}" in name else (heads, size)
         name = name.replace("{head}", "{expert}")
         weight = Source(f"{self.layer}.{name}.weight", shape, rows=order, is_bias=True)
-        dtype: DType | None = "float32" if norm.late else None
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
         return [Parameter(f"layers.attn.{path}.weight", (weight,), config.num_layers, heads, self.norm_plus, dtype)]
 
     def _mlp(self, config: DecoderConfig) -> list[Parameter]:
@@ -113,21 +113,21 @@ class DecoderNames:
             return [*self._router(config, config.moe), *self.experts(config, config.moe)]
         if options.gated:
             each = 2 * inner // len(self.gate_up)
-            found = self._stacked(config, "mlp.gate_up", dict.fromkeys(self.gate_up, each), width, options.up_bias)
+            result = self._stacked(config, "mlp.gate_up", dict.fromkeys(self.gate_up, each), width, options.up_bias)
         else:
-            found = self._stacked(config, "mlp.up", {self.up: inner}, width, options.up_bias)
-        return found + self._stacked(config, "mlp.down", {self.down: width}, inner, options.down_bias)
+            result = self._stacked(config, "mlp.up", {self.up: inner}, width, options.up_bias)
+        return result + self._stacked(config, "mlp.down", {self.down: width}, inner, options.down_bias)
 
     def _router(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
         width, inner = config.hidden_size, moe.shared_inner
-        found = self._stacked(config, "mlp.router", {self.router: moe.experts}, width, moe.router_bias)
+        result = self._stacked(config, "mlp.router", {self.router: moe.experts}, width, moe.router_bias)
         if inner is not None:
             gate_up = dict.fromkeys(self.shared_gate_up, 2 * inner // len(self.shared_gate_up))
-            found += self._stacked(config, "mlp.shared.gate_up", gate_up, width, bias=False)
-            found += self._stacked(config, "mlp.shared.down", {self.shared_down: width}, inner, bias=False)
+            result += self._stacked(config, "mlp.shared.gate_up", gate_up, width, bias=False)
+            result += self._stacked(config, "mlp.shared.down", {self.shared_down: width}, inner, bias=False)
         if moe.shared_gate:
-            found += self._stacked(config, "mlp.shared_gate", {self.shared_gate: 1}, width, bias=False)
-        return found
+            result += self._stacked(config, "mlp.shared_gate", {self.shared_gate: 1}, width, bias=False)
+        return result
 
     def experts(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
         """Return the matrices of a MoE's experts, of which each has tensors of its own, or which are stacked."""
@@ -168,8 +168,8 @@ class DecoderNames:
             shape = (width, size) if self.transposed else (size, width)
             weights.append(Source(f"{self.layer}.{name}.weight", shape, self.transposed, order))
             biases.append(Source(f"{self.layer}.{name}.bias", (size,), rows=order, is_bias=True))
-        found = [Parameter(f"layers.{path}.weight", tuple(weights), config.num_layers)]
-        return found + ([Parameter(f"layers.{path}.bias", tuple(biases), config.num_layers)] if bias else [])
+        result = [Parameter(f"layers.{path}.weight", tuple(weights), config.num_layers)]
+        return result + ([Parameter(f"layers.{path}.bias", tuple(biases), config.num_layers)] if bias else [])
 
     def _layer_norm(
         self,
@@ -193,13 +193,13 @@ class DecoderNames:
     ) -> list[Parameter]:
         if not norm.affine:
             return []
-        dtype: DType | None = "float32" if norm.late else None
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
         weight = (Source(f"{name}.weight", (width,), rows=rows),)
-        found = [Parameter(f"{path}.weight", weight, num_layers, plus=self.norm_plus, dtype=dtype)]
+        result = [Parameter(f"{path}.weight", weight, num_layers, plus=self.norm_plus, dtype=dtype)]
         if norm.kind == "layer" and norm.bias:
             bias = Source(f"{name}.bias", (width,), rows=rows, is_bias=True)
-            found.append(Parameter(f"{path}.bias", (bias,), num_layers))
-        return found
+            result.append(Parameter(f"{path}.bias", (bias,), num_layers))
+        return result
 
 
 def _linear(path: str, names: Mapping[str, int], width: int, *, bias: bool = False) -> list[Parameter]:

@@ -20,7 +20,7 @@ from jaxgen.core.decoder_config import (
     RopeConfig,
 )
 from jaxgen.core.moe_config import MoEConfig
-from jaxgen.weights.config_fields import REQUIRED, Fields
+from jaxgen.weights.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.rope_config import demand_rope, read_rope, rope_fields
 from jaxgen.weights.row_orders import INTERLEAVED, by_head, by_kv_head
@@ -38,8 +38,8 @@ __all__ = [
     "DecoderConfig",
     "DecoderNames",
     "Family",
-    "Fields",
     "HeadConfig",
+    "JsonFields",
     "MLPConfig",
     "MoEConfig",
     "NormConfig",
@@ -79,14 +79,14 @@ class Family:
     """
 
     name: str
-    read: dict[str, Callable[[Fields, DType], DecoderConfig]]
+    read: dict[str, Callable[[JsonFields, DType], DecoderConfig]]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     ignored: tuple[str, ...] = ()
     unread: str | None = None
 
 
 def read_decoder(
-    fields: Fields,
+    fields: JsonFields,
     dtype: DType,
     *,
     max_position: int,
@@ -95,7 +95,7 @@ def read_decoder(
     eps: float = 1e-6,
     eps_name: str = "rms_norm_eps",
     layer_norm: bool = False,
-    late: bool = False,
+    scale_in_float32: bool = False,
     activation: str = "silu",
     gated: bool = True,
     attention_bias: bool | None = None,
@@ -109,7 +109,7 @@ def read_decoder(
 
     Values are the family's defaults. ``kv_heads``, ``head_dim``: as for ``read_sizes``; ``theta``, ``partial``: as for
     ``read_rope``. ``eps``: of the field ``eps_name``. ``layer_norm``: the norms are LayerNorms with a bias, not RMS
-    norms; ``late``: as for NormConfig. ``gated``: then no other activation is computed. ``attention_bias``,
+    norms; ``scale_in_float32``: as for NormConfig. ``gated``: then no other activation is computed. ``attention_bias``,
     ``mlp_bias``: of the fields of these names; None: there is neither field nor bias. ``parts``: fields of
     DecoderConfig, in place of what is read so.
     """
@@ -120,7 +120,9 @@ def read_decoder(
     in_attention = attention_bias is not None and fields.boolean("attention_bias", attention_bias)
     in_mlp = mlp_bias is not None and fields.boolean("mlp_bias", mlp_bias)
     read: dict[str, Any] = {
-        "norm": NormConfig(kind="layer" if layer_norm else "rms", eps=fields.positive(eps_name, eps), late=late),
+        "norm": NormConfig(
+            kind="layer" if layer_norm else "rms", eps=fields.positive(eps_name, eps), scale_in_float32=scale_in_float32
+        ),
         "attention": AttentionConfig(qkv_bias=in_attention, out_bias=in_attention),
         "mlp": MLPConfig(gated=gated, activation=of_mlp, up_bias=in_mlp, down_bias=in_mlp),
         "head": HeadConfig(tied=fields.boolean("tie_word_embeddings", tied)),
@@ -132,7 +134,7 @@ def read_decoder(
 
 
 def read_sizes(
-    fields: Fields,
+    fields: JsonFields,
     dtype: DType,
     *,
     vocab_size: int = REQUIRED,
@@ -160,7 +162,7 @@ def read_sizes(
     }
 
 
-def read_head_dim(fields: Fields, hidden_size: int, num_heads: int, default: int | None = None) -> int:
+def read_head_dim(fields: JsonFields, hidden_size: int, num_heads: int, default: int | None = None) -> int:
     """Return ``head_dim``, or the default, or what hidden size and heads mean."""
     if (given := fields.size_or_null("head_dim", default)) is not None:
         return given
@@ -181,19 +183,19 @@ _ACTIVATIONS: dict[str, Activation] = {
 """By their names in config.json."""
 
 
-def read_activation(fields: Fields, name: str, default: str) -> Activation:
+def read_activation(fields: JsonFields, name: str, default: str) -> Activation:
     """Return the activation of a plain MLP, of any kind that is computed."""
     return _ACTIVATIONS[fields.choice(name, default, tuple(_ACTIVATIONS))]
 
 
-def read_layer_types(fields: Fields, num_layers: int, slides: Callable[[int], bool]) -> tuple[str, ...]:
+def read_layer_types(fields: JsonFields, num_layers: int, slides: Callable[[int], bool]) -> tuple[str, ...]:
     """Return which attention each layer has, SLIDING or FULL: as listed, or layer i slides if ``slides(i)``."""
     wanted = f"{FULL!r} and {SLIDING!r}"
     listed = fields.by_layer("layer_types", num_layers, wanted, lambda kind: kind in (SLIDING, FULL))
     return listed or tuple(SLIDING if slides(layer) else FULL for layer in range(num_layers))
 
 
-def one_window(fields: Fields, default: int | None = None) -> tuple[int | None, ...]:
+def one_window(fields: JsonFields, default: int | None = None) -> tuple[int | None, ...]:
     """Return ``sliding_window`` for each layer; empty if it is null."""
     window = fields.size_or_null("sliding_window", default)
     return () if window is None else (window,) * fields.size("num_hidden_layers")

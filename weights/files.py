@@ -51,10 +51,10 @@ def gguf_hint(directory: Path) -> str:
 
 def gguf_parts(name: str) -> list[str]:
     """Return the files of a GGUF model in parts, of which ``name`` is one, in their order; of another, itself."""
-    found = _PART.fullmatch(name)
-    if found is None or not 1 <= int(found[2]) <= int(found[3]):
+    match = _PART.fullmatch(name)
+    if match is None or not 1 <= int(match[2]) <= int(match[3]):
         return [name]
-    return [f"{found[1]}-{one:05}-of-{found[3]}.gguf" for one in range(1, int(found[3]) + 1)]
+    return [f"{match[1]}-{one:05}-of-{match[3]}.gguf" for one in range(1, int(match[3]) + 1)]
 
 
 def member(directory: Path, name: str) -> Path:

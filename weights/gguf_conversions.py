@@ -95,13 +95,13 @@ def _convert_aside(
         finally:
             os.close(writing)
         try:
-            said = [_tell(line) for line in lines]
+            output = [_tell(line) for line in lines]
             status = process.wait()
         except BaseException:
             process.kill()
             process.wait()
             raise
-    failures = [one for one in said if one is not None]
+    failures = [one for one in output if one is not None]
     if failures:
         raise ConfigError(failures[-1])
     if status:

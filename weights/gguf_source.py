@@ -41,8 +41,8 @@ def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download, *,
 
 def tags_of(names: Iterable[str]) -> list[str]:
     """Return how each GGUF model among a repository's files is named behind a colon."""
-    found = dict.fromkeys(tag for name in _models(names) if (tag := _tag(name)) is not None)
-    return list(found)
+    result = dict.fromkeys(tag for name in _models(names) if (tag := _tag(name)) is not None)
+    return list(result)
 
 
 def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles, flag: str) -> Path:
@@ -76,14 +76,14 @@ def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
     """
     models = _models(files)
     ends = re.compile(rf"(?:.*[-._])?{re.escape(tag)}", re.IGNORECASE)
-    found = [file for file in models if ends.fullmatch(_stem(file)) or _folder(file).lower() == tag.lower()]
-    if len(found) == 1:
-        return found[0]
+    match = [file for file in models if ends.fullmatch(_stem(file)) or _folder(file).lower() == tag.lower()]
+    if len(match) == 1:
+        return match[0]
     if not models:
         raise ConfigError(f"{asked}: the repository has no GGUF file; leave :{tag} out")
-    shown = ", ".join((found or models)[:_SHOWN])
-    said = "several files have this tag" if found else "no file has this tag"
-    raise ConfigError(f"{asked}: {said}; use a longer tag, of one of these files: {shown}")
+    shown = ", ".join((match or models)[:_SHOWN])
+    reason = "several files have this tag" if match else "no file has this tag"
+    raise ConfigError(f"{asked}: {reason}; use a longer tag, of one of these files: {shown}")
 
 
 def _models(names: Iterable[str]) -> list[str]:

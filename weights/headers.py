@@ -14,7 +14,7 @@ _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredWeights:
     """The weights that a directory stores: files, their bytes, and numbers in them by dtype, the most common first."""
 
     num_files: int
@@ -22,11 +22,11 @@ class Stored:
     numbers: Mapping[str, int]
 
 
-NOTHING_STORED = Stored(0, 0, {})
+NOTHING_STORED = StoredWeights(0, 0, {})
 """Of a model whose weights are made, not read."""
 
 
-def stored_weights(directory: Path) -> Stored:
+def stored_weights(directory: Path) -> StoredWeights:
     """Return what the safetensors files of a Hugging Face directory hold.
 
     Raises ConfigError that names a file which is missing, cut off or damaged.
@@ -37,7 +37,7 @@ def stored_weights(directory: Path) -> Stored:
         for tensor in read_header(member(directory, name)).values():
             numbers[_NAMES.get(tensor.dtype, tensor.dtype)] += prod(tensor.shape)
     size = sum(member(directory, name).stat().st_size for name in names)
-    return Stored(len(names), size, dict(numbers.most_common()))
+    return StoredWeights(len(names), size, dict(numbers.most_common()))
 
 
 def tensor_names(directory: Path) -> Collection[str]:

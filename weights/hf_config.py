@@ -13,7 +13,7 @@ from typing import Any, Literal
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.config_fields import Fields, text_part
+from jaxgen.weights.config_fields import JsonFields, text_part
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.family import BOTH_WAYS, Family
@@ -61,7 +61,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     not known.
     """
     encodings_of(directory)  # it refuses encodings that jaxgen cannot read
-    fields = Fields(read_json(directory, CONFIG), str(directory / CONFIG))
+    fields = JsonFields(read_json(directory, CONFIG), str(directory / CONFIG))
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     for name in names:
@@ -73,14 +73,14 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             return _read(ARCHITECTURES[inner], inner, text, dtype)
         if isinstance(name, str) and name in HEADLESS:
             return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
-    near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
+    near = next((advice for name in names if isinstance(name, str) and (advice := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
     raise fields.error(
         "architectures", f"is {architectures!r}, {near}" if near else f"is {architectures!r}; {supported}"
     )
 
 
-def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> DecoderConfig:
+def _read(family: Family, architecture: str, fields: JsonFields, dtype: Literal["auto"] | DType) -> DecoderConfig:
     try:
         described = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
         config = replace(described, family=family.name)
@@ -102,7 +102,7 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
     return _extended(config)
 
 
-def _warn_of_code(fields: Fields, architecture: str) -> None:
+def _warn_of_code(fields: JsonFields, architecture: str) -> None:
     """Log a warning if the file names a class of its own for the model: most compute what transformers' class does.
 
     Files of Phi-3 and Falcon name one for versions of transformers from before theirs, so they are not refused.
@@ -140,19 +140,19 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
     for name in (GENERATION_CONFIG, CONFIG):
         if name == GENERATION_CONFIG and not member(directory, name).exists():
             continue
-        fields = Fields(read_json(directory, name), str(directory / name))
+        fields = JsonFields(read_json(directory, name), str(directory / name))
         value: Any = fields.data.get("eos_token_id")
         if value is None and (text := text_part(fields.data)) is not None:
             value = text.get("eos_token_id")
-        found = value if isinstance(value, list) else [] if value is None else [value]
-        for token in found:
+        result = value if isinstance(value, list) else [] if value is None else [value]
+        for token in result:
             if not isinstance(token, int) or isinstance(token, bool) or token < 0:
                 raise fields.error("eos_token_id", f"must be a token id, a list of them or null, not {value!r}")
             ids.add(token)
     return frozenset(ids)
 
 
-def _dtype(fields: Fields) -> DType:
+def _dtype(fields: JsonFields) -> DType:
     name = "dtype" if fields.data.get("dtype") is not None else "torch_dtype"
     value = fields.data.get(name)
     if value is None:

@@ -42,10 +42,10 @@ def outlines() -> Iterator[Fetch]:
         try:
             yield fetch
         except ConfigError as error:
-            said = str(error)
+            message = str(error)
             for folder, name in names.items():
-                said = said.replace(folder, name)
-            raise type(error)(said) from error
+                message = message.replace(folder, name)
+            raise type(error)(message) from error
 
 
 @contextmanager

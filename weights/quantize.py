@@ -111,8 +111,8 @@ def _reduced(operation: np.ufunc, grouped: Floats) -> Floats:
     while grouped.shape[-1] % 2 == 0:
         half = grouped.shape[-1] // 2
         grouped = operation(grouped[..., :half], grouped[..., half:])
-    found: Floats = operation.reduce(grouped, axis=-1)
-    return found
+    result: Floats = operation.reduce(grouped, axis=-1)
+    return result
 
 
 def _rounded(

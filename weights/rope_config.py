@@ -6,7 +6,7 @@ from math import log, sqrt
 from typing import Any, cast
 
 from jaxgen.core.decoder_config import RopeConfig, RopeKind
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _OF_TYPES = (
 """Fields that mean something only with a type."""
 
 
-def rope_fields(fields: Fields, part: str | None = None) -> Fields:
+def rope_fields(fields: JsonFields, part: str | None = None) -> JsonFields:
     """Return the fields of ``rope_parameters`` or, in the old form, ``rope_scaling``, or those of one part of them."""
     # an old rope_scaling wins over rope_parameters in transformers, too
     name = "rope_scaling" if fields.data.get("rope_scaling") else "rope_parameters"
@@ -43,14 +43,14 @@ def rope_fields(fields: Fields, part: str | None = None) -> Fields:
     return fields.below(name, data)
 
 
-def demand_rope(fields: Fields) -> None:
+def demand_rope(fields: JsonFields) -> None:
     """Raise ConfigError unless the file says how positions rotate: for families whose usual way is an extension."""
     if not rope_fields(fields).data:
         raise fields.error("rope_parameters", "is missing; it must be an object with rope_type, factor and so on")
 
 
 def read_rope(
-    fields: Fields,
+    fields: JsonFields,
     max_position: int,
     head_dim: int,
     *,
@@ -74,7 +74,7 @@ def read_rope(
         for key, value in (outer | dict(given.data)).items()
         if value is not None and not (key in _OFF_BY_ZERO and type(value) in (int, float) and value == 0)
     }
-    rope = Fields(merged, given.source)
+    rope = JsonFields(merged, given.source)
     rope.ignore(*others)
     kind = _kind(rope, merged)
     share = rope.positive("partial_rotary_factor", 1.0 if partial is None else partial)
@@ -106,7 +106,7 @@ def read_rope(
     )
 
 
-def _kind(rope: Fields, data: dict[str, Any]) -> RopeKind:
+def _kind(rope: JsonFields, data: dict[str, Any]) -> RopeKind:
     """Return the type. A missing type is an error if other fields need one; then it is not the default."""
     names = [name for name in _TYPES if name in data]
     if not names:
@@ -130,7 +130,7 @@ def _kind(rope: Fields, data: dict[str, Any]) -> RopeKind:
     return cast(RopeKind, rope.choice(names[0], "default", _SUPPORTED))
 
 
-def _warn_of_unused(rope: Fields, kind: RopeKind) -> None:
+def _warn_of_unused(rope: JsonFields, kind: RopeKind) -> None:
     unused = [name for name in _OF_ANY if name not in rope.used and rope.data.get(name) not in (None, 1)]
     if unused:
         logger.warning(
@@ -138,21 +138,21 @@ def _warn_of_unused(rope: Fields, kind: RopeKind) -> None:
         )
 
 
-def _original(rope: Fields, fields: Fields, max_position: int) -> int:
+def _original(rope: JsonFields, fields: JsonFields, max_position: int) -> int:
     return fields.size_or_null(_ORIGINAL) or rope.size(_ORIGINAL, max_position)
 
 
-def _plain(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+def _plain(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     del rope, fields, max_position, rotary_dim
     return {}
 
 
-def _linear(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+def _linear(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     del fields, max_position, rotary_dim
     return {"factor": rope.positive("factor")}
 
 
-def _llama3(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+def _llama3(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     del rotary_dim
     low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
     if low >= high:
@@ -165,7 +165,7 @@ def _llama3(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) ->
     }
 
 
-def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+def _yarn(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     del rotary_dim
     factor = rope.positive("factor")
     given = rope.positive_or_null("attention_factor")
@@ -187,7 +187,7 @@ def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> d
     }
 
 
-def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+def _longrope(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     """The longest context that is served decides once which of the two lists is used.
 
     transformers uses the long list for a text longer than the original context. It computes all keys again when an
@@ -208,7 +208,7 @@ def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) 
     }
 
 
-_KINDS: dict[RopeKind, Callable[[Fields, Fields, int, int], dict[str, Any]]] = {
+_KINDS: dict[RopeKind, Callable[[JsonFields, JsonFields, int, int], dict[str, Any]]] = {
     "default": _plain,
     "linear": _linear,
     "llama3": _llama3,

@@ -16,7 +16,7 @@ from jaxgen.weights.config_fields import text_part
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.files import CONFIG, read_json
-from jaxgen.weights.headers import Stored, stored_weights
+from jaxgen.weights.headers import StoredWeights, stored_weights
 from jaxgen.weights.hf_checkpoint import check_parameters
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.manifest import is_converted, manifest_of, verify
@@ -85,11 +85,11 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
 
 def _encodings(directory: Path) -> str:
     """Return what the encodings of a checkpoint that is not converted are called; empty: it has none."""
-    found = () if is_converted(directory) else encodings_of(directory)
-    return " and ".join(dict.fromkeys(encoding.title for encoding in found))
+    result = () if is_converted(directory) else encodings_of(directory)
+    return " and ".join(dict.fromkeys(encoding.title for encoding in result))
 
 
-def check_weights(directory: Path, config: ModelConfig) -> Stored:
+def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
     """Return what a directory stores. Raises ConfigError, as loading would, unless it is what ``config`` means.
 
     Looks at the headers of safetensors files, or the manifest of a converted directory and the sizes of its files.
@@ -104,7 +104,7 @@ def check_weights(directory: Path, config: ModelConfig) -> Stored:
     sizes = [record.size for name, record in manifest.files.items() if name.startswith("params/")]
     quantization = quantization_of(with_formats(config, manifest.formats))
     dtype = manifest.dtype if quantization == "none" else quantization
-    return Stored(len(sizes), sum(sizes), {dtype: num_parameters(config)})
+    return StoredWeights(len(sizes), sum(sizes), {dtype: num_parameters(config)})
 
 
 def num_parameters(config: ModelConfig) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jaxgen.weights.config_fields import Fields, text_part
+from jaxgen.weights.config_fields import JsonFields, text_part
 from jaxgen.weights.families import ARCHITECTURES
 
 _OUTER = (
@@ -68,7 +68,7 @@ _OMITTED: dict[str, tuple[int, ...]] = {
 """Sizes of transformers' classes: the text's part of a file leaves out fields with equal values."""
 
 
-def text_of(name: str, fields: Fields, head: Collection[str]) -> tuple[str, Fields]:
+def text_of(name: str, fields: JsonFields, head: Collection[str]) -> tuple[str, JsonFields]:
     """Return the architecture and the fields of the text in a wrapper of this name.
 
     ``head``: names of tensors, of which that of a head settles ``tie_word_embeddings`` where the file contradicts
@@ -86,12 +86,12 @@ def text_of(name: str, fields: Fields, head: Collection[str]) -> tuple[str, Fiel
     if [outer.get(_TIED), given.get(_TIED)] in ([True, False], [False, True]):
         # transformers 4 took the text's, transformers 5 takes the whole model's
         data[_TIED] = not any("lm_head" in one for one in head)
-    found = Fields(data, inside.source)
-    found.ignore(*_OF_IMAGES, *wrapper.ignored)
-    return architecture, found
+    result = JsonFields(data, inside.source)
+    result.ignore(*_OF_IMAGES, *wrapper.ignored)
+    return architecture, result
 
 
-def _architecture(name: str, wrapper: Wrapper, text: Fields) -> str:
+def _architecture(name: str, wrapper: Wrapper, text: JsonFields) -> str:
     """Return the architecture that the text's ``model_type`` means."""
     kind = text.data.get("model_type")
     if kind is None or _squeezed(str(kind)) == _squeezed(name):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxgen.core.stats import KVEventStats
 
 
-class Stored(NamedTuple):
+class BlockStored(NamedTuple):
     """A block holds the K and V of ``tokens``, which follow those of the block ``parent``; None: they are the first.
 
     ``salt``: the cache salt of all sequences that may use it.
@@ -19,17 +19,17 @@ class Stored(NamedTuple):
     salt: str | None
 
 
-class Removed(NamedTuple):
+class BlockRemoved(NamedTuple):
     """No block holds the content of this key any more."""
 
     key: bytes
 
 
-class Cleared(NamedTuple):
+class AllBlocksCleared(NamedTuple):
     """No block holds anything that is known."""
 
 
-type BlockEvent = Stored | Removed | Cleared
+type BlockEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class BlockLog:
         events, self._events = self._events, []
         return events
 
-    def stored(self, event: Stored) -> None:
+    def stored(self, event: BlockStored) -> None:
         self._events.append(event)
 
     def cached(self, block: int, key: bytes) -> None:
@@ -70,7 +70,7 @@ class BlockLog:
 
     def evicted(self, block: int, key: bytes) -> None:
         del block  # indexes know contents alone
-        self._events.append(Removed(key))
+        self._events.append(BlockRemoved(key))
 
     def forgotten(self) -> None:
-        self._events = [Cleared()]
+        self._events = [AllBlocksCleared()]

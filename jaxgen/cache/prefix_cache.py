@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 from struct import Struct
 
 from jaxgen.cache.beginnings import BlockBeginnings
-from jaxgen.cache.block_log import BlockLog, Stored
+from jaxgen.cache.block_log import BlockLog, BlockStored
 from jaxgen.cache.block_pool import BlockPool
 from jaxgen.core.sequence import Sequence
 
@@ -130,10 +130,10 @@ class PrefixCache:
         if self._pool.register(sequence.block_table[index], key, full=False):
             self._beginnings.add(before, key, tokens)
 
-    def _stored(self, sequence: Sequence, index: int) -> Stored:
+    def _stored(self, sequence: Sequence, index: int) -> BlockStored:
         """Return the event of block ``index``, whose key is known."""
         keys, tokens = sequence.block_keys, self._tokens_of(sequence, index)
-        return Stored(keys[index], keys[index - 1] if index else None, tokens, sequence.request.cache_salt)
+        return BlockStored(keys[index], keys[index - 1] if index else None, tokens, sequence.request.cache_salt)
 
     def _key(self, sequence: Sequence, index: int) -> bytes:
         """Return the key of block ``index``, which is at most the one after those computed before."""

@@ -70,13 +70,14 @@ class RopeConfig:
 class NormConfig:
     """``kind`` rms: x / rms(x) * weight; layer: (x - mean) / std * weight + bias.
 
-    ``late``: the weight is float32 and multiplied before the result is rounded (Gemma, OLMo 2, Nemotron). Otherwise it
-    has the model's dtype, and an RMS norm rounds x / rms(x) first (Llama). ``affine`` False: neither weight nor bias.
+    ``scale_in_float32``: the weight is float32, and multiplied before the result is rounded (Gemma, OLMo 2, Nemotron).
+    Otherwise it has the model's dtype, and an RMS norm rounds x / rms(x) first (Llama). ``affine`` False: neither
+    weight nor bias.
     """
 
     kind: Literal["rms", "layer"] = "rms"
     eps: float
-    late: bool = False
+    scale_in_float32: bool = False
     affine: bool = True
     bias: bool = True
     """Of a LayerNorm."""

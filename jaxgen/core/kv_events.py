@@ -75,5 +75,5 @@ def parse_kv_events(text: str | None) -> KVEventsConfig | None:
     for name in given:
         if name not in known:
             raise ConfigError(f"{FLAG}: unknown key {name!r}; there are {', '.join(known)}")
-    found = KVEventsConfig(**given)
-    return found if found.is_on else None
+    result = KVEventsConfig(**given)
+    return result if result.is_on else None

@@ -54,6 +54,6 @@ def _check_positive(what: str, value: int) -> None:
         raise ConfigError(f"{what} is {value}, but must be 1 or more")
 
 
-def _check_name(what: str, found: str, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise ConfigError(f"{what} is {found!r}, but must be one of {', '.join(known)}")
+def _check_name(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{what} is {value!r}, but must be one of {', '.join(known)}")

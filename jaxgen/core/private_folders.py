@@ -20,15 +20,15 @@ def open_to_others(folder: Path) -> str | None:
     folder = folder.resolve()
     trusted, groups = trusted_users(), {os.getegid(), *os.getgroups()}
     for place in (folder, *folder.parents):
-        found = place.stat()
-        if found.st_uid not in trusted:
-            return f"{place} belongs to the user {found.st_uid}"
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        status = place.stat()
+        if status.st_uid not in trusted:
+            return f"{place} belongs to the user {status.st_uid}"
+        others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if place != folder:
-            if found.st_mode & stat.S_ISVTX:
+            if status.st_mode & stat.S_ISVTX:
                 others = 0
-            elif found.st_gid in groups:
+            elif status.st_gid in groups:
                 others &= ~stat.S_IWGRP
         if others:
-            return f"{place} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+            return f"{place} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     return None

@@ -124,21 +124,21 @@ class WeightFormat:
         of_groups, of_blocks = (*outer, self.num_groups(inputs)), (*outer, -(-inputs // BLOCK))
         byte, scale = np.dtype(np.uint8), SCALE_DTYPES[self.scale_dtype]
         of_group = (of_groups, np.dtype(np.int8) if self.blocks else scale)
-        found: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {
+        result: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {
             "codes": ((*outer, inputs * self.bits // 8), byte),
             "scales": of_group,
         }
         if self.zeros:
-            found["zeros"] = (of_groups, byte)
+            result["zeros"] = (of_groups, byte)
         if self.minimums:
-            found["minimums"] = of_group
+            result["minimums"] = of_group
         if self.blocks:
-            found["block_scales"] = (of_blocks, scale)
+            result["block_scales"] = (of_blocks, scale)
         if self.blocks and self.minimums:
-            found["block_minimums"] = (of_blocks, scale)
+            result["block_minimums"] = (of_blocks, scale)
         if self.ordered:
-            found["order"] = ((*outer[:-1], inputs), np.dtype(np.int32))
-        return found
+            result["order"] = ((*outer[:-1], inputs), np.dtype(np.int32))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,23 +276,23 @@ def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np
     if form.bits == 8:
         return codes
     inputs = codes.shape[-1] * 8 // form.bits
-    found = np.zeros((*codes.shape[:-1], inputs), np.uint8)
+    result = np.zeros((*codes.shape[:-1], inputs), np.uint8)
     start = shift = 0
     for width in PLANES[form.bits]:
         plane = codes[..., start : start + inputs * width // 8]
         for place in range(8 // width):
             part = plane >> np.uint8(place * width) & np.uint8((1 << width) - 1)
-            found[..., place :: 8 // width] |= part << np.uint8(shift)
+            result[..., place :: 8 // width] |= part << np.uint8(shift)
         start, shift = start + inputs * width // 8, shift + width
-    return found
+    return result
 
 
 def numbers_of(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.float32]:
     """Return codes [..., I] of a byte each as numbers, before zero points and scales."""
     if not form.floats:
         return codes.astype(np.float32)
-    found: npt.NDArray[np.float32] = _table(form)[codes]
-    return found
+    result: npt.NDArray[np.float32] = _table(form)[codes]
+    return result
 
 
 def _table(form: WeightFormat) -> npt.NDArray[np.float32]:

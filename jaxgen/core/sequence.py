@@ -92,7 +92,7 @@ class Sequence:
     num_registered: int = field(init=False, default=0)
     """Blocks at the front of ``block_table`` that are registered in the prefix cache."""
     level: Level = field(init=False)
-    place: tuple[float, int] = field(init=False)
+    due_key: tuple[float, int] = field(init=False)
     """Its place within its level: its due time, in seconds of the scheduler's clock, and an arrival number."""
     overtaken: int = field(init=False, default=0)
     """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
@@ -112,7 +112,7 @@ class Sequence:
         params = self.params
         self.service = self.request.service
         self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
-        self.place = 0.0, self.arrival
+        self.due_key = 0.0, self.arrival
         self.sampling = params.sampling if self.constraint is None else Sampling.ADJUSTED
         self.num_prompt = len(self.request.prompt)
         self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
@@ -137,12 +137,12 @@ class Sequence:
 
     @property
     def deadline(self) -> float:
-        return self.place[0]
+        return self.due_key[0]
 
     @property
     def order_key(self) -> tuple[int, float, int]:
         """The place in the order of service, smaller first."""
-        return self.level, *self.place
+        return self.level, *self.due_key
 
     @property
     def num_tokens(self) -> int:
@@ -261,7 +261,7 @@ class Fetch:
     keys: list[bytes]
     num_waiting: int
     """How many other sequences waited when it was asked for."""
-    patience: float = field(default=0.0)
+    max_wait: float = field(default=0.0)
     """Seconds that a sequence waits for it at most. 0: it is a probe, and none waits."""
     waited_from: float | None = field(default=None)
     """When a sequence that could have begun first waited for it, in seconds of the tier's clock."""

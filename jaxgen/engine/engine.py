@@ -27,7 +27,7 @@ from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.outbox import Outbox
 from jaxgen.engine.output_processor import OutputProcessor
-from jaxgen.engine.recorder import Recorder, StepTime
+from jaxgen.engine.recorder import Recorder, StepTimings
 from jaxgen.engine.recovery import recover
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
 from jaxgen.engine.step_meter import StepMeter
@@ -213,8 +213,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
-        told = self._block_events is not None and self._block_events.pending
-        return not self._outbox.is_empty or self._scheduler.has_work or saves or told
+        published = self._block_events is not None and self._block_events.pending
+        return not self._outbox.is_empty or self._scheduler.has_work or saves or published
 
     @property
     def held_for(self) -> float:
@@ -238,8 +238,8 @@ class Engine:
             self._advance(before)
         except Exception as error:  # of a device or of the host: the engine must go on
             under_way = NO_STEP if before is None else before.plan
-            said = "none" if before is None else under_way.describe()
-            logger.exception("a step failed: %s; under way: %s", self._planned.describe(), said)
+            description = "none" if before is None else under_way.describe()
+            logger.exception("a step failed: %s; under way: %s", self._planned.describe(), description)
             self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})
         return self._outbox.take()
 
@@ -392,6 +392,6 @@ class Engine:
         streamed = self._device.offload_stats()
         return 0 if streamed is None else streamed.host_blocks
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
         """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
         return self._meter.count(step.plan, began, ended, projected=step.projected)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxgen.core.kept_files import find_json, keep_json
-from jaxgen.engine.narrow import Verdict
+from jaxgen.engine.narrow import NarrowResult
 from jaxgen.engine.step_time_probe import StepSamples
 
 
@@ -12,7 +12,7 @@ from jaxgen.engine.step_time_probe import StepSamples
 class Findings:
     """Findings of a model whose logits are finite. ``narrow``: on the narrow program; None: there is none."""
 
-    narrow: Verdict | None
+    narrow: NarrowResult | None
     times: StepSamples
 
 
@@ -22,7 +22,7 @@ def kept_findings(path: Path | None) -> Findings | None:
     if kept is None:
         return None
     narrow = kept["narrow"]
-    return Findings(None if narrow is None else Verdict(**narrow), StepSamples.read(kept["times"]))
+    return Findings(None if narrow is None else NarrowResult(**narrow), StepSamples.read(kept["times"]))
 
 
 def keep_findings(path: Path | None, findings: Findings) -> None:

@@ -27,7 +27,7 @@ CLEARLY_FASTER = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NarrowResult:
     """Result of ``compare``: whether all bits agree, and the ratio of step times, narrow program to wide."""
 
     equal: bool
@@ -38,7 +38,7 @@ class Verdict:
         return self.equal and self.ratio <= CLEARLY_FASTER
 
 
-def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict:
+def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> NarrowResult:
     """Decode as many random sequences as the narrow program takes with both programs, from the same state, and compare
     their outputs.
 
@@ -62,7 +62,7 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict
             equal = equal and _same_bits(narrow.output, output, len(plan.chunks))
         tokens = np.asarray(output.tokens)
         scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
-    return Verdict(equal, median(ratios) if ratios else 1.0)
+    return NarrowResult(equal, median(ratios) if ratios else 1.0)
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:

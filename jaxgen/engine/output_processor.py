@@ -53,9 +53,9 @@ class OutputProcessor:
         ]
         scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
         if scored:
-            found = _HostLogprobs.fetch(output.prompt_logprobs)
+            result = _HostLogprobs.fetch(output.prompt_logprobs)
             for chunk, start in scored:
-                self._collect(chunk, start, found)
+                self._collect(chunk, start, result)
         pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
         if pooled:
             hidden = np.asarray(output.hidden)
@@ -110,11 +110,11 @@ class OutputProcessor:
             self._pools[request.request_id] = Pool(request.pooling)
         self._pools[request.request_id].add(hidden)
 
-    def _collect(self, chunk: Chunk, at: int, found: _HostLogprobs) -> None:
+    def _collect(self, chunk: Chunk, at: int, logprobs: _HostLogprobs) -> None:
         sequence = chunk.sequence
         if chunk.start == 0:  # also after a preemption in mid-prompt: the prompt is computed again
             self._prompt[sequence.request_id] = [None]
         entries = self._prompt[sequence.request_id]
         for position in range(chunk.start + 1, min(chunk.end + 1, sequence.num_prompt)):
             row = at + position - 1 - chunk.start
-            entries.append(found.entry(row, sequence.tokens[position], sequence.params.prompt_logprobs or 0))
+            entries.append(logprobs.entry(row, sequence.tokens[position], sequence.params.prompt_logprobs or 0))

@@ -15,7 +15,7 @@ BACKGROUND = "background"
 """The class by which requests of the background are named."""
 
 
-class StepTime(NamedTuple):
+class StepTimings(NamedTuple):
     """Measurements of a step. ``pieces``: its chunks of prompts."""
 
     number: int
@@ -62,7 +62,9 @@ class Recorder:
         if restore.sequence.restore is restore:
             self._note(restore.sequence, "restored", restore.end - restore.start if whole else 0)
 
-    def read(self, plan: StepPlan, step: StepTime, outcomes: Iterable[Outcome], events: Iterable[TokenEvent]) -> None:
+    def read(
+        self, plan: StepPlan, step: StepTimings, outcomes: Iterable[Outcome], events: Iterable[TokenEvent]
+    ) -> None:
         """Note a step whose output was read, after it was completed. ``events``: one of each outcome."""
         now, journal, scheduler = time.time(), self.journal, self._scheduler
         for chunk in step.pieces:

@@ -5,7 +5,7 @@ from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.counters import Counters
 from jaxgen.engine.latency import LatencyMeter
-from jaxgen.engine.recorder import StepTime
+from jaxgen.engine.recorder import StepTimings
 from jaxgen.offload.build import Offload
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.cost_model import StepSample
@@ -30,7 +30,7 @@ class StepMeter:
         self._latencies = latencies
         self._offload = offload
 
-    def count(self, plan: StepPlan, began: float, ended: float, *, projected: int) -> StepTime:
+    def count(self, plan: StepPlan, began: float, ended: float, *, projected: int) -> StepTimings:
         """Count a step and return what was measured of it.
 
         ``began``: when it was dispatched, or when the step before it was read, if that was later. ``projected``: tokens
@@ -57,7 +57,7 @@ class StepMeter:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
                 self._latencies.count_prompt_chunk(chunk.sequence.request_id)
-        return StepTime(counters.steps, seconds, predicted, width, pieces)
+        return StepTimings(counters.steps, seconds, predicted, width, pieces)
 
 
 def _is_piece(chunk: Chunk) -> bool:

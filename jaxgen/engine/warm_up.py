@@ -7,7 +7,7 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.findings import Findings, keep_findings, kept_findings
 from jaxgen.engine.finite import check_finite
-from jaxgen.engine.narrow import Verdict, compare
+from jaxgen.engine.narrow import NarrowResult, compare
 from jaxgen.engine.step_time_probe import measure_step_time
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -49,7 +49,7 @@ def _find_out(device: Runner, model: ModelConfig, config: EngineConfig) -> Findi
     return Findings(narrow, measure_step_time(device, config))
 
 
-def _choose(device: Runner, config: EngineConfig, verdict: Verdict, how: str) -> None:
+def _choose(device: Runner, config: EngineConfig, verdict: NarrowResult, how: str) -> None:
     if not verdict.use_narrow:
         device.disable_narrow()
     logger.info(

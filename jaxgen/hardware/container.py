@@ -31,12 +31,12 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     import psutil  # here: python -m scripts.gpu runs where it is not installed
 
     machine = psutil.virtual_memory()
-    found = HostMemory(machine.available, machine.total)
+    result = HostMemory(machine.available, machine.total)
     for limit, used in _memory_limits(root):
         left = max(limit - used, 0)
-        if left < found.available or limit < found.total:
-            found = HostMemory(min(left, found.available), min(limit, found.total), min(limit, found.total))
-    return found
+        if left < result.available or limit < result.total:
+            result = HostMemory(min(left, result.available), min(limit, result.total), min(limit, result.total))
+    return result
 
 
 def allowed_cores() -> int:

@@ -96,11 +96,11 @@ def ptxas() -> tuple[int, ...] | None:
 
 def compiler_trouble() -> str | None:
     """Return why the installed ptxas may compile kernels incorrectly; None: it does not, or it is not found."""
-    found = ptxas()
-    if found is None or found >= LEAST_PTXAS:
+    result = ptxas()
+    if result is None or result >= LEAST_PTXAS:
         return None
     return (
-        f"ptxas {'.'.join(map(str, found))} is older than that of CUDA 12.9.1 and may compile them wrongly: "
+        f"ptxas {'.'.join(map(str, result))} is older than that of CUDA 12.9.1 and may compile them wrongly: "
         f"pip install 'nvidia-cuda-nvcc-cu12>={'.'.join(map(str, LEAST_PTXAS))}'"
     )
 
@@ -113,11 +113,11 @@ def _ptxas(package: str) -> tuple[int, ...] | None:
     if command is None:
         return None
     try:
-        said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        output = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"V(\d+\.\d+\.\d+)", said)
-    return _numbers(found[1]) if found else None
+    match = re.search(r"V(\d+\.\d+\.\d+)", output)
+    return _numbers(match[1]) if match else None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -126,8 +126,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Return the versions of the installed ones among ``packages``."""
-    found = {}
+    result = {}
     for package in packages:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            result[package] = version(package)
+    return result

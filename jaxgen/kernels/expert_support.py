@@ -25,12 +25,12 @@ def expert_trouble(
         return "their layers have different formats"
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
         sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": model.dtype}
-        found = None if form is None else placed(form)
-        if found is None:
+        result = None if form is None else placed(form)
+        if result is None:
             reason = supports(**sizes)
         else:
-            codes: dict[str, Any] = {"bits": found.bits, "floats": found.floats, "group": found.group}
-            reason = supports_codes(**sizes, **codes, offsets=found.zeros or found.minimums or found.blocks)
+            codes: dict[str, Any] = {"bits": result.bits, "floats": result.floats, "group": result.group}
+            reason = supports_codes(**sizes, **codes, offsets=result.zeros or result.minimums or result.blocks)
         if reason is not None:
             return reason
     return None

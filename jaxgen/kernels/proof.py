@@ -43,8 +43,8 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
     """Return everything that the result of a proof depends on. ``sources``: a digest of the kernels' code."""
     installed = versions(_PACKAGES) | {"ptxas": ptxas()}
     device = asdict(gpu.device)
-    found: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
-    return {**found, "versions": installed}
+    result: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
+    return {**result, "versions": installed}
 
 
 def judge(
@@ -119,9 +119,9 @@ def _end(process: "subprocess.Popen[str]") -> None:
 def _verdict(status: int, result: Path, log: str) -> Verdict:
     if status == 0 and result.is_file():
         return Verdict(**json.loads(result.read_text(encoding="utf-8")))
-    said = log.strip().splitlines()[-1:] or ["it said nothing"]
+    last_line = log.strip().splitlines()[-1:] or ["it said nothing"]
     if status >= 0:
-        return Verdict("crashed", f"the process of their proof ended with status {status}: {said[0]}")
+        return Verdict("crashed", f"the process of their proof ended with status {status}: {last_line[0]}")
     name = signal.Signals(-status).name
     outcome: Outcome = "killed" if name in _FROM_OUTSIDE else "crashed"
     return Verdict(outcome, f"the process of their proof was ended by {name}")

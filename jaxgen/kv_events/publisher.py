@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from jaxgen.cache.block_log import BlockEvent, Cleared
+from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_events import FLAG, KVEventsConfig
 from jaxgen.core.stats import KVEventStats
@@ -54,7 +54,7 @@ class ZmqPublisher:
         self._wake.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="jaxgen-kv-events", daemon=True)
         self._thread.start()
-        self.publish([Cleared()])
+        self.publish([AllBlocksCleared()])
 
     def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         """Queue a batch. One that finds the queue full is dropped, and its number with it, so that it is missed."""
@@ -79,16 +79,16 @@ class ZmqPublisher:
             self._wake.send(b"\0")
 
     def _open(self, kind: int, name: str, endpoint: str, hwm: int) -> Any:
-        made = self._context.socket(kind)
-        made.sndhwm = hwm
+        result = self._context.socket(kind)
+        result.sndhwm = hwm
         try:
             if name == "replay_endpoint" or any(part in endpoint for part in _BOUND):
-                made.bind(endpoint)
+                result.bind(endpoint)
             else:
-                made.connect(endpoint)
+                result.connect(endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {endpoint!r} cannot be used: {error}") from error
-        return made
+        return result
 
     def _run(self) -> None:
         poller = zmq.Poller()

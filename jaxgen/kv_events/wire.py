@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 
-from jaxgen.cache.block_log import BlockEvent, Cleared, Removed, Stored
+from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent, BlockRemoved, BlockStored
 
 MEDIUM = "GPU"
 """vLLM's word for the cache of the device, which consumers know; also where that is a CPU."""
@@ -29,28 +29,28 @@ def _maps(events: abc.Sequence[BlockEvent]) -> Iterator[dict[str, Any]]:
     open_map: dict[str, Any] | None = None
     last: bytes | None = None
     for event in events:
-        if isinstance(event, Stored) and open_map and open_map["type"] == "BlockStored" and event.parent == last:
+        if isinstance(event, BlockStored) and open_map and open_map["type"] == "BlockStored" and event.parent == last:
             open_map["block_hashes"].append(block_hash(event.key))
             open_map["token_ids"].extend(event.tokens)
             open_map["extra_keys"].append(None)
-        elif isinstance(event, Removed) and open_map and open_map["type"] == "BlockRemoved":
+        elif isinstance(event, BlockRemoved) and open_map and open_map["type"] == "BlockRemoved":
             open_map["block_hashes"].append(block_hash(event.key))
         else:
             if open_map:
                 yield open_map
             open_map = _map(event)
-        last = event.key if isinstance(event, Stored) else None
+        last = event.key if isinstance(event, BlockStored) else None
     if open_map:
         yield open_map
 
 
 def _map(event: BlockEvent) -> dict[str, Any]:
     match event:
-        case Cleared():
+        case AllBlocksCleared():
             return {"type": "AllBlocksCleared"}
-        case Removed(key):
+        case BlockRemoved(key):
             return {"type": "BlockRemoved", "block_hashes": [block_hash(key)], "medium": MEDIUM, "group_idx": 0}
-        case Stored(key, parent, tokens, salt):
+        case BlockStored(key, parent, tokens, salt):
             return {
                 "type": "BlockStored",
                 "block_hashes": [block_hash(key)],

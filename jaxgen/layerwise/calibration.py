@@ -36,7 +36,7 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
     They take turns, so that a change of the machine's speed affects both. Each runs once before, untimed. The device is
     reset.
     """
-    found: list[StepSeconds] = []
+    result: list[StepSeconds] = []
     splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
     for load in loads:
         device.reset()
@@ -46,9 +46,9 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
                 device.streaming = Streaming(split)
                 _, seconds = run_in_turn(device, load.plan, again=True)
                 if step:
-                    found.append(seconds)
+                    result.append(seconds)
     device.reset()
-    return found
+    return result
 
 
 def run_in_turn(device: LayerwiseRunner, plan: StepPlan, *, again: bool = False) -> tuple[StepOutput, StepSeconds]:

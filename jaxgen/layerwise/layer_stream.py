@@ -115,8 +115,8 @@ class LayerStream:
                 pool = programs.scatter(pool, ids, np.int32(count), *pieces)
                 continue
             starts[:count] = [one.start for one in copy.blocks]
-            about = ids, starts, np.int32(count), np.int32(incoming.layer)
-            pool = programs.project[incoming.layer](self._layers[incoming.layer], pool, *about, *pieces)
+            arguments = ids, starts, np.int32(count), np.int32(incoming.layer)
+            pool = programs.project[incoming.layer](self._layers[incoming.layer], pool, *arguments, *pieces)
         return pool
 
     def save(self, pool: LayerPool, block: int) -> None:

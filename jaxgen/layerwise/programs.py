@@ -143,25 +143,25 @@ def compile_layers(
     widths = {width: compile_width(width) for width in {budget, config.narrow_width or budget}}
     gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
     scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
-    about = (pool, ids, ids, scalar, scalar, *[x_piece] * group)
+    arguments = (pool, ids, ids, scalar, scalar, *[x_piece] * group)
     projecting = _for_each(
         layers if keep_inputs else (),
-        lambda shapes: Uncompiled(project, (shapes, *about), donated=1).compile(kernels),
+        lambda shapes: Uncompiled(project, (shapes, *arguments), donated=1).compile(kernels),
     )
     programs: list[Any] = [gather, scatter, *projecting]
     for of_width in widths.values():
         programs += [of_width.begin, *of_width.layers, of_width.end]
-    found = [program.memory_analysis() for program in programs]
-    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in found)
+    result = [program.memory_analysis() for program in programs]
+    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in result)
     return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
 
 
 def layer_kernels(model: ModelConfig, kernels: Kernels) -> Kernels:
     """Return the kernels of the layers' one program, in place of ``kernels``; log if they are others."""
-    found = for_windows_as_data(kernels, model.windows)
-    if found is not kernels:
-        logger.warning("kernels by layer: %s, which is slower, because %s", found.name, found.reason)
-    return found
+    result = for_windows_as_data(kernels, model.windows)
+    if result is not kernels:
+        logger.warning("kernels by layer: %s, which is slower, because %s", result.name, result.reason)
+    return result
 
 
 Shapes = tuple[PackedParams, tuple[PackedParams, ...]]
@@ -175,15 +175,15 @@ def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
 
 def _for_each(layers: tuple[PackedParams, ...], compiled: Callable[[PackedParams], Any]) -> tuple[Any, ...]:
     """Return a program for each layer of these shapes, one and the same for layers of the same shapes."""
-    made: dict[Any, Any] = {}
-    found = []
+    programs: dict[Any, Any] = {}
+    result = []
     for shapes in layers:
         leaves, structure = jax.tree.flatten(shapes)
         kind = (structure, *leaves)
-        if kind not in made:
-            made[kind] = compiled(shapes)
-        found.append(made[kind])
-    return tuple(found)
+        if kind not in programs:
+            programs[kind] = compiled(shapes)
+        result.append(programs[kind])
+    return tuple(result)
 
 
 def width_programs(

@@ -30,19 +30,19 @@ def dummy_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     """
     place, formats = placing(config, kernels), placed_formats(config, kernels)
     shapes = {path: leaf.shape for path, leaf in abstract_params(config).items()}
-    made: PackedParams = {}
+    result: PackedParams = {}
     for path in sorted(shapes, key=lambda path: (-prod(shapes[path]), path)):
         form = formats.get(path)
         value = _numbers(config, path) if form is None else map_parts(partial(_codes, path), shapes[path], form)
-        made[path] = jax.block_until_ready(place(path, value))
-    return {path: made[path] for path in shapes}
+        result[path] = jax.block_until_ready(place(path, value))
+    return {path: result[path] for path in shapes}
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _numbers(config: ModelConfig, path: str) -> jax.Array:
     """Return the parameter as a new model has it."""
-    found = {dotted(name): leaf for name, leaf in nnx.to_flat_state(initial_state(config, SEED))}
-    value: jax.Array = found[path][...]
+    result = {dotted(name): leaf for name, leaf in nnx.to_flat_state(initial_state(config, SEED))}
+    value: jax.Array = result[path][...]
     return value
 
 

@@ -85,8 +85,8 @@ class MixedQuantizedWeight:
         """Return the products of the parts of the layer, side by side."""
         places = [place_of(self.layers, layer) for layer in range(self.num_layers)]
         kind, place = jnp.asarray(places, jnp.int32)[self.layer]
-        found: Array = lax.switch(kind, [partial(_side_by_side, product, parts) for parts in self.kinds], place)
-        return found
+        result: Array = lax.switch(kind, [partial(_side_by_side, product, parts) for parts in self.kinds], place)
+        return result
 
 
 def joined(parts: Parts) -> MixedQuantizedWeight | QuantizedWeight:

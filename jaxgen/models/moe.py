@@ -56,7 +56,7 @@ class MoE(nnx.Module):
         return rounded if residual is None else residual + rounded
 
 
-class Choice(NamedTuple):
+class Routing(NamedTuple):
     """The k experts of each token, the best first, and where its rows are among those of all tokens sorted by expert.
 
     Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``, and row s is the row of token ``tokens[s]`` and
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
     starts: Int[Array, "E1"]
 
 
-def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayLike, ""]) -> Choice:
+def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayLike, ""]) -> Routing:
     """Choose each token's experts by its float32 router logits; of equal ones the first.
 
     A softmax over all experts divided by the sum of the chosen is one over the chosen alone, and is computed as that.
@@ -81,7 +81,7 @@ def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayL
     best, chosen = lax.optimization_barrier(lax.top_k(logits, k))
     weights = jnp.exp(best - best[:, :1])
     total = _sum_in_order(weights) if config.renormalise else row_sum(jnp.exp(logits - best[:, :1]))
-    return Choice(weights / total, *_sort(jnp.where(jnp.arange(T)[:, None] < num_tokens, chosen, E), E))
+    return Routing(weights / total, *_sort(jnp.where(jnp.arange(T)[:, None] < num_tokens, chosen, E), E))
 
 
 def _sort(owners: Int[Array, "T k"], num_experts: int) -> tuple[Array, Array, Array, Array]:
@@ -119,7 +119,7 @@ class Experts(nnx.Module):
         self.gate_up = Linear(width, 2 * config.inner, bias=bias, dtype=dtype, rngs=rngs, stack=stack)
         self.down = Linear(config.inner, width, bias=bias, dtype=dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"], choice: Choice, kernels: Kernels) -> Float[Array, "T D"]:
+    def __call__(self, x: Float[Array, "T D"], choice: Routing, kernels: Kernels) -> Float[Array, "T D"]:
         """Return the weighted sums of the tokens' experts in float32, added in the order of ``choice``."""
         gate_up = expert_product(x[choice.tokens], self.gate_up, choice.starts, kernels)
         if self.gate_up.bias is not None:

@@ -26,7 +26,7 @@ class LayerNorm(nnx.Module):
     """(x - mean) / std * weight + bias; without weight and bias if not ``affine``. A late one has a float32 weight."""
 
     def __init__(self, config: NormConfig, width: int, *, dtype: str, stack: Shape = ()):
-        of_weight = jnp.dtype("float32" if config.late else dtype)
+        of_weight = jnp.dtype("float32" if config.scale_in_float32 else dtype)
         self.weight = nnx.Param(jnp.ones((*stack, width), of_weight)) if config.affine else None
         self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if config.affine and config.bias else None
         self.eps = config.eps
@@ -47,7 +47,9 @@ class HeadNorm(nnx.Module):
     """
 
     def __init__(self, config: NormConfig, heads: int, head_dim: int, *, dtype: str, stack: Shape = ()):
-        self.weight = nnx.Param(jnp.ones((*stack, heads, head_dim), jnp.dtype("float32" if config.late else dtype)))
+        self.weight = nnx.Param(
+            jnp.ones((*stack, heads, head_dim), jnp.dtype("float32" if config.scale_in_float32 else dtype))
+        )
         self.kind, self.eps = config.kind, config.eps
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
@@ -68,5 +70,5 @@ Norm = RMSNorm | LayerNorm | HeadNorm
 def make_norm(config: NormConfig, width: int, *, dtype: str, stack: Shape = ()) -> Norm:
     """Return the norm that ``config`` describes; a late one has a float32 weight."""
     if config.kind == "rms":
-        return RMSNorm(width, eps=config.eps, dtype="float32" if config.late else dtype, stack=stack)
+        return RMSNorm(width, eps=config.eps, dtype="float32" if config.scale_in_float32 else dtype, stack=stack)
     return LayerNorm(config, width, dtype=dtype, stack=stack)

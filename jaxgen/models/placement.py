@@ -103,10 +103,10 @@ def place_matrix(value: Any, kernels: Kernels) -> Any:
 
 def _numbers(weight: AnyWeight, dtype: str) -> np.ndarray:
     """Return the weight as numbers of ``dtype``. Takes memory for them and for one weight of the stack in float32."""
-    found = np.empty(weight.shape, jnp.dtype(dtype))
+    result = np.empty(weight.shape, jnp.dtype(dtype))
     for index in np.ndindex(*weight.shape[:-2]):
-        found[index] = weight.dequantized(index)
-    return found
+        result[index] = weight.dequantized(index)
+    return result
 
 
 def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:

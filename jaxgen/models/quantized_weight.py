@@ -142,9 +142,9 @@ class QuantizedWeight:
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""
-        found = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
-        found = found[:, : self.in_features].astype(self.dtype)
-        return found if self.order is None else found[:, jnp.argsort(self.order[0])]
+        result = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
+        result = result[:, : self.in_features].astype(self.dtype)
+        return result if self.order is None else result[:, jnp.argsort(self.order[0])]
 
 
 @partial(jax.jit, static_argnames=("bits", "pack"))
@@ -162,10 +162,10 @@ def _packed(codes: UInt8[Array, "*stack O W"], *, bits: Bits, pack: Any) -> Shap
 def _unpacked(matrix: UInt8[Array, "O W"], bits: Bits) -> UInt8[Array, "O I"]:
     """Return the codes of bytes that are laid out as ``jaxgen.core.quantization.packed`` does."""
     inputs, start, shift = matrix.shape[1] * 8 // bits, 0, 0
-    found = jnp.zeros((len(matrix), inputs), jnp.uint8)
+    result = jnp.zeros((len(matrix), inputs), jnp.uint8)
     for width in PLANES[bits]:
         plane = matrix[:, start : start + inputs * width // 8]
         parts = jnp.stack([plane >> at & (1 << width) - 1 for at in range(0, 8, width)], axis=-1)
-        found |= parts.reshape(found.shape) << shift
+        result |= parts.reshape(result.shape) << shift
         start, shift = start + inputs * width // 8, shift + width
-    return found
+    return result

@@ -60,12 +60,12 @@ class HostStore[Piece]:
         self._reserved.add(key)
         return True
 
-    def fill(self, key: bytes, piece: Piece) -> None:
+    def put(self, key: bytes, piece: Piece) -> None:
         """Put a piece in its reserved place. Raises KeyError if no place is reserved for the key."""
         self._reserved.remove(key)
         self._pieces[key] = piece
 
-    def give_up(self, key: bytes) -> None:
+    def cancel_reservation(self, key: bytes) -> None:
         """Free the place of a piece that will not come. Raises KeyError if no place is reserved for the key."""
         self._reserved.remove(key)
 

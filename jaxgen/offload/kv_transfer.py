@@ -269,8 +269,8 @@ class KVTransfer:
 
     def _ids(self, blocks: Any) -> np.ndarray:
         ids = np.zeros(self._group, np.int32)
-        found = list(blocks)
-        ids[: len(found)] = found
+        result = list(blocks)
+        ids[: len(result)] = result
         return ids
 
 

@@ -104,10 +104,10 @@ class OffloadTier:
     def saved(self, key: bytes, piece: HostBlock | None) -> None:
         """Note that a copy to the host has ended; ``piece`` None: it failed."""
         if piece is None:
-            self.store.give_up(key)
+            self.store.cancel_reservation(key)
             self.counters.failed_saves += 1
         else:
-            self.store.fill(key, piece)
+            self.store.put(key, piece)
             self.counters.saved_blocks += 1
             if self.fetcher is not None:
                 self.fetcher.keep(key, piece)
@@ -119,7 +119,7 @@ class OffloadTier:
     def forgotten(self) -> None:
         """Drop all blocks that wait to be saved, since the content of the device's blocks is unknown now."""
         for save in self._saves:
-            self.store.give_up(save.key)
+            self.store.cancel_reservation(save.key)
         self._saves.clear()
         self._candidates.clear()
         self._without_inputs.clear()

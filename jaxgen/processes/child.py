@@ -59,13 +59,13 @@ def receive(connection: socket.socket, longest: int = sys.maxsize) -> bytes:
 
 
 def _read(connection: socket.socket, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        part = connection.recv(min(length - len(found), 2**20))
+    result = bytearray()
+    while len(result) < length:
+        part = connection.recv(min(length - len(result), 2**20))
         if not part:
             raise EOFError
-        found += part
-    return bytes(found)
+        result += part
+    return bytes(result)
 
 
 def _serve(connection: socket.socket) -> None:

@@ -26,9 +26,9 @@ def checked(folder: Path) -> Iterator[None]:
     A file without a checksum stays if it is not empty: a process that was killed has written it, or it was copied here.
     """
     path = folder.with_name(CHECKSUMS)
-    found = _digests(folder)
-    known = _kept(path) if found else {}
-    damaged = {name: digest for name, digest in found.items() if digest == _EMPTY or digest != known.get(name, digest)}
+    result = _digests(folder)
+    known = _kept(path) if result else {}
+    damaged = {name: digest for name, digest in result.items() if digest == _EMPTY or digest != known.get(name, digest)}
     for name in damaged:
         with suppress(OSError):
             (folder / name).unlink()
@@ -54,8 +54,8 @@ def _kept(path: Path) -> dict[str, str]:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file by name; a folder of XLA's own in it has what is being written."""
-    found = {}
+    result = {}
     for file in sorted(folder.glob("*")):
         with suppress(OSError):  # a folder, or gone meanwhile
-            found[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
-    return found
+            result[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return result

@@ -94,7 +94,7 @@ def _configure(settings: dict[str, Any]) -> None:
 @contextmanager
 def _troubles(directory: Path) -> Iterator[None]:
     """Combine JAX's warnings about single entries into one, and remove those entries, which JAX would keep."""
-    found: list[str] = []
+    result: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -103,17 +103,17 @@ def _troubles(directory: Path) -> Iterator[None]:
             if trouble is None:
                 show(message, *rest, **keywords)
                 return
-            found.append(str(message))
+            result.append(str(message))
             for entry in directory.glob(f"{glob.escape(trouble['program'])}-*-cache"):
                 entry.unlink(missing_ok=True)
 
         warnings.filterwarnings("always", _TROUBLE.pattern)
         warnings.showwarning = note
         yield
-    if found:
+    if result:
         logger.warning(
             "%d programs were compiled without the cache in %s, whose entries are damaged or cannot be written: %s",
-            len(found),
+            len(result),
             directory,
-            found[0],
+            result[0],
         )

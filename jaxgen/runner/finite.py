@@ -44,16 +44,16 @@ def make_finder(config: ModelConfig, width: int) -> Finder:
         stack = cast(Layer, layers)
         positional = stack.positional(batch.positions)
         x = model.embedded(batch)
-        found = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
+        result = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
 
         def visit(layer: Layer, index: Int[Array, ""], window: Window, carry: tuple[Any, KVCache, Any]) -> Any:
-            x, cache, found = carry
+            x, cache, result = carry
             kept = cache.keep(index, x, batch.slots)
             x, cache = layer(x, kept, index, batch, positional.of_layer(index), window)
-            here = ~is_finite(x, batch.num_tokens) & (found == num_layers)
-            return x, cache, jnp.where(here, index, found)
+            here = ~is_finite(x, batch.num_tokens) & (result == num_layers)
+            return x, cache, jnp.where(here, index, result)
 
-        _, cache, found = fold_layers(layers, num_layers, visit, (x, cache, found), stack.windows)
-        return cache, found
+        _, cache, result = fold_layers(layers, num_layers, visit, (x, cache, result), stack.windows)
+        return cache, result
 
     return find

@@ -108,10 +108,10 @@ def fit(samples: Iterable[StepSample]) -> LinearCost:
 
 
 def _normal(samples: Iterable[StepSample], cost: LinearCost) -> "_Normal":
-    made = _Normal()
+    result = _Normal()
     for sample in samples:
-        made.add(sample, cost)
-    return made
+        result.add(sample, cost)
+    return result
 
 
 class _Normal:
@@ -159,9 +159,9 @@ def _solve(normal: _Normal) -> LinearCost:
     for size in range(1, PARTS + 1):
         for parts in map(list, combinations(range(PARTS), size)):
             # Where steps were all alike the parts cannot be told apart: then the smallest solution.
-            found = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
-            error = -float(found @ vector[parts])  # less what is the same for all
-            if (found >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
+            result = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
+            error = -float(result @ vector[parts])  # less what is the same for all
+            if (result >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
                 best, best_error = np.zeros(PARTS), error
-                best[parts] = found * scale[parts]
+                best[parts] = result * scale[parts]
     return LinearCost(*map(float, best))

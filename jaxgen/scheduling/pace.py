@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxgen.scheduling.fill import DEFAULT_FILL, PROMISED_PROMPT
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, PROMISED_PROMPT
 from jaxgen.scheduling.step_time import StepTimeModel
 
 
@@ -30,8 +30,8 @@ class StepPace:
 
     @property
     def first_token(self) -> float:
-        decodes = DEFAULT_FILL.beside(self.step_time, self.running)
+        decodes = DEFAULT_LIMITS.beside(self.step_time, self.running)
         return self.step_time.prompt_seconds(PROMISED_PROMPT + self.waiting_tokens, PROMISED_PROMPT**2 // 2, decodes)
 
     def _longest(self, rows: int) -> float:
-        return self.spread * DEFAULT_FILL.longest(self.step_time, rows)
+        return self.spread * DEFAULT_LIMITS.longest(self.step_time, rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
-from jaxgen.scheduling.fill import target
+from jaxgen.scheduling.prefill_limits import target
 from jaxgen.scheduling.tenant_rows import TenantRows
 
 
@@ -66,8 +66,8 @@ class RequestQueues:
         if not self._shares_places(newcomer):
             return newcomer.order_key
         group = self._group_of(newcomer)
-        places = sorted([newcomer.place, *[s.place for s in group]])
-        before = sum([(s.priority, s.place) < (newcomer.priority, newcomer.place) for s in group])
+        places = sorted([newcomer.due_key, *[s.due_key for s in group]])
+        before = sum([(s.priority, s.due_key) < (newcomer.priority, newcomer.due_key) for s in group])
         return newcomer.level, *places[before]
 
     def touch(self, sequence: Sequence) -> None:
@@ -109,14 +109,14 @@ class RequestQueues:
         """
         if now < self._next_promotion or not (self.has(Level.WITH_TARGETS) and self.has(Level.BEST_EFFORT)):
             return
-        found = [
+        result = [
             (sequence, line)
             for line in (self.waiting, self.running)
             if (sequence := _first_starved(line, now)) is not None
         ]
-        if not found:
+        if not result:
             return
-        sequence, line = min(found, key=lambda one: one[0].order_key)
+        sequence, line = min(result, key=lambda one: one[0].order_key)
         self._remove(sequence, line)
         self._levels[sequence.level] -= 1
         sequence.level = Level.WITH_TARGETS
@@ -153,10 +153,10 @@ class RequestQueues:
     def _share_places(self, newcomer: Sequence) -> None:
         """Deal the places of the group out by priority, then in the order before."""
         group = [*self._group_of(newcomer), newcomer]
-        places = sorted([s.place for s in group])
-        for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.place)), places, strict=True):
-            if sequence.place != place:
-                sequence.place = place
+        places = sorted([s.due_key for s in group])
+        for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.due_key)), places, strict=True):
+            if sequence.due_key != place:
+                sequence.due_key = place
                 self.touch(sequence)
         self.running.sort(key=order_key_of)
         self.waiting.sort(key=order_key_of)
@@ -183,7 +183,7 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
         slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
     else:
         slack = max(0.0, promised - waited - prompt_seconds)
-    sequence.place = now + slack, sequence.arrival
+    sequence.due_key = now + slack, sequence.arrival
 
 
 def may_preempt(one: Sequence, other: Sequence) -> bool:

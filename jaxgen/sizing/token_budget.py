@@ -33,26 +33,26 @@ class TokenBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class DevicePeaks:
     """A device's data sheet: dense bfloat16 FLOP/s with float32 sums, and bytes/s of its memory."""
 
     flops: float
     bandwidth: float
 
 
-_DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
-    ("B200", Ceilings(2250e12, 8000e9)),
-    ("H200 NVL", Ceilings(836e12, 4800e9)),
-    ("H200", Ceilings(989e12, 4800e9)),
-    ("H100 NVL", Ceilings(835e12, 3900e9)),
-    ("H100 PCIe", Ceilings(756e12, 2000e9)),
-    ("H100", Ceilings(989e12, 3350e9)),
-    ("A100 40GB", Ceilings(312e12, 1555e9)),
-    ("A100", Ceilings(312e12, 2039e9)),
-    ("L40S", Ceilings(362e12, 864e9)),
-    ("L4", Ceilings(121e12, 300e9)),
-    ("A10G", Ceilings(70e12, 600e9)),
-    ("RTX 4090", Ceilings(165e12, 1008e9)),
+_DATA_SHEETS: tuple[tuple[str, DevicePeaks], ...] = (
+    ("B200", DevicePeaks(2250e12, 8000e9)),
+    ("H200 NVL", DevicePeaks(836e12, 4800e9)),
+    ("H200", DevicePeaks(989e12, 4800e9)),
+    ("H100 NVL", DevicePeaks(835e12, 3900e9)),
+    ("H100 PCIe", DevicePeaks(756e12, 2000e9)),
+    ("H100", DevicePeaks(989e12, 3350e9)),
+    ("A100 40GB", DevicePeaks(312e12, 1555e9)),
+    ("A100", DevicePeaks(312e12, 2039e9)),
+    ("L40S", DevicePeaks(362e12, 864e9)),
+    ("L4", DevicePeaks(121e12, 300e9)),
+    ("A10G", DevicePeaks(70e12, 600e9)),
+    ("RTX 4090", DevicePeaks(165e12, 1008e9)),
 )
 """Data sheets by words that must all be in JAX's ``device_kind``; more specific names come first."""
 
@@ -83,13 +83,13 @@ def default_budget(device: DeviceInfo, *, skips_padding: bool = False, active_sh
     return TokenBudget(max(tokens, min(_rounded(tokens / active_share), MOST_BUDGET)), reason)
 
 
-def data_sheet(kind: str) -> Ceilings | None:
+def data_sheet(kind: str) -> DevicePeaks | None:
     """Return the ceilings of a device by its name; None if it is not in the table."""
     words = _words(kind)
     return next((sheet for name, sheet in _DATA_SHEETS if _words(name) <= words), None)
 
 
-def roofline_budget(sheet: Ceilings) -> int:
+def roofline_budget(sheet: DevicePeaks) -> int:
     """Return the tokens whose arithmetic takes as long as reading the weights.
 
     Each weight is 2 bytes and takes 2 FLOPs per token, so T* = flops * 2 / (2 * bandwidth), rounded up to a multiple of

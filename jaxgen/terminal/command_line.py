@@ -36,8 +36,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads an empty document as no keys, and refuses a key that is there twice, of which others take the last."""
 
     def get_single_data(self) -> Any:
-        found = super().get_single_data()
-        return {} if found is None else found
+        result = super().get_single_data()
+        return {} if result is None else result
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -59,17 +59,17 @@ class _Yaml(configargparse.YAMLConfigFileParser):  # type: ignore[misc]  # confi
         return module, _Loader, dumper
 
     def parse(self, stream: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in super().parse(stream).items():
             flag = str(key).removeprefix("--").replace("_", "-")
             if not self.parser.has(f"--{flag}"):
                 raise configargparse.ConfigFileParserException(
                     f"{stream.name}: {key} is not a flag{self.parser.hint(f'--{flag}').replace('--', '')}"
                 )
-            if flag in found:
+            if flag in result:
                 raise configargparse.ConfigFileParserException(f"{stream.name}: {flag} is there twice")
-            found[flag] = value
-        return found
+            result[flag] = value
+        return result
 
 
 class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
@@ -117,8 +117,8 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
 
     def words(self, name: str, value: str | list[str]) -> list[str]:
         """Return the arguments that set the flag of this name, without dashes, as an entry of a file would."""
-        found: list[str] = self.convert_item_to_command_line_arg(self._option_string_actions[f"--{name}"], name, value)
-        return found
+        result: list[str] = self.convert_item_to_command_line_arg(self._option_string_actions[f"--{name}"], name, value)
+        return result
 
     def was_given(self, flag: str) -> bool:
         """Whether the last ``parse_args`` found this flag among its arguments, not in the environment or a file."""

@@ -63,10 +63,10 @@ def naming_extras(what: str = "") -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        said = missing(error.name or "", what)
-        if said is None:
+        advice = missing(error.name or "", what)
+        if advice is None:
             raise
-        raise ConfigError(said) from error
+        raise ConfigError(advice) from error
 
 
 def name_extras_at_the_end() -> None:
@@ -74,11 +74,11 @@ def name_extras_at_the_end() -> None:
     tell = sys.excepthook
 
     def end(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        said = missing(error.name or "") if isinstance(error, ModuleNotFoundError) else None
-        if said is None:
+        advice = missing(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+        if advice is None:
             tell(kind, error, traceback)
             return
-        sys.stderr.write(f"{said}\n")
+        sys.stderr.write(f"{advice}\n")
         sys.exit(2)
 
     sys.excepthook = end

@@ -12,8 +12,8 @@ def parse_size(text: str) -> int:
 
     For argparse: raises ArgumentTypeError, with what would be right.
     """
-    found = _SIZE.fullmatch(text.strip())
-    number, unit, binary = found.groups() if found else ("0", "k", "")
+    match = _SIZE.fullmatch(text.strip())
+    number, unit, binary = match.groups() if match else ("0", "k", "")
     size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid size: write a number and its unit, as 24GiB or 24GB")

@@ -55,8 +55,8 @@ class ChatTemplate:
             logger.warning("the chat template does not render a first message of a user: %s", first.reason)
             return
         both = {**findings, **self._probe.findings(tools=self.takes_tools)}
-        if said := in_words(both):
-            logger.info("for the chat template conversations are written otherwise: %s", said)
+        if differences := in_words(both):
+            logger.info("for the chat template conversations are written otherwise: %s", differences)
 
     @property
     def takes_tools(self) -> bool:
@@ -79,7 +79,7 @@ class ChatTemplate:
     def findings(self) -> dict[str, dict[str, str] | None]:
         """Return what becomes of each form of a conversation, by its name; with tools: None if it shows none."""
         plain, with_tools = (
-            {form.name: finding.said for form, finding in self._probe.findings(tools=tools).items()}
+            {form.name: finding.description for form, finding in self._probe.findings(tools=tools).items()}
             for tools in (False, True)
         )
         return {"without_tools": plain, "with_tools": with_tools if self.takes_tools else None}
@@ -136,7 +136,9 @@ class ChatTemplate:
         reason = f"The chat template refuses these messages: {reason_of(error)}"
         if found := self._probe.refused(given):
             form, place = found
-            return RequestRefusedError(f"{reason} ({form.param(place)}: it takes no {form.said})", form.param(place))
+            return RequestRefusedError(
+                f"{reason} ({form.param(place)}: it takes no {form.description})", form.param(place)
+            )
         return RequestRefusedError(reason, "messages")
 
     def _write(self, given: Conversation, arguments: Mapping[str, Any]) -> str:

@@ -52,32 +52,32 @@ def joined(role: str) -> Rewrite:
     """Return a rewrite that joins neighbours of this role to one message; messages with calls stay alone."""
 
     def rewrite(given: Conversation) -> Conversation:
-        found: list[Message] = []
+        result: list[Message] = []
         for message in given.messages:
-            if found and all(one["role"] == role and not one.get("tool_calls") for one in (found[-1], message)):
-                found[-1] = {**message, **found[-1], "content": _joined_text(found[-1], message)}
+            if result and all(one["role"] == role and not one.get("tool_calls") for one in (result[-1], message)):
+                result[-1] = {**message, **result[-1], "content": _joined_text(result[-1], message)}
             else:
-                found.append(message)
-        return given.having(found)
+                result.append(message)
+        return given.having(result)
 
     return rewrite
 
 
 def system_in_user(given: Conversation) -> Conversation:
     """Put what system messages say before the text of the next user's message, or into one at the end."""
-    found: list[Message] = []
+    result: list[Message] = []
     waiting: list[Message] = []
     for message in given.messages:
         if message["role"] == "system":
             waiting.append(message)
         elif message["role"] == "user" and waiting:
-            found.append({**message, "content": _joined_text(*waiting, message)})
+            result.append({**message, "content": _joined_text(*waiting, message)})
             waiting = []
         else:
-            found.append(message)
+            result.append(message)
     if waiting:
-        found.append({"role": "user", "content": _joined_text(*waiting)})
-    return given.having(found)
+        result.append({"role": "user", "content": _joined_text(*waiting)})
+    return given.having(result)
 
 
 def as_role(role: str, of: str) -> Rewrite:
@@ -106,8 +106,8 @@ def arguments_as_objects(given: Conversation) -> Conversation:
     """Make objects of the arguments of calls; text that is not the JSON of an object, such as cut text, stays text."""
 
     def rewrite(arguments: Any) -> Any:
-        found = parse_arguments(arguments)
-        return arguments if found is None else found
+        result = parse_arguments(arguments)
+        return arguments if result is None else result
 
     return _with_arguments(given, rewrite)
 
@@ -116,8 +116,8 @@ def arguments_as_texts(given: Conversation) -> Conversation:
     """Make texts of the arguments of calls; those of a call without any are ``{}``."""
 
     def rewrite(arguments: Any) -> Any:
-        found = parse_arguments(arguments)
-        return arguments if found != {} and isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
+        result = parse_arguments(arguments)
+        return arguments if result != {} and isinstance(arguments, str) else json.dumps(result, ensure_ascii=False)
 
     return _with_arguments(given, rewrite)
 
@@ -133,9 +133,9 @@ def calls_as_text(given: Conversation) -> Conversation:
     def rewrite(message: Message) -> Message:
         calls = [json.dumps(call["function"], ensure_ascii=False) for call in calls_of(message)]
         written = [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
-        made = {**message, "content": "\n".join(filter(None, [message["content"], *written]))}
-        del made["tool_calls"]
-        return made
+        result = {**message, "content": "\n".join(filter(None, [message["content"], *written]))}
+        del result["tool_calls"]
+        return result
 
     objects = arguments_as_objects(given)
     return given.having([rewrite(message) if calls_of(message) else message for message in objects.messages])
@@ -143,14 +143,14 @@ def calls_as_text(given: Conversation) -> Conversation:
 
 def text_before_calls(given: Conversation) -> Conversation:
     """Make a message of its own, before it, of the text of a message with calls."""
-    found: list[Message] = []
+    result: list[Message] = []
     for message in given.messages:
         if message.get("tool_calls") and message["content"]:
-            found.append({"role": message["role"], "content": message["content"]})
-            found.append({**message, "content": ""})
+            result.append({"role": message["role"], "content": message["content"]})
+            result.append({**message, "content": ""})
         else:
-            found.append(message)
-    return given.having(found)
+            result.append(message)
+    return given.having(result)
 
 
 def without_text_beside_calls(given: Conversation) -> Conversation:
@@ -162,37 +162,37 @@ def without_text_beside_calls(given: Conversation) -> Conversation:
 
 def one_call_a_message(given: Conversation) -> Conversation:
     """Make a message of each call, followed by its result. Other content stays with the first."""
-    found: list[Message] = []
+    result: list[Message] = []
     messages = list(given.messages)
     while messages:
         message = messages.pop(0)
         calls = message.get("tool_calls") or ()
         if len(calls) < 2:
-            found.append(message)
+            result.append(message)
             continue
         results = messages[: num_leading(messages, "tool")]
         del messages[: len(results)]
         ids = {call.get("id") for call in calls}
         for i, call in enumerate(calls):
             beside = message if i == 0 else {"role": message["role"], "content": ""}
-            found.append({**beside, "tool_calls": [call]})
-            found.extend(_take_result(call.get("id"), ids, results))
-        found.extend(results)
-    return given.having(found)
+            result.append({**beside, "tool_calls": [call]})
+            result.extend(_take_result(call.get("id"), ids, results))
+        result.extend(results)
+    return given.having(result)
 
 
 def short_ids(given: Conversation) -> Conversation:
     """Make ids of nine letters and digits of the ids of calls: a digest of each, so that equal ids stay equal."""
 
     def rewrite(message: Message) -> Message:
-        made = dict(message)
+        result = dict(message)
         if message.get("tool_calls"):
-            made["tool_calls"] = [
+            result["tool_calls"] = [
                 {**call, "id": _short(call["id"])} if call.get("id") else call for call in calls_of(message)
             ]
         if message.get("tool_call_id"):
-            made["tool_call_id"] = _short(message["tool_call_id"])
-        return made
+            result["tool_call_id"] = _short(message["tool_call_id"])
+        return result
 
     return given.having([rewrite(message) for message in given.messages])
 
@@ -213,10 +213,10 @@ def parse_arguments(arguments: Any) -> dict[str, Any] | None:
     if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
         return {}
     try:
-        found = pydantic_core.from_json(arguments, allow_inf_nan=False)
+        result = pydantic_core.from_json(arguments, allow_inf_nan=False)
     except (TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def calls_of(message: Message) -> Sequence[Message]:

@@ -5,8 +5,8 @@ import logging
 
 class _NoAdvice(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        return "PyTorch was not found" not in said and "None of PyTorch" not in said
+        message = record.getMessage()
+        return "PyTorch was not found" not in message and "None of PyTorch" not in message
 
 
 _NO_ADVICE = _NoAdvice()

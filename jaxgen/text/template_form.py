@@ -13,20 +13,20 @@ SIGN = re.compile(r"jaxgenprobe[a-g]")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class FormRewrite:
     """A way to write a form: what becomes of it, in words, and the rewrite that does it."""
 
     becomes: str
     rewrite: Rewrite
 
 
-AS_IT_IS = Way("as it is", unchanged)
+AS_IT_IS = FormRewrite("as it is", unchanged)
 LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A form of conversations. ``name`` is its key for programs, ``said`` its name in sentences.
+    """A form of conversations. ``name`` is its key for programs, ``description`` its name in sentences.
 
     ``place``: the index of the first message that has it; None: none has. ``probe``: a conversation with it, each text
     of which is a SIGN. ``ways``: in order of preference. ``wrong``: a regular expression of what a template writes
@@ -34,10 +34,10 @@ class Form:
     """
 
     name: str
-    said: str
+    description: str
     place: Place
     probe: Conversation
-    ways: tuple[Way, ...] = (AS_IT_IS,)
+    ways: tuple[FormRewrite, ...] = (AS_IT_IS,)
     wrong: str | None = None
     field: str = ""
 

@@ -11,7 +11,7 @@ from typing import Any
 from jaxgen.text import conversation_places as places
 from jaxgen.text import conversation_rewrites as rewrites
 from jaxgen.text.conversation import Conversation, Message
-from jaxgen.text.template_form import AS_IT_IS, LEFT_OUT, Form, Way
+from jaxgen.text.template_form import AS_IT_IS, LEFT_OUT, Form, FormRewrite
 
 _A, _B, _C, _D, _E, _F, _G = (f"jaxgenprobe{letter}" for letter in "abcdefg")
 
@@ -33,14 +33,14 @@ def _talk(*messages: Message, **fields: Any) -> Conversation:
     return Conversation(messages, **fields)
 
 
-def _parts(role: str) -> Way:
-    return Way("as a list of parts", rewrites.content_as_parts(role))
+def _parts(role: str) -> FormRewrite:
+    return FormRewrite("as a list of parts", rewrites.content_as_parts(role))
 
 
-_USER = Way("as a user's message", rewrites.as_role("user", of="system"))
-_IN_USER = Way("in the user's next message", rewrites.system_in_user)
+_USER = FormRewrite("as a user's message", rewrites.as_role("user", of="system"))
+_IN_USER = FormRewrite("in the user's next message", rewrites.system_in_user)
 _JOINED = "as one message"
-_AFTER_PROMPT = Way("after the generation prompt", rewrites.last_after_generation_prompt)
+_AFTER_PROMPT = FormRewrite("after the generation prompt", rewrites.last_after_generation_prompt)
 _FIRST = _said("user", _A)
 _CALL = _said("assistant", "", tool_calls=[_call()])
 _LONG = "call_2SWSR9Le7UXHxTMQ5Vj3kDGt"
@@ -73,7 +73,7 @@ HOW_ONE_IS_WRITTEN = (
         "messages of the user that follow one another",
         places.neighbours("user"),
         _talk(_FIRST, _said("user", _B), _said("assistant", _C), _said("user", _D), _said("user", _E)),
-        (AS_IT_IS, Way(_JOINED, rewrites.joined("user"))),
+        (AS_IT_IS, FormRewrite(_JOINED, rewrites.joined("user"))),
         field=".role",
     ),
     Form(
@@ -81,7 +81,7 @@ HOW_ONE_IS_WRITTEN = (
         "messages of the assistant that follow one another",
         places.neighbours("assistant"),
         _talk(_FIRST, _said("assistant", _B), _said("assistant", _C), _said("user", _D)),
-        (AS_IT_IS, Way(_JOINED, rewrites.joined("assistant"))),
+        (AS_IT_IS, FormRewrite(_JOINED, rewrites.joined("assistant"))),
         field=".role",
     ),
     Form(
@@ -100,9 +100,9 @@ CALLS = (
         places.with_calls,
         _talk(_FIRST, _said("assistant", "", tool_calls=[_call(_B, {_C: _D})])),
         (
-            Way("with their arguments as objects", rewrites.arguments_as_objects),
-            Way("with their arguments as texts", rewrites.arguments_as_texts),
-            Way("as text between <tool_call> tags", rewrites.calls_as_text),
+            FormRewrite("with their arguments as objects", rewrites.arguments_as_objects),
+            FormRewrite("with their arguments as texts", rewrites.arguments_as_texts),
+            FormRewrite("as text between <tool_call> tags", rewrites.calls_as_text),
         ),
         wrong=repr(_C),  # a Python dict, which is not JSON
         field=".tool_calls",
@@ -112,7 +112,7 @@ CALLS = (
         "arguments of calls that are not objects",
         places.with_cut_arguments,
         _talk(_FIRST, _said("assistant", "", tool_calls=[_call(arguments=f'{{"{_B}": "{_C}')])),
-        (AS_IT_IS, Way("as empty objects", rewrites.without_cut_arguments)),
+        (AS_IT_IS, FormRewrite("as empty objects", rewrites.without_cut_arguments)),
         field=".tool_calls",
     ),
     Form(
@@ -137,8 +137,8 @@ CALLS = (
         (
             AS_IT_IS,
             _parts("assistant"),
-            Way("as a message before", rewrites.text_before_calls),
-            Way(LEFT_OUT, rewrites.without_text_beside_calls),
+            FormRewrite("as a message before", rewrites.text_before_calls),
+            FormRewrite(LEFT_OUT, rewrites.without_text_beside_calls),
         ),
         field=".content",
     ),
@@ -154,7 +154,7 @@ CALLS = (
             _said("assistant", _F),
             _said("user", _G),
         ),
-        (AS_IT_IS, Way("as a message for each call", rewrites.one_call_a_message)),
+        (AS_IT_IS, FormRewrite("as a message for each call", rewrites.one_call_a_message)),
         field=".tool_calls",
     ),
     Form(
@@ -168,7 +168,7 @@ CALLS = (
             _said("assistant", _D),
             _said("user", _E),
         ),
-        (AS_IT_IS, Way("as nine letters and digits", rewrites.short_ids)),
+        (AS_IT_IS, FormRewrite("as nine letters and digits", rewrites.short_ids)),
         field=".tool_calls",
     ),
     TOOLS,
@@ -212,7 +212,7 @@ WHO_SPEAKS = (
         "several system messages at the beginning",
         places.several("system"),
         _talk(_said("system", _A), _said("system", _B), _said("user", _C)),
-        (AS_IT_IS, Way(_JOINED, rewrites.joined("system"))),
+        (AS_IT_IS, FormRewrite(_JOINED, rewrites.joined("system"))),
         field=".role",
     ),
     Form(
@@ -222,8 +222,8 @@ WHO_SPEAKS = (
         _talk(_said("system", _A), _said("user", _B), _said("assistant", _C), _said("system", _D), _said("user", _E)),
         (
             AS_IT_IS,
-            Way("as a user's message", rewrites.later_as_role("user", of="system")),
-            Way("as part of the first", rewrites.system_to_front),
+            FormRewrite("as a user's message", rewrites.later_as_role("user", of="system")),
+            FormRewrite("as part of the first", rewrites.system_to_front),
         ),
         field=".role",
     ),
@@ -232,7 +232,7 @@ WHO_SPEAKS = (
         "messages of the role developer",
         places.of_role("developer"),
         _talk(_said("developer", _A), _said("user", _B), _said("assistant", _C), _said("user", _D)),
-        (AS_IT_IS, Way("as system messages", rewrites.as_role("system", of="developer"))),
+        (AS_IT_IS, FormRewrite("as system messages", rewrites.as_role("system", of="developer"))),
         field=".role",
     ),
     Form(
@@ -240,7 +240,7 @@ WHO_SPEAKS = (
         "several developer messages at the beginning",
         places.several("developer"),
         _talk(_said("developer", _A), _said("developer", _B), _said("user", _C)),
-        (AS_IT_IS, Way(_JOINED, rewrites.joined("developer"))),
+        (AS_IT_IS, FormRewrite(_JOINED, rewrites.joined("developer"))),
         field=".role",
     ),
     Form(
@@ -250,7 +250,7 @@ WHO_SPEAKS = (
         _talk(
             _said("system", _A), _said("developer", _B), _said("user", _C), _said("developer", _D), _said("user", _E)
         ),
-        (AS_IT_IS, Way("as system messages", rewrites.later_as_role("system", of="developer"))),
+        (AS_IT_IS, FormRewrite("as system messages", rewrites.later_as_role("system", of="developer"))),
         field=".role",
     ),
 )

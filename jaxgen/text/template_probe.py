@@ -14,7 +14,7 @@ from time import monotonic
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.text.conversation import Conversation
 from jaxgen.text.conversation_rewrites import arguments_as_objects, unchanged
-from jaxgen.text.template_form import AS_IT_IS, Form, Way, signs_of
+from jaxgen.text.template_form import AS_IT_IS, Form, FormRewrite, signs_of
 from jaxgen.text.template_forms import FORMS, TOOLS
 
 PROBE_SECONDS = 10.0
@@ -24,7 +24,7 @@ PROBE_CHARACTERS = 2**20
 """Longest text of a probe, which has a few words; a template that writes more is not probed further."""
 
 
-class Outcome(StrEnum):
+class ProbeResult(StrEnum):
     """The outcome of probing a template with a form.
 
     SHOWN: it shows all words. DROPPED: it leaves words out. REFUSED: it raises. BLOCKED: the form has another one in it
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = Outcome
+SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = ProbeResult
 _IN_WORDS = {
     DROPPED: "refused: the template leaves words out",
     BLOCKED: "refused: another form in it is",
@@ -56,19 +56,19 @@ type Write = Callable[[Conversation], str]
 class Finding:
     """The result of probing a form: SHOWN in this ``way``, or REFUSED for this ``reason``, or another outcome."""
 
-    outcome: Outcome
-    way: Way = AS_IT_IS
+    outcome: ProbeResult
+    way: FormRewrite = AS_IT_IS
     reason: str = ""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The finding in words."""
         if self.outcome == SHOWN:
             return self.way.becomes
         return f"refused: {self.reason}" if self.outcome == REFUSED else _IN_WORDS[self.outcome]
 
 
-_NOT_PROBED = Finding(UNKNOWN, Way("", AS_IT_IS.rewrite))
+_NOT_PROBED = Finding(UNKNOWN, FormRewrite("", AS_IT_IS.rewrite))
 
 
 class TemplateProbe:
@@ -147,19 +147,21 @@ class TemplateProbe:
         misread = next((finding for finding in tried if finding.outcome == SHOWN), None)
         return misread or tried[0]
 
-    def _try(self, way: Way, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]) -> tuple[bool, Finding]:
+    def _try(
+        self, way: FormRewrite, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]
+    ) -> tuple[bool, Finding]:
         """Return whether the template shows the probe in this way and reads it rightly, and the finding."""
-        made = way.rewrite(probe)
+        result = way.rewrite(probe)
         for form in earlier:
-            outcome = SHOWN if form.place(made) is None else self.finding(form, tools=bool(made.tools)).outcome
+            outcome = SHOWN if form.place(result) is None else self.finding(form, tools=bool(result.tools)).outcome
             if outcome != SHOWN:
                 return False, Finding(UNKNOWN if outcome == UNKNOWN else BLOCKED)
-        wanted = signs_of(made)
+        wanted = signs_of(result)
         if self._left <= 0:
             return False, Finding(UNKNOWN)
         began = monotonic()
         try:
-            text = self._write(self._rewritten(made, earlier))
+            text = self._write(self._rewritten(result, earlier))
         except TimeoutError:
             self._left = 0.0  # one that takes so long for a few words is not asked again
             return False, Finding(UNKNOWN)
@@ -177,10 +179,10 @@ class TemplateProbe:
 
 def in_words(findings: Mapping[Form, Finding]) -> str:
     """Return a sentence about the forms that are not written as they are; empty: all are."""
-    parts = [f"{form.said} {one.way.becomes}" for form, one in findings.items() if _rewrites(one)]
-    if dropped := [form.said for form, one in findings.items() if one.outcome == DROPPED]:
+    parts = [f"{form.description} {one.way.becomes}" for form, one in findings.items() if _rewrites(one)]
+    if dropped := [form.description for form, one in findings.items() if one.outcome == DROPPED]:
         parts.append(f"not shown, so answered with 400: {', '.join(dropped)}")
-    if refused := [f"{form.said} ({one.reason})" for form, one in findings.items() if one.outcome == REFUSED]:
+    if refused := [f"{form.description} ({one.reason})" for form, one in findings.items() if one.outcome == REFUSED]:
         parts.append(f"refused by it: {', '.join(refused)}")
     if any(one.outcome == UNKNOWN for one in findings.values()):
         parts.append("it takes too long, or writes too much, to be probed")
@@ -199,5 +201,5 @@ def reason_of(error: Exception) -> str:
 def _left_out(form: Form, place: int) -> str:
     if form is TOOLS:
         return "tools: this model's chat template does not show tools to the model"
-    said = f"this model's chat template leaves words out of {form.said}, which the model would not read"
-    return f"{form.param(place)}: {said}"
+    message = f"this model's chat template leaves words out of {form.description}, which the model would not read"
+    return f"{form.param(place)}: {message}"

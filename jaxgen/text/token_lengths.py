@@ -54,9 +54,9 @@ class VocabularyFacts:
     @classmethod
     def read(cls, text: str) -> "VocabularyFacts":
         """Return what ``to_json`` wrote."""
-        found = json.loads(text)
-        lengths = found["lengths"]
-        return cls(found["size"], None if lengths is None else TokenLengths(**lengths))
+        result = json.loads(text)
+        lengths = result["lengths"]
+        return cls(result["size"], None if lengths is None else TokenLengths(**lengths))
 
     def to_json(self) -> str:
         """Return the facts as a line of text."""

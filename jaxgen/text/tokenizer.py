@@ -199,11 +199,11 @@ class Tokenizer:
         if token in self._texts:
             return self._texts[token]
         try:
-            found = self.text_bytes(token).decode("utf-8")
+            result = self.text_bytes(token).decode("utf-8")
         except UnicodeDecodeError:
-            found = None
-        self._texts[token] = found
-        return found
+            result = None
+        self._texts[token] = result
+        return result
 
     def token_text(self, token: int) -> str:
         """Return the token as shown with its log-probability.

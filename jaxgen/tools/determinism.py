@@ -28,7 +28,7 @@ class Mismatch:
     request_id: str
     index: int
     expected: str
-    found: str
+    actual: str
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class Scenario:
     def passed(self) -> bool:
         return self.covered and not self.mismatches
 
-    def compare(self, name: str, expected: Sequence[str], found: Sequence[str]) -> None:
+    def compare(self, name: str, expected: Sequence[str], actual: Sequence[str]) -> None:
         self.compared += 1
-        length = max(len(expected), len(found))
+        length = max(len(expected), len(actual))
         for index in range(length):
-            pair = [one[index] if index < len(one) else "nothing" for one in (expected, found)]
+            pair = [one[index] if index < len(one) else "nothing" for one in (expected, actual)]
             if pair[0] != pair[1]:
                 self.mismatches.append(Mismatch(name, index, *pair))
                 return
@@ -146,8 +146,8 @@ class Verifier:
                 prompt=(*request.prompt, *_tokens(reference)[:known]),
                 params=replace(params, max_tokens=params.max_tokens - known),
             )
-            found = self._alone(longer, salt=self._new_salt())
-            scenario.compare(request.request_id, _texts(reference[known:]), _texts(found))
+            actual = self._alone(longer, salt=self._new_salt())
+            scenario.compare(request.request_id, _texts(reference[known:]), _texts(actual))
         return scenario
 
     def as_prompt(self) -> Scenario:
@@ -160,7 +160,7 @@ class Verifier:
             (event,) = self._run([(0, Request(request.request_id, whole, params))])[request.request_id]
             scored = (event.prompt_logprobs or ())[len(request.prompt) :]
             expected = [_logprobs_text(event.logprobs) for event in reference]
-            scenario.compare(request.request_id, expected, [_logprobs_text(found) for found in scored])
+            scenario.compare(request.request_id, expected, [_logprobs_text(actual) for actual in scored])
         return scenario
 
     def embedded(self) -> Scenario:
@@ -173,9 +173,9 @@ class Verifier:
         alone = [self._run([(0, one)])[one.request_id] for one in wanted]
         todo = [*wanted, *self._requests]
         self._random.shuffle(todo)
-        found = self._run([(0, one) for one in todo])
+        actual = self._run([(0, one) for one in todo])
         for one, reference in zip(wanted, alone, strict=True):
-            scenario.compare(one.request_id, _numbers(reference), _numbers(found[one.request_id]))
+            scenario.compare(one.request_id, _numbers(reference), _numbers(actual[one.request_id]))
         scenario.happened["prompts cut in chunks"] = self._num_cut()
         return scenario
 
@@ -205,8 +205,8 @@ class Verifier:
         self._runs += 1
         return f"run {self._runs}"
 
-    def _compare(self, scenario: Scenario, request: Request, found: Sequence[TokenEvent]) -> None:
-        scenario.compare(request.request_id, _texts(self._reference[request.request_id]), _texts(found))
+    def _compare(self, scenario: Scenario, request: Request, actual: Sequence[TokenEvent]) -> None:
+        scenario.compare(request.request_id, _texts(self._reference[request.request_id]), _texts(actual))
 
     def _compare_all(
         self,
@@ -216,9 +216,9 @@ class Verifier:
         *,
         fill: bool = False,
     ) -> None:
-        found = self._run(arrivals, aborts, fill=fill)
+        actual = self._run(arrivals, aborts, fill=fill)
         for request in self._requests:
-            self._compare(scenario, request, found[request.request_id])
+            self._compare(scenario, request, actual[request.request_id])
         scenario.happened["prompts cut in chunks"] = self._num_cut()
 
     def _num_cut(self) -> int:

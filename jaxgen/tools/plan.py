@@ -21,7 +21,7 @@ from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.text.tokenizer_cache import tokenizer_problem
 from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
-from jaxgen.weights.headers import NOTHING_STORED, Stored
+from jaxgen.weights.headers import NOTHING_STORED, StoredWeights
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.packaged_files import packaged_file
 from jaxgen.weights.survey import Survey, check_weights, describe
@@ -46,7 +46,7 @@ class Planned:
     """
 
     model: Survey
-    stored: Stored
+    stored: StoredWeights
     target: Target
     request: PlanRequest
     budget: TokenBudget

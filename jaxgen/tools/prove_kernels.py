@@ -172,12 +172,12 @@ class Inputs(NamedTuple):
     def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
         """Return K and V of the step's tokens."""
         budget, (_, _, *head) = self.q.shape[1], self.k[0].shape
-        found = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
-        for target, source in zip(found, (self.k, self.v), strict=True):
+        result = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
+        for target, source in zip(result, (self.k, self.v), strict=True):
             given = [of_row[:, -row.length :] for row, of_row in zip(rows, source, strict=True)]
             together = np.concatenate(given, axis=1)
             target[:, : together.shape[1]] = together
-        return found
+        return result
 
 
 def check_step(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, budget: int) -> None:
@@ -313,5 +313,5 @@ def _rounded(generator: np.random.Generator, shape: tuple[int, ...], dtype: str)
 
 
 def _line(error: BaseException) -> str:
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0] if said else ''}"[:300]
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

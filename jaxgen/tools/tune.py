@@ -40,7 +40,7 @@ _ESTIMATE_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class BudgetTime:
     """Measurement of one budget. ``blocks``: seconds per step in each block of ``steps`` steps. ``seconds``: their
     median."""
 
@@ -58,7 +58,7 @@ class Tuning:
     no larger budget was tried."""
 
     token_budget: int
-    times: tuple[StepTime, ...]
+    times: tuple[BudgetTime, ...]
     ended: str
 
 
@@ -119,7 +119,7 @@ def measure(
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
     rounds: int = TUNE_ROUNDS,
-    report: Callable[[StepTime], None] = lambda _: None,
+    report: Callable[[BudgetTime], None] = lambda _: None,
 ) -> Tuning:
     """Time full steps of the model at each budget, with these kernels, and choose one of them.
 
@@ -185,8 +185,8 @@ class _Trial:
     def run_block(self) -> None:
         self.blocks.append(self._load.seconds(self._steps))
 
-    def result(self) -> StepTime:
-        return StepTime(
+    def result(self) -> BudgetTime:
+        return BudgetTime(
             self.budget, self._decodes, median(self.blocks), tuple(self.blocks), self._steps, self._compile_seconds
         )
 
@@ -237,7 +237,7 @@ def tune(
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
     rounds: int = TUNE_ROUNDS,
-    report: Callable[[StepTime], None] = lambda _: None,
+    report: Callable[[BudgetTime], None] = lambda _: None,
 ) -> tuple[Tuning, Path | None]:
     """Measure the token budget of a model on this device and keep it, if the cache can be written.
 

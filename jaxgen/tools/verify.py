@@ -52,7 +52,7 @@ def verify_determinism(
     with persistent_compilation(parts.caches.compiled):
         engine = parts.build(parts.resolve(options), options, own_texts(parts.directory), ends=False, progress=False)
     scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
-    about = {
+    facts = {
         "model": model or "the embedded default",
         "dtype": parts.model.dtype,
         "kv_cache_dtype": parts.model.kv_dtype,
@@ -66,7 +66,7 @@ def verify_determinism(
         "digest": engine.identity.digest,
         "digest_parts": engine.identity.parts,
     }
-    return about, scenarios
+    return facts, scenarios
 
 
 def _verify_options(parts: ResolvedModel, options: EngineOptions) -> EngineOptions:

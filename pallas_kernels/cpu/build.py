@@ -65,12 +65,12 @@ class Recipe:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".objects-") as work:
 
             def compile_unit(name: str) -> str:
-                made = str(Path(work, name).with_suffix(".o"))
+                result = str(Path(work, name).with_suffix(".o"))
                 headers = jax.ffi.include_dir()
                 source = ("-isystem", headers, PREFIX_MAP.format(headers=headers), "-c", str(_SOURCES / name))
-                run([*self.command, *source, "-o", made], seconds=BUILD_SECONDS)
+                run([*self.command, *source, "-o", result], seconds=BUILD_SECONDS)
                 compiled()
-                return made
+                return result
 
             pool = ThreadPoolExecutor(max_workers=threads)
             try:

@@ -152,8 +152,8 @@ def _draw_quantized(
             parts = parts._replace(minimums=lowest, block_minimums=-of_blocks * np.float16(1 << bits - 1))
 
     def of_input(values: np.ndarray, blocks: np.ndarray | None) -> np.ndarray:
-        found: np.ndarray = values[..., at // group].astype(np.float64)
-        return found if blocks is None else found * blocks[..., at // BLOCK].astype(np.float64)
+        result: np.ndarray = values[..., at // group].astype(np.float64)
+        return result if blocks is None else result * blocks[..., at // BLOCK].astype(np.float64)
 
     if "blocks" not in kind:
         parts = parts._replace(

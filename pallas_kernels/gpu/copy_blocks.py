@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, copy, repeat, stream
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, copy, repeat, stream
 
 PIECE_BYTES = 32 * 1024
 """Most bytes of a bulk copy."""
@@ -112,7 +112,7 @@ class _Plan:
         def piece(block: Callable[[jax.Array], Ref], item: Int[Array, ""]) -> Ref:
             return block(lax.div(item, per_block)).at[pl.ds(lax.rem(item, per_block) * rows, rows)]
 
-        items = Items(count * per_block, self.num_ctas)
+        items = CtaItems(count * per_block, self.num_ctas)
         if self.bulk:
             stream(items, lambda item: piece(source, item), lambda item: piece(destination, item), *shared)
         else:

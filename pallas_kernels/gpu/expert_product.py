@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from pallas_kernels.gpu.expert_codes import WIDE
 from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K
 from pallas_kernels.gpu.expert_tiles import GRANULE, ROWS, Shape, cut
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, Interpret, Items, Ref, put, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 
 _THREAD = "warpgroup"
 
@@ -50,7 +50,7 @@ def expert_product(
     def body(x_ref: Ref, weights_ref: Ref, layer_ref: Ref, tiles_ref: Ref, count_ref: Ref, *rest: Ref) -> None:
         (*scales_ref, y_ref), shared = rest[: 1 + len(of_groups)], rest[1 + len(of_groups) :]
         x_stages, weight_stages, out, full, free, *of_codes = shared
-        items = Items(count_ref[0] * shape.groups, num_ctas)
+        items = CtaItems(count_ref[0] * shape.groups, num_ctas)
         stages = x_stages, weight_stages, full, free, tuple(of_codes)
         pipe = _Pipe(shape, items, tiles_ref, *stages, checked=interpret is not None)
         warpgroup = lax.axis_index(_THREAD)
@@ -91,7 +91,7 @@ class _Pipe:
     """x and weights on their way through the stages: filled by the loading warpgroup, freed by the others."""
 
     shape: Shape
-    items: Items
+    items: CtaItems
     tiles: Ref
     x: Ref
     weight: Ref

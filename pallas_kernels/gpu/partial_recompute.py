@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, Interpret, Items, Ref, put, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 from pallas_kernels.partial_recompute import Norm
 from pallas_kernels.rotary import Angles
 
@@ -71,7 +71,7 @@ def partial_recompute(
     def body(cache_ref: Ref, layer_ref: Ref, x_ref: Ref, weight_ref: Ref, slots_ref: Ref, *rest: Ref) -> None:
         *given, x_stages, weight_stages, out, full, free = rest
         bias_ref = None if bias is None else given.pop(0)
-        items = Items(jnp.int32(len(slots) // (ROWS * COMPUTE) * shape.groups), num_ctas)
+        items = CtaItems(jnp.int32(len(slots) // (ROWS * COMPUTE) * shape.groups), num_ctas)
         pipe = _Pipe(shape, items, x_stages, weight_stages, full, free, checked=interpret is not None)
         warpgroup = lax.axis_index(_THREAD)
 
@@ -185,7 +185,7 @@ class _Pipe:
     """x and weights on their way through the stages: filled by the loading warpgroup, freed by the others."""
 
     shape: _Shape
-    items: Items
+    items: CtaItems
     x: Ref
     weight: Ref
     full: Ref

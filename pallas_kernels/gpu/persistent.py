@@ -26,7 +26,7 @@ more, ``setmaxnreg.inc`` waits forever. tests/aot checks this for every kernel.
 """
 
 
-class Items:
+class CtaItems:
     """The items of this CTA among ``count`` items: number i of them is item cta + i * num_ctas."""
 
     def __init__(self, count: Int[Array, ""], num_ctas: int):
@@ -58,7 +58,11 @@ def put(destination: Ref, value: Any) -> None:
 
 
 def stream(
-    items: Items, source: Callable[[jax.Array], Ref], destination: Callable[[jax.Array], Ref], stages: Ref, loaded: Ref
+    items: CtaItems,
+    source: Callable[[jax.Array], Ref],
+    destination: Callable[[jax.Array], Ref],
+    stages: Ref,
+    loaded: Ref,
 ) -> None:
     """Copy each item from ``source(item)`` to ``destination(item)`` in global memory by bulk copies (Hopper).
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, copy, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, copy, repeat
 
 STAGES = 8
 """Tokens that a CTA has in flight."""
@@ -53,7 +53,7 @@ def write_kv(
                 for which in range(2):
                     store(which, cache_ref.at[block, layer, which, :, pl.ds(offset, 1)])
 
-        tokens, sources = Items(jnp.int32(len(slots)), num_ctas), (k_ref, v_ref)
+        tokens, sources = CtaItems(jnp.int32(len(slots)), num_ctas), (k_ref, v_ref)
         if staging:
             _write_in_bulk(tokens, sources, write, *staging)
         else:
@@ -79,14 +79,14 @@ Write = Callable[[jax.Array, Callable[[int, Ref], None]], None]
 """(token, store): unless the token is padding, store(0, where its K goes) and store(1, where its V goes)."""
 
 
-def _write_through_registers(tokens: Items, sources: tuple[Ref, Ref], write: Write) -> None:
+def _write_through_registers(tokens: CtaItems, sources: tuple[Ref, Ref], write: Write) -> None:
     def one(i: Int[Array, ""]) -> None:
         write(tokens[i], lambda which, place: copy(sources[which].at[tokens[i]], place))
 
     repeat(0, tokens.mine, one)
 
 
-def _write_in_bulk(tokens: Items, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:
+def _write_in_bulk(tokens: CtaItems, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:
     """Write in rounds, because copies that padding leaves out cannot be waited for one by one."""
 
     def load(i: Int[Array, ""], stage: int) -> None:

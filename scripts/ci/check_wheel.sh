@@ -23,7 +23,7 @@ for template in (None, "chatml", "llama3", "plain"):
 venv/bin/python -c '
 import threading, time, urllib.request, uvicorn
 from starlette.applications import Starlette
-from jaxgen.server.page.site_routes import page_routes
+from jaxgen.server.web_ui.site_routes import page_routes
 routes = page_routes()
 server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, log_level="error"))
 thread = threading.Thread(target=server.run, daemon=True)

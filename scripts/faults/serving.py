@@ -68,10 +68,10 @@ SERVER = (
     Fault(
         "a-busy-connection-counts-as-idle",
         "server",
-        "server/door/protocol.py",
+        "server/connections/protocol.py",
         "            self._ticket.wake()\n",
         "            pass\n",
-        ("tests/server/door/test_idle.py",),
+        ("tests/server/connections/test_idle.py",),
     ),
     Fault(
         "a-default-length-ignores-the-prompt",

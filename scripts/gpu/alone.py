@@ -18,8 +18,8 @@ def main() -> None:
     planned = {row.name: row for row in rows_of(bench.sizes)}
     for name in names:
         mine = replace(bench, registers=planned[name].registers or bench.registers)
-        found = guarded(lambda name=name, mine=mine: asdict(prepare(name, mine)()))  # type: ignore[misc]
-        print(name, found.get("why") or found["failure"] or "held", flush=True)
+        result = guarded(lambda name=name, mine=mine: asdict(prepare(name, mine)()))  # type: ignore[misc]
+        print(name, result.get("why") or result["failure"] or "held", flush=True)
 
 
 if __name__ == "__main__":

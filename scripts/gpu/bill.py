@@ -145,16 +145,16 @@ class _Reader:
 
     def _products(self, computation: Computation) -> tuple[int, str]:
         """Return the FLOPs of a computation's products, and the dtype in which the largest of them multiplies."""
-        found = [(0, "")]
+        result = [(0, "")]
         for one in computation.instructions:
             if one.opcode == "fusion":
-                found.append(self._products(self.module.called(one, "calls")))
+                result.append(self._products(self.module.called(one, "calls")))
             elif one.opcode == "dot":
                 operands = [computation.arrays_of(operand)[0] for operand in one.operands[:2]]
                 summed = math.prod(operands[0].shape[axis] for axis in one.numbers("lhs_contracting_dims"))
                 widest = max(operands, key=lambda array: array.bits)
-                found.append((2 * one.arrays[0].size * summed, widest.dtype))
-        return sum(flops for flops, _ in found), max(found)[1]
+                result.append((2 * one.arrays[0].size * summed, widest.dtype))
+        return sum(flops for flops, _ in result), max(result)[1]
 
     def _custom(self, computation: Computation, call: Instruction) -> Kernel:
         target = call.attribute("custom_call_target") or _quoted(call, "custom_call_target")
@@ -182,14 +182,14 @@ class _Reader:
 
 
 def _quoted(one: Instruction, name: str) -> str:
-    found = re.search(rf'\b{name}="([^"]*)"', one.attributes)
-    return found[1] if found else ""
+    match = re.search(rf'\b{name}="([^"]*)"', one.attributes)
+    return match[1] if match else ""
 
 
 def _gemm(call: Instruction) -> Mapping[str, Any]:
     """Return the dimension numbers of a call of cuBLAS."""
-    found = re.search(r'"dot_dimension_numbers":(\{[^}]*\})', call.attributes)
-    if found is None:
+    match = re.search(r'"dot_dimension_numbers":(\{[^}]*\})', call.attributes)
+    if match is None:
         raise ValueError(f"{call.name} does not say which dimensions it sums over")
-    numbers: Mapping[str, Any] = json.loads(found[1])
+    numbers: Mapping[str, Any] = json.loads(match[1])
     return numbers

@@ -37,7 +37,7 @@ class Compared:
     note: str = ""
 
 
-BRANCHES = "one program with branches, and the host waited for its end"
+BRANCHES = "one program with branches; 'one step' includes the host's wait for its end"
 EARLIER = "measured with programs that have since been replaced"
 INT8 = "slower than bf16, although it reads fewer bytes, as the next section explains"
 COMPARED = (
@@ -45,7 +45,11 @@ COMPARED = (
     Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32, BRANCHES),
     Compared("step_llama3_8b_1024", "llama3_8b_bf16", 1024, 32, BRANCHES),
     Compared(
-        "separate 32", "llama3_8b_bf16", 256, 32, "the same step as several programs, from gpu-dispatch-2026-11-26.json"
+        "separate 32",
+        "llama3_8b_bf16",
+        256,
+        32,
+        "the step of `step_llama3_8b_256` as several programs, from gpu-dispatch-2026-11-26.json",
     ),
     Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
     Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8, INT8),
@@ -55,26 +59,27 @@ COMPARED = (
 )
 INTRO = """# The bill of a step on a GPU
 
-The bill of a step is what its kernels move, compute and should take. It is added up from compiled programs. This page
-compares it with what an H200 took.
+The bill of a step is what its kernels move, compute and should take. It is an estimate, calculated from the
+compiled programs. This page compares it with what an H200 took.
 
 `python -m scripts.gpu.bills` compiles the programs, and needs no GPU. `python -m scripts.gpu.results` makes
 this page from docs/results/gpu-bill.json and from the results of [gpu_check.md](gpu_check.md).
 
 - The program is the text that XLA leaves after its passes. Each instruction is one kernel, except views.
 - Bytes count the operands that a kernel reads and its results, once each. For a slice or a gather they count the part.
-  For a buffer that is updated in place they count the update. No cache keeps anything.
+  For a buffer that is updated in place they count the update. The GPU's L2 cache is assumed to keep nothing between
+  kernels.
 - FLOPs count matrix products alone, 2 per multiply-add.
-- A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate), plus {launch:g} µs for its launch. Products
-  of 8 bits have twice the matrix rate.
-- The operands of a Pallas kernel are the whole cache and all experts. `scripts/gpu/pallas_bill.py` counts the part that
-  the kernel touches for the load. The load is 32 decodes at a context of 1,024 tokens, and a prompt that fills the
-  step. The expert of each row is drawn at random.
-- Programs have one layer and two. Each further layer costs what the second one adds. Tokens are chosen greedily.
-- Attention reads whole contexts, also in layers with windows (gpt-oss). The conversion of codes in registers is not
-  counted.
+- A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate), plus {launch:g} µs for its launch. If
+  both operands have 8 bits (`fp8_dynamic`), the matrix rate is double.
+- The operands of a Pallas kernel are the whole KV cache and the weights of all experts. `scripts/gpu/pallas_bill.py`
+  counts the part that the kernel touches for the load. The load is 32 decodes at a context of 1,024 tokens, and a
+  prompt that fills the step. The expert of each row is drawn at random.
+- A program of one layer and one of two are compiled. Their difference is the cost of each further layer.
+  Tokens are chosen greedily.
+- Attention reads whole contexts, also in layers with windows (gpt-oss). Dequantization in registers is not counted.
 
-For some products, a device chooses other kernels than the compiler does without one. It also splits their sums in
+For some products, a compilation on a GPU gets other kernels than one without a GPU. It also splits their sums in
 another way. So the bill shows what the program asks for. The tables of times below show how far it is off.
 """
 
@@ -86,11 +91,12 @@ device must have chosen other or slower kernels. By arithmetic, two hypotheses f
 
 - XLA tunes products on the device. It may write the gates' matrix in bfloat16 for cuBLAS, 235 MB each way in a layer.
   Then the bill is 2.26 ms, 0.89 of the time. The step took 264 MB of temporaries, as in bf16. This leaves room for that
-  matrix, but not for the head's.
+  matrix, but not for one of the LM head.
 - The kernels that read codes also convert them, and may reach only 1.5 TB/s.
 
-A new run tells them apart. It keeps the bill of the program that ran (`detail.bill`). It also has the row
-`step_llama3_8b_8_layers_int8_64_without_cublas`, which excludes the first hypothesis.
+A new run, not made yet, will tell them apart. It will keep the bill of the program that ran
+(`detail.bill`). It will also have the row `step_llama3_8b_8_layers_int8_64_without_cublas`, which
+excludes the first hypothesis.
 """
 
 PROFILED = """## Kernels in a profile
@@ -101,9 +107,9 @@ have the same names as in the bill. For products the device chooses kernels with
 """
 
 
-def page(about: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Return the page. ``about``: gpu-bill.json; ``measured``: the newest rows of an H200, with its ceilings."""
-    bills = {(one["name"], one["tokens"]): Bill.read(one) for one in about["bills"]}
+def page(header: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Return the page. ``header``: gpu-bill.json; ``measured``: the newest rows of an H200, with its ceilings."""
+    bills = {(one["name"], one["tokens"]): Bill.read(one) for one in header["bills"]}
     rates = rates_of(measured)
     parts = [
         INTRO.format(launch=1e6 * LAUNCH),
@@ -133,9 +139,9 @@ class Bill:
     layer: tuple[Kernel, ...]
 
     @classmethod
-    def read(cls, about: Mapping[str, Any]) -> "Bill":
-        few, layer = (tuple(Kernel(*one) for one in about[part]) for part in ("few", "layer"))
-        return cls(about["layers"], few, layer)
+    def read(cls, header: Mapping[str, Any]) -> "Bill":
+        few, layer = (tuple(Kernel(*one) for one in header[part]) for part in ("few", "layer"))
+        return cls(header["layers"], few, layer)
 
     def of(self, layers: int) -> list[Kernel]:
         """Return the kernels of a step of ``layers`` layers, at least one."""
@@ -148,8 +154,8 @@ Bills = Mapping[tuple[str, int], Bill]
 
 def _rates(rates: Mapping[str, Rates]) -> str:
     rows = [[name, f"{of.copy / 1e12:.2f}", f"{of.matrix / 1e12:.0f}"] for name, of in rates.items()]
-    about = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
-    return f"{about}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
+    note = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
+    return f"{note}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
 
 
 def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
@@ -167,10 +173,10 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
 
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
-    found = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
+    result = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
     rows, notes = [], []
     for one in COMPARED:
-        bill, row = bills.get((one.name, one.tokens)), found.get(one.row)
+        bill, row = bills.get((one.name, one.tokens)), result.get(one.row)
         if bill is None or row is None:
             continue
         expected = total(bill.of(one.layers), rates).seconds
@@ -179,7 +185,7 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
             [f"`{one.row}`", _ms(expected), _ms(row["seconds"]), _ms(overlapped), f"{expected / overlapped:.2f}"]
         )
         notes += [f"- `{one.row}`: {one.note}."] if one.note else []
-    titles = ["row", "the bill, ms", "one step, ms", "back to back, ms per step", "bill / taken"]
+    titles = ["row", "the bill, ms", "one step, ms", "back to back, ms per step", "bill / back to back"]
     return "\n".join([table(titles, rows), "", *notes])
 
 

@@ -90,11 +90,11 @@ def _kernels(model: DecoderConfig, budget: int, program: str) -> list[Kernel]:
 
 def _grouped(kernels: list[Kernel]) -> list[list[Any]]:
     """Return the kernels that are alike once, as the arguments of a Kernel, the costliest launches first."""
-    found: dict[tuple[Any, ...], int] = {}
+    result: dict[tuple[Any, ...], int] = {}
     for one in kernels:
         alike = (one.name.split(".")[0], one.kind, one.bytes, one.flops, one.dtype)
-        found[alike] = found.get(alike, 0) + one.launches
-    ordered = sorted(found.items(), key=lambda item: -item[0][2])
+        result[alike] = result.get(alike, 0) + one.launches
+    ordered = sorted(result.items(), key=lambda item: -item[0][2])
     return [[*alike, launches] for alike, launches in ordered if launches]
 
 
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _text(bills: list[dict[str, Any]]) -> str:
     """Return JSON with a line for each kernel."""
     text = json.dumps({"jax": version("jax"), "bills": bills}, indent=1)
-    return re.sub(r"\[\s+(\"[^]]*?)\s+\]", lambda found: f"[{re.sub(r'\s+', ' ', found[1])}]", text) + "\n"
+    return re.sub(r"\[\s+(\"[^]]*?)\s+\]", lambda match: f"[{re.sub(r'\s+', ' ', match[1])}]", text) + "\n"
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def copy(bench: Bench, way: str) -> Run:
     measured = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
 
     def run() -> Measurement:
-        found = measured()
-        return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
+        result = measured()
+        return replace(result, failure=copy_failure(bench.shared.device.device_kind, result.ceilings[COPY_RATE]))
 
     return run
 
@@ -88,12 +88,12 @@ def matrix(bench: Bench, dtype: str) -> Run:
 
     def run() -> Measurement:
         samples = seconds_of(lambda: program(a, b), sizes.repeats, calls=5)
-        found = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
+        result = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
         with sampled_clocks() as clocks:
             until = time.monotonic() + sizes.load_seconds
             while time.monotonic() < until:
                 jax.block_until_ready([program(a, b) for _ in range(5)])
-        return replace(found, detail=found.detail | {"under_load": clocks})
+        return replace(result, detail=result.detail | {"under_load": clocks})
 
     return run
 

@@ -113,13 +113,13 @@ class Child:
 def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker. JAX's cache keeps programs, and XLA's autotuning results of fusions."""
     plan = PROCESSES[process]
-    found = {**_defaults(base), **base, **plan.environment}
+    result = {**_defaults(base), **base, **plan.environment}
     if "XLA_FLAGS" in plan.environment:
-        found["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {plan.environment['XLA_FLAGS']}".strip()
+        result["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {plan.environment['XLA_FLAGS']}".strip()
     if not plan.compiles_afresh:
-        found["JAX_COMPILATION_CACHE_DIR"] = str(cache_dir)
-        found["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    return found
+        result["JAX_COMPILATION_CACHE_DIR"] = str(cache_dir)
+        result["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    return result
 
 
 def _defaults(base: Mapping[str, str]) -> dict[str, str]:
@@ -127,14 +127,14 @@ def _defaults(base: Mapping[str, str]) -> dict[str, str]:
 
     JAX accepts only one of its two names for the share of memory, and does not find another ptxas by itself.
     """
-    found = {}
+    result = {}
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in base:
-        found["XLA_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION
+        result["XLA_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION
     command = shutil.which("ptxas", path=f"{base.get('PATH', '')}:/usr/local/cuda/bin")
     packaged = any((Path(one) / name).exists() for one in sys.path for name in _PACKAGED_PTXAS)
     if command is not None and not packaged:
-        found["CUDA_ROOT"] = str(Path(command).parents[1])
-    return found
+        result["CUDA_ROOT"] = str(Path(command).parents[1])
+    return result
 
 
 def _ending(status: int | None) -> str:

@@ -192,7 +192,7 @@ def _earlier(options: argparse.Namespace, about: dict[str, Any]) -> dict[str, An
 def private_directory(path: Path) -> Path:
     """Make the directory if it is missing. Raises RefusedError if others may write into it: programs in it are run."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = path.stat()
-    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise RefusedError(f"--cache-dir {path} is not this user's alone")
     return path

@@ -16,7 +16,7 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
 
     It also gets the number of ``samples``; or only ``missing``, the reason why there are none.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     command = [
         "nvidia-smi",
         f"--query-gpu={','.join(FIELDS)}",
@@ -26,15 +26,15 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
     try:
         sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError as error:
-        found["missing"] = str(error)
-        yield found
+        result["missing"] = str(error)
+        yield result
         return
     try:
-        yield found
+        yield result
     finally:
         sampler.terminate()
         printed, _ = sampler.communicate()
-        found |= summary(printed)
+        result |= summary(printed)
 
 
 def summary(printed: str) -> dict[str, Any]:

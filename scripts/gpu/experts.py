@@ -72,8 +72,8 @@ def _call(kernels: Kernels, load: ExpertLoad, x: jax.Array, starts: np.ndarray) 
     program = compiled(function, x, weights, jnp.int32(0), jnp.asarray(starts))
 
     def call(x: jax.Array = x, starts: np.ndarray = starts) -> jax.Array:
-        found: jax.Array = program(x, weights, jnp.int32(0), jnp.asarray(starts))
-        return found
+        result: jax.Array = program(x, weights, jnp.int32(0), jnp.asarray(starts))
+        return result
 
     return call
 
@@ -86,12 +86,12 @@ def _plain(kernels: Kernels, load: ExpertLoad) -> tuple[Kernel, Any]:
 
 def _coded(kernels: Kernels, load: ExpertLoad, form: WeightFormat) -> tuple[Kernel, Any]:
     """Return the product with codes; kernels for a CPU have none, and get XLA's for GPUs."""
-    found = (kernels.floats if form.floats else kernels.quantized) or (
+    result = (kernels.floats if form.floats else kernels.quantized) or (
         REFERENCE_GPU.floats if form.floats else REFERENCE_GPU.quantized
     )
-    assert found is not None
-    weights, _ = coded_weights(form, load.outputs, load.inputs, found.pack_codes, found.pack_groups)(
+    assert result is not None
+    weights, _ = coded_weights(form, load.outputs, load.inputs, result.pack_codes, result.pack_groups)(
         np.ones(load.experts, bool)
     )
-    about: dict[str, Any] = {"bits": form.bits, "group": form.group or load.inputs, "out_features": load.outputs}
-    return partial(found.expert_product, **about), weights
+    options: dict[str, Any] = {"bits": form.bits, "group": form.group or load.inputs, "out_features": load.outputs}
+    return partial(result.expert_product, **options), weights

@@ -35,8 +35,8 @@ class Array:
     @property
     def bits(self) -> int:
         """Size of an element; 0 for types other than numbers."""
-        found = _WIDTH.match(self.dtype)
-        return 8 if self.dtype == "pred" else int(found[1]) if found else 0
+        match = _WIDTH.match(self.dtype)
+        return 8 if self.dtype == "pred" else int(match[1]) if match else 0
 
     @property
     def num_bytes(self) -> int:
@@ -80,8 +80,8 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """Return the text of ``name={...}`` or ``name=%value``."""
-        found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.-]+))", self.attributes)
-        return None if found is None else found[1] if found[1] is not None else found[2]
+        match = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.-]+))", self.attributes)
+        return None if match is None else match[1] if match[1] is not None else match[2]
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """Return the numbers of ``name={...}``."""
@@ -90,8 +90,8 @@ class Instruction:
     @property
     def op_name(self) -> str:
         """Where in the traced function it is from: names between slashes."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.attributes)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Computation:
 
     def arrays_of(self, operand: Operand) -> tuple[Array, ...]:
         """Return the arrays of an operand."""
-        found = self.by_name[operand.name].arrays
-        return found if operand.part is None else found[operand.part : operand.part + 1]
+        result = self.by_name[operand.name].arrays
+        return result if operand.part is None else result[operand.part : operand.part + 1]
 
     def parameter(self, number: int) -> Instruction:
         return next(one for one in self.instructions if one.opcode == "parameter" and one.argument == str(number))
@@ -117,11 +117,11 @@ class Computation:
     @cached_property
     def users(self) -> dict[str, list[tuple[Instruction, int]]]:
         """By a value's name, the instructions that use it, and as which operand."""
-        found: dict[str, list[tuple[Instruction, int]]] = {}
+        result: dict[str, list[tuple[Instruction, int]]] = {}
         for one in self.instructions:
             for position, operand in enumerate(one.operands):
-                found.setdefault(operand.name, []).append((one, position))
-        return found
+                result.setdefault(operand.name, []).append((one, position))
+        return result
 
 
 @dataclass(frozen=True)
@@ -135,28 +135,28 @@ class Module:
     def called(self, instruction: Instruction, *names: str) -> Computation:
         """Return the computation that an instruction names in one of these attributes. Raises ValueError if none."""
         for name in names:
-            found = instruction.attribute(name)
-            if found is not None:
-                return self.computations[found.strip("%")]
+            result = instruction.attribute(name)
+            if result is not None:
+                return self.computations[result.strip("%")]
         raise ValueError(f"{instruction.opcode} {instruction.name} has none of {', '.join(names)}")
 
     def elements_read(self, computation: Computation, name: str) -> int:
         """Return how many elements of a value its users in a computation read."""
         (array, *_) = computation.by_name[name].arrays or (Array("token", ()),)
-        found = 0
+        result = 0
         for user, position in computation.users.get(name, []):
             if user.opcode in PARTS and position == 0:
-                found += sum(one.size for one in user.arrays)
+                result += sum(one.size for one in user.arrays)
             elif user.opcode in _ELEMENTWISE or (user.opcode == "reduce" and position == 0):
                 is_result = user is computation.root or not computation.users.get(user.name)
                 of_each = max(array.size // max(user.arrays[0].size, 1), 1)
-                found += array.size if is_result else of_each * self.elements_read(computation, user.name)
+                result += array.size if is_result else of_each * self.elements_read(computation, user.name)
             elif user.opcode == "fusion":
                 inner = self.called(user, "calls")
-                found += self.elements_read(inner, inner.parameter(position).name)
+                result += self.elements_read(inner, inner.parameter(position).name)
             elif not (user.opcode in IN_PLACE and position == 0 and is_result_of(computation, user)):
-                found += array.size
-        return min(found, array.size)
+                result += array.size
+        return min(result, array.size)
 
     def bytes_written(self, computation: Computation) -> int:
         """Return the bytes of a computation's result that it writes: of a buffer updated in place only the update."""
@@ -211,8 +211,8 @@ def _computations(text: str) -> Iterator[tuple[Computation, bool]]:
             name, is_entry, instructions, root = header[2], header[1] is not None, [], None
         elif line == "}":
             yield Computation(name, tuple(instructions), root or instructions[-1]), is_entry
-        elif found := _INSTRUCTION.match(line):
-            marked, own, arrays, opcode, argument, attributes = found.groups()
+        elif match := _INSTRUCTION.match(line):
+            marked, own, arrays, opcode, argument, attributes = match.groups()
             operands = tuple(Operand(of, int(part) if part else None) for of, part in _OPERAND.findall(argument))
             instructions.append(Instruction(own, arrays_in(arrays), opcode, operands, attributes or "", argument))
             root = instructions[-1] if marked else root

@@ -45,9 +45,9 @@ def profile(bench: Bench) -> Run:
 
     def run() -> Measurement:
         device.load(plan)
-        found = summarize(_traced(device, replace(plan, admitted=())), STEPS)
+        result = summarize(_traced(device, replace(plan, admitted=())), STEPS)
         moved, flops = step_cost(load.model, config, plan)
-        return replace(found, bytes=moved, flops=flops, detail=found.detail | {"kernels": kernels.name})
+        return replace(result, bytes=moved, flops=flops, detail=result.detail | {"kernels": kernels.name})
 
     return run
 

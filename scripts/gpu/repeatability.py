@@ -104,8 +104,8 @@ def _reversed(subject: Subject) -> dict[str, Answer]:
 
 def _alone(subject: Subject) -> dict[str, Answer]:
     """Answer a few of the requests, each alone."""
-    some = subject.requests[:: max(len(subject.requests) // 4, 1)]
-    return {name: answer for one in some for name, answer in subject.answers([one]).items()}
+    sample = subject.requests[:: max(len(subject.requests) // 4, 1)]
+    return {name: answer for one in sample for name, answer in subject.answers([one]).items()}
 
 
 def _among_strangers(subject: Subject) -> dict[str, Answer]:

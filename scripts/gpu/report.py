@@ -109,11 +109,11 @@ class Report:
     @property
     def failures(self) -> list[str]:
         """Failed checks, and rows that raised or were lost."""
-        said = (
+        message = (
             (row.name, row.failure or (row.why if row.state in (State.RAISED, State.LOST) else None))
             for row in self.rows.values()
         )
-        return [f"{name}: {why.splitlines()[0]}" for name, why in said if why is not None]
+        return [f"{name}: {why.splitlines()[0]}" for name, why in message if why is not None]
 
     def loss(self, configuration: str, registers: Registers) -> str | None:
         """Describe the first row of the configuration that was lost; None if no row was."""

@@ -54,14 +54,14 @@ def bill(docs: Path) -> str | None:
     measured, path = find_results(docs / "results").get("NVIDIA H200"), docs / "results" / bill_page.BILLS
     if measured is None or not path.exists():
         return None
-    about, other = newest_rows(measured)[0], docs / "results" / DISPATCH
+    header, other = newest_rows(measured)[0], docs / "results" / DISPATCH
     named = json.loads(other.read_text()) if other.exists() else {}
     rows = [
         {"name": name, "state": State.RAN, "seconds": one["median"], "detail": one}
         for name, one in named.items()
         if "median" in one
     ]
-    return bill_page.page(json.loads(path.read_text()), about | {"rows": [*about["rows"], *rows]})
+    return bill_page.page(json.loads(path.read_text()), header | {"rows": [*header["rows"], *rows]})
 
 
 def page(docs: Path) -> str:
@@ -74,35 +74,35 @@ def page(docs: Path) -> str:
 
 def find_results(directory: Path) -> dict[str, dict[Path, Any]]:
     """Return the results of each device by file, the oldest first, without dry runs and files of other kinds."""
-    found: dict[str, dict[Path, Any]] = {}
+    result: dict[str, dict[Path, Any]] = {}
     for path in sorted(directory.glob("*.json"), key=_age):
-        about = json.loads(path.read_text())
-        if "ceilings" in about and not about["dry_run"]:
-            found.setdefault(about["device"], {})[path] = about
-    return found
+        header = json.loads(path.read_text())
+        if "ceilings" in header and not header["dry_run"]:
+            result.setdefault(header["device"], {})[path] = header
+    return result
 
 
 def newest_rows(files: dict[Path, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the newest file's result with the rows that ran in older files only, and the file of each such row."""
     ran: dict[str, tuple[Any, Path]] = {}
-    for path, about in files.items():
-        ran |= {row["name"]: (row, path) for row in about["rows"] if row["state"] == State.RAN}
-    newest, about = list(files.items())[-1]
-    rows = {row["name"]: row for row in about["rows"]} | {name: row for name, (row, _) in ran.items()}
+    for path, header in files.items():
+        ran |= {row["name"]: (row, path) for row in header["rows"] if row["state"] == State.RAN}
+    newest, header = list(files.items())[-1]
+    rows = {row["name"]: row for row in header["rows"]} | {name: row for name, (row, _) in ran.items()}
     older = {name: path for name, (_, path) in ran.items() if path != newest}
-    return about | {"rows": list(rows.values())}, older
+    return header | {"rows": list(rows.values())}, older
 
 
 def _age(path: Path) -> tuple[str, int]:
     """Return date and number of a file <device>-<date>[-n].json."""
-    found = _DATED.search(path.stem)
-    return (found[1], int(found[2] or 1)) if found else ("", 0)
+    match = _DATED.search(path.stem)
+    return (match[1], int(match[2] or 1)) if match else ("", 0)
 
 
 def _device(files: dict[Path, Any], docs: Path) -> str:
-    about, older = newest_rows(files)
-    path, result = list(files)[-1], Result(about)
-    text = [f"## {about['device']}", _origin(path, about)]
+    header, older = newest_rows(files)
+    path, result = list(files)[-1], Result(header)
+    text = [f"## {header['device']}", _origin(path, header)]
     for earlier in dict.fromkeys(older.values()):
         names = listed(name for name, of in older.items() if of == earlier)
         text.append(f"These rows are from an earlier run, {_origin(earlier, files[earlier])}\n\n{names}")
@@ -113,9 +113,11 @@ def _device(files: dict[Path, Any], docs: Path) -> str:
     return "\n\n".join([*text, *sections(result)])
 
 
-def _origin(path: Path, about: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("jax", "jaxlib") if name in about["versions"])
-    return f"{_age(path)[0]}, commit `{about['commit']}`, {versions}; results/{path.name}."
+def _origin(path: Path, header: dict[str, Any]) -> str:
+    versions = ", ".join(
+        f"{name} {header['versions'][name]}" for name in ("jax", "jaxlib") if name in header["versions"]
+    )
+    return f"{_age(path)[0]}, commit `{header['commit']}`, {versions}; results/{path.name}."
 
 
 if __name__ == "__main__":

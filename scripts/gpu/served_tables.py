@@ -29,13 +29,13 @@ def server(result: Result) -> str:
         rows.append([str(clients), *cells, *times])
     titles = ["first token, ms, P50", "P95", "between tokens, ms, P50", "P95"]
     clients_table = table(["clients", "output tokens/s", "requests/s", *titles], rows)
-    said = []
+    notes = []
     for title, suffix in (("The first start", "start"), ("a second one", "start_again")):
         row = result.row(f"server_{load.name}_{suffix}")
         cached = f", with {row['detail']['cached_programs']} programs in its cache" if state(row) is None else ""
-        said.append(f"{title} takes {state(row) or number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
+        notes.append(f"{title} takes {state(row) or number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
     about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
-    return f"{about}\n\n{clients_table}\n\n{'; '.join(said)}."
+    return f"{about}\n\n{clients_table}\n\n{'; '.join(notes)}."
 
 
 def formats(result: Result) -> str:
@@ -46,13 +46,13 @@ def formats(result: Result) -> str:
             rows.append(_format(f"step_{load.name}_{budget}", row))
     other = f"step_{FULL.without_cublas}_{FULL.variants[0].budgets[0]}_without_cublas"
     rows.append(_format(other, result.row(other)))
-    steps = table(["step", "kernels", "time, ms", "by its bill, ms", "floor, ms", "of the floor"], rows)
+    steps = table(["step", "kernels", "time, ms", "by its bill, ms", "floor, ms", "floor / time"], rows)
     rows = []
     for one in FULL.expert_loads:
         row = result.row(f"expert_product_{one.name}")
         cells = [detail(row, "kernels"), ms(row), fraction(row), detail_ms(row, "loop_seconds")]
         rows.append([f"`expert_product_{one.name}`", *cells])
-    experts = table(["product of experts", "kernels", "time, ms", "of the floor", "XLA's loop, ms"], rows)
+    experts = table(["product of experts", "kernels", "time, ms", "floor / time", "XLA's loop, ms"], rows)
     return f"{steps}\n\n{experts}"
 
 
@@ -66,4 +66,4 @@ def restored(result: Result) -> str:
     row = result.row(name)
     for title in ("transfer", "recompute", "plan"):
         rows.append([title, state(row) or detail_ms(row, f"{title}_seconds")])
-    return table([f"a context of {FULL.restored_tokens:,} tokens that left the device", "first token after, ms"], rows)
+    return table([f"an offloaded context of {FULL.restored_tokens:,} tokens", "first token after, ms"], rows)

@@ -140,11 +140,11 @@ def count_programs(folder: Path) -> int:
 
 def facts_of(metrics: str) -> dict[str, str]:
     """Return what a server's /metrics says of itself: the labels of each ``*_info``."""
-    found = {}
+    result = {}
     for line in metrics.splitlines():
         if line.startswith("jaxgen_") and (info := re.match(r"(\w+_info)\{(.*)\} 1", line)):
-            found[info[1]] = info[2]
-    return found
+            result[info[1]] = info[2]
+    return result
 
 
 def _started_anew(load: ServerLoad, model: Path, folder: Path) -> Server:

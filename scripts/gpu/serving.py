@@ -127,11 +127,11 @@ def _measurement(load: ServingLoad, tokens: list[int], seconds: float, detail: d
     """Return the measurement. Raises RuntimeError unless every request got its whole answer."""
     if tokens != [load.answer] * load.requests:
         raise RuntimeError(f"answers have {sorted(set(tokens))} tokens, {len(tokens)} of {load.requests} came")
-    found = {
+    result = {
         "requests": load.requests,
         "prompt_tokens": load.prompt,
         "answer_tokens": load.answer,
         "output_tokens_per_second": sum(tokens) / seconds,
         "tokens_per_second": (sum(tokens) + load.requests * load.prompt) / seconds,
     }
-    return Measurement(seconds=seconds, detail=found | detail)
+    return Measurement(seconds=seconds, detail=result | detail)

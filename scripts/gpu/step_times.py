@@ -26,7 +26,7 @@ from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step
-from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
+from jaxgen.sizing.token_budget import DevicePeaks, knee, roofline_budget
 from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.bench import Bench, Options
@@ -59,7 +59,7 @@ def at_knee(bench: Bench) -> Measurement:
     budget = knee(seconds)
     detail: dict[str, Any] = {"token_budget": budget, "tokens_per_second": {n: n / t for n, t in seconds.items()}}
     if {COPY_RATE, MATRIX_RATE} <= bench.ceilings.keys():
-        sheet = Ceilings(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
+        sheet = DevicePeaks(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
         detail["roofline_token_budget"] = roofline_budget(sheet)
     figures = {name: ran[budget][name] for name in ("seconds", "bytes", "flops")}
     return Measurement(**figures, detail=ran[budget]["detail"] | detail)
@@ -264,10 +264,10 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
 def _matrix_numbers(model: ModelConfig) -> int:
     """Return the numbers in the layers' matrices that one token is multiplied with."""
     moe = model.moe if isinstance(model, DecoderConfig) else None
-    found = 0
+    result = 0
     for name, leaf in abstract_params(model).items():
         if name.startswith("layers.") and leaf.ndim == 3 and name.endswith(".weight"):
-            found += leaf.size
+            result += leaf.size
         elif name in PRODUCTS and leaf.ndim == 4 and moe is not None:
-            found += leaf.size // moe.experts * moe.per_token
-    return found
+            result += leaf.size // moe.experts * moe.per_token
+    return result

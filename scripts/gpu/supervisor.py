@@ -155,6 +155,6 @@ class Supervisor:
 def _answered(row: Row, answer: dict[str, Any]) -> tuple[Row, dict[str, float]]:
     if "found" not in answer:
         return replace(row, state=State(answer["state"]), why=answer["why"]), {}
-    found = Measurement(**answer["found"])
-    measured = {name: getattr(found, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
-    return replace(row, state=State.RAN, **measured), found.ceilings
+    result = Measurement(**answer["found"])
+    measured = {name: getattr(result, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
+    return replace(row, state=State.RAN, **measured), result.ceilings

@@ -75,7 +75,7 @@ def _smoke(result: Result) -> str:
         row = result.row(plan.name)
         if plan.part != "smoke" or row.get("state") == State.NOT_NEEDED or (plan.instead_of and not row):
             continue
-        verdict = state(row) or row["failure"] or "ran and held"
+        verdict = state(row) or row["failure"] or "passed"
         rows.append([f"`{plan.name}`", detail(row, "kernels"), verdict, detail(row, "largest_error")])
     text = table(["row", "kernels", "outcome", "largest error"], rows)
     bad = [f"- {one}" for one in result.about.get("bad_configurations", [])]
@@ -83,7 +83,7 @@ def _smoke(result: Result) -> str:
 
 
 def _attention(result: Result) -> str:
-    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "work list, ms (not in the time)"]
+    titles = ["load", "kernels", "time, ms", "floor / time", "goal", "planning, once per step, ms (not included)"]
     others = {"XLA's own, ms": "xla_reference", "XLA, gathered first, ms": "xla_gathered"}
     others |= {"cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
     rows = []
@@ -107,11 +107,11 @@ def _steps(result: Result, load: StepLoad) -> str:
         [
             "token budget",
             "time, ms",
-            "dispatched before the last ends, ms",
+            "back to back, ms per step",
             "by the bill, ms",
             "floor, ms",
             "bound by",
-            "of the floor",
+            "floor / time",
             "tokens/s",
         ],
         rows,
@@ -122,7 +122,8 @@ def _steps(result: Result, load: StepLoad) -> str:
     why = state(row, COMPILED)
     if why is not None:
         knee = (
-            f"The knee (the most throughput for a step's time): {why}. The goal there is {KNEE_GOAL:.2f} of the floor."
+            f"The knee (the budget with the highest tokens / time²): {why}. The goal there is {KNEE_GOAL:.2f} of the "
+            "floor."
         )
         return f"{text}\n\n{knee}"
     found = row["detail"]
@@ -144,9 +145,9 @@ def _served(result: Result) -> str:
     titles = [
         f"{budget} tokens, 256 rows",
         "time, ms",
-        "returns after, ms",
-        "dispatched before the last ends, ms",
-        "returns after, ms",
+        "call returns, ms",
+        "back to back, ms per step",
+        "back to back: call returns, ms",
     ]
     row = result.row(f"{name}_beside_copies")
     why = state(row)
@@ -172,11 +173,12 @@ def _products(result: Result) -> str:
         rows.append([f"{name}, {inputs} to {outputs}", *cells, equal])
     of_bits = f"bits across {', '.join(map(str, FULL.bits_tokens))} rows"
     found = table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
-    return f"{found}\n\nA served step gives each product a fixed number of rows. So such differences reach no answer."
+    why = "A served step gives each product a fixed number of rows. So these differences do not change answers."
+    return f"{found}\n\n{why}"
 
 
-def _product(found: dict[str, float | None]) -> str:
-    rate, share = found["flops_per_second"], found["of_ceiling"]
+def _product(times: dict[str, float | None]) -> str:
+    rate, share = times["flops_per_second"], times["of_ceiling"]
     assert rate is not None
     return f"{rate / 1e12:.0f}" if share is None else f"{rate / 1e12:.0f} ({share:.2f})"
 
@@ -189,9 +191,8 @@ def _launches(result: Result) -> str:
         found = row.get("detail", {})
         figures = [number(found.get(key)) for key in ("busy_share", "device_events", "graph_share")]
         rows.append([title, ms(row), *figures, number(sum(found["host_calls"].values()) if found else None)])
-    text = table(
-        [f"step of {budget} tokens", "time, ms", "device busy", "device events", "share in graphs", "host calls"], rows
-    )
+    shares = "share of time with GPU work", "device events", "share in graphs"
+    text = table([f"step of {budget} tokens", "time, ms", *shares, "host calls"], rows)
     rows = []
     for title in ("decodes", "full"):
         row = result.row(f"host_step_{name}_{budget}_{title}")
@@ -218,7 +219,7 @@ def _offload(result: Result) -> str:
                     detail_ms(row, "reference_seconds"),
                 ]
             )
-    copies = table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+    copies = table(["what", "kernels", "time, ms", "GB/s", "floor / time, or of the link", "XLA's own, ms"], rows)
     return f"{copies}\n\n{restored(result)}"
 
 

@@ -37,7 +37,7 @@ def describe(device: jax.Device) -> dict[str, Any]:
     """Return what is known of the device. ``gpu_target_config``: a GpuTargetConfigProto as text, for
     ``jax.experimental.topologies.get_topology_desc(target_config=...)``. ``missing``: reasons by name of values that
     are not available."""
-    found: dict[str, Any] = {"platform_version": device.client.platform_version}
+    result: dict[str, Any] = {"platform_version": device.client.platform_version}
     missing: dict[str, str] = {}
     sources: dict[str, Callable[[], Any]] = {
         "gpu_target_config": lambda: _xla_dump(device),
@@ -46,10 +46,10 @@ def describe(device: jax.Device) -> dict[str, Any]:
     }
     for name, source in sources.items():
         try:
-            found[name] = source()
+            result[name] = source()
         except Exception as error:  # one source may fail in any way; the others are still read
             missing[name] = f"{type(error).__name__}: {error}"[:500]
-    return found | {"missing": missing}
+    return result | {"missing": missing}
 
 
 def _xla_dump(device: jax.Device) -> str:
@@ -80,9 +80,9 @@ def _cuda_attributes(ordinal: int) -> dict[str, int]:
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), ordinal)
     call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
-    found = {"device_memory_size": total.value}
+    result = {"device_memory_size": total.value}
     for name, number in _CUDA_ATTRIBUTES.items():
         call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
-        found[name] = value.value
+        result[name] = value.value
     call("cuDriverGetVersion", ctypes.byref(value))
-    return found | {"driver_cuda_version": value.value}
+    return result | {"driver_cuda_version": value.value}

@@ -74,10 +74,10 @@ def sanitizer(bench: Bench, check: str) -> Measurement:
 
 def errors_in(printed: str) -> int:
     """Return the number of errors in the summary. Raises UnavailableError without one: the checker did not run."""
-    found = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", printed)
-    if found is None:
+    match = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", printed)
+    if match is None:
         raise UnavailableError(f"no summary in {printed[-_TAIL:]}")
-    return int(found[1] or found[2])
+    return int(match[1] or match[2])
 
 
 def find_tool(name: str) -> str:

@@ -59,7 +59,7 @@ def missing(package: str, have: set[str]) -> dict[str, str]:
 
     Raises PackageNotFoundError for one that is not installed here.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = _requirements(package, frozenset())
     while waiting:
@@ -69,11 +69,11 @@ def missing(package: str, have: set[str]) -> dict[str, str]:
         seen.add(one)
         try:
             if name not in have:
-                found[name] = distribution(name).version
+                result[name] = distribution(name).version
             waiting += _requirements(name, extras)
         except PackageNotFoundError as error:
             raise PackageNotFoundError(f"{name}, which {package} needs, is not installed here") from error
-    return found
+    return result
 
 
 def _requirements(package: str, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:

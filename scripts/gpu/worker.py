@@ -128,10 +128,10 @@ def guarded(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except UnavailableError as missing:
         return {"state": State.UNAVAILABLE, "why": str(missing)}
     except Exception as error:  # a device may raise anything; the other rows still run
-        said = f"{type(error).__name__}: {error}"[:2000]
+        message = f"{type(error).__name__}: {error}"[:2000]
         if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
-            return {"state": State.LOST, "why": f"lost the device: {said}"}
-        return {"state": State.RAISED, "why": f"{said}\n{traceback.format_exc(limit=-3)[-2000:]}"}
+            return {"state": State.LOST, "why": f"lost the device: {message}"}
+        return {"state": State.RAISED, "why": f"{message}\n{traceback.format_exc(limit=-3)[-2000:]}"}
 
 
 def count_programs() -> Counter[str]:

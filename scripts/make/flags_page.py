@@ -35,12 +35,12 @@ LINKS = {
 
 def tables() -> dict[str, str]:
     """Return the table of each group of flags by the group's name, in the order of the parser."""
-    found = {}
+    result = {}
     for group in make_parser()._action_groups:
         flags = [action for action in group._group_actions if action.option_strings[:1] != ["-h"]]
         if flags:
-            found[group.title or ""] = HEAD + "".join(map(_row, flags))
-    return found
+            result[group.title or ""] = HEAD + "".join(map(_row, flags))
+    return result
 
 
 def written(page: str) -> str:
@@ -48,9 +48,9 @@ def written(page: str) -> str:
     by_heading = {"file": "options"}
     new = tables()
 
-    def table(found: re.Match[str]) -> str:
-        heading = found[1].lower()
-        return f"## {found[1]}\n\n{new[by_heading.get(heading, heading)]}"
+    def table(match: re.Match[str]) -> str:
+        heading = match[1].lower()
+        return f"## {match[1]}\n\n{new[by_heading.get(heading, heading)]}"
 
     return TABLE.sub(table, page)
 

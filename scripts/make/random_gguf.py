@@ -75,7 +75,7 @@ def tensors(layers: int, config: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the shape [out, in] of each tensor; embedding and head are one."""
     width, inner = config["hidden_size"], config["intermediate_size"]
     kv = width // config["num_attention_heads"] * config["num_key_value_heads"]
-    found: dict[str, tuple[int, ...]] = {
+    result: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (config["vocab_size"], width),
         "output_norm.weight": (width,),
     }
@@ -83,8 +83,8 @@ def tensors(layers: int, config: dict[str, int]) -> dict[str, tuple[int, ...]]:
     of_layer |= {"attn_v": (kv, width), "attn_output": (width, width), "ffn_down": (width, inner)}
     of_layer |= {"ffn_gate": (inner, width), "ffn_up": (inner, width)}
     for layer in range(layers):
-        found |= {f"blk.{layer}.{name}.weight": size for name, size in of_layer.items()}
-    return found
+        result |= {f"blk.{layer}.{name}.weight": size for name, size in of_layer.items()}
+    return result
 
 
 def kind_of(file_type: str, name: str, layers: int) -> str:
@@ -103,11 +103,11 @@ def kind_of(file_type: str, name: str, layers: int) -> str:
 def blocks(rng: np.random.Generator, kind: str, size: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Return random blocks of a matrix [out, in], as bytes [out, bytes of a row]."""
     of_block, num_bytes = gguf.GGML_QUANT_SIZES[Kind[kind]]
-    found = rng.integers(0, 256, (size[0], size[1] // of_block, num_bytes), dtype=np.uint8)
+    result = rng.integers(0, 256, (size[0], size[1] // of_block, num_bytes), dtype=np.uint8)
     for place, sign in zip(HALVES[kind], (1, 1 if kind.endswith("_K") else -8), strict=False):
-        drawn = rng.uniform(0.5, 1, found.shape[:-1]) * size[1] ** -0.5 / LARGEST[kind]
-        found[..., place : place + 2] = (sign * drawn).astype(np.float16)[..., None].view(np.uint8)
-    return found.reshape(size[0], -1)
+        drawn = rng.uniform(0.5, 1, result.shape[:-1]) * size[1] ** -0.5 / LARGEST[kind]
+        result[..., place : place + 2] = (sign * drawn).astype(np.float16)[..., None].view(np.uint8)
+    return result.reshape(size[0], -1)
 
 
 if __name__ == "__main__":

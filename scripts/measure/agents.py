@@ -73,9 +73,9 @@ def measure(url: str, load: Agents, vocab_size: int, seed: int) -> None:
     since = max([step[1] for step in before["steps"]], default=0.0) if before else 0.0
     began = perf_counter()
     turns = asyncio.run(run(url, model, load, vocab_size, seed, token_ids, PATIENCE))
-    found = figures(turns, perf_counter() - began)
+    result = figures(turns, perf_counter() - began)
     firsts = [one[0].cached for one in turns]
-    print(f"{url}: {load.summary(found)}; cached of the first turns: {firsts}", flush=True)
+    print(f"{url}: {load.summary(result)}; cached of the first turns: {firsts}", flush=True)
     if after := asyncio.run(feed(url)):
         print(f"  {told(after, since)}", flush=True)
 

@@ -59,7 +59,7 @@ HEADER = (
 
 def table(rows: Iterable[Row]) -> list[str]:
     """Return the rows as a table in Markdown."""
-    found = [HEADER, "|---|---|---|---|---|---|---|---|---|---:|"]
+    result = [HEADER, "|---|---|---|---|---|---|---|---|---|---:|"]
     for row in rows:
         name = row["name"]
         cells = [
@@ -74,14 +74,14 @@ def table(rows: Iterable[Row]) -> list[str]:
             " / ".join("{} of {}".format(*row[f"verified_{short}"]) for short in ("XLA", "native")),
             str(lines_of(row["family"])),
         ]
-        found.append(f"| {' | '.join(cells)} |")
-    return found
+        result.append(f"| {' | '.join(cells)} |")
+    return result
 
 
 def _bits(row: Row) -> str:
     """Return with which kernels the bits of a streamed cache are those of one on the device, too."""
-    found = [short for short in ("XLA", "native") if row[f"streamed_{short}"][1]]
-    return "bits too" if len(found) == 2 else f"bits too if {found[0]}" if found else "no bits"
+    result = [short for short in ("XLA", "native") if row[f"streamed_{short}"][1]]
+    return "bits too" if len(result) == 2 else f"bits too if {result[0]}" if result else "no bits"
 
 
 def _all(row: Row, what: str, index: int) -> bool:

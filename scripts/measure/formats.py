@@ -98,11 +98,11 @@ def _loaded(directory: Path, flag: Quantization) -> tuple[ModelConfig, dict[str,
 
 
 def _bits(params: Mapping[str, Any]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for path, value in params.items():
         arrays = value.arrays() if isinstance(value, GroupedWeight) else (("", np.asarray(value)),)
-        found |= {f"{path}.{part}": np.ascontiguousarray(array).tobytes() for part, array in arrays}
-    return found
+        result |= {f"{path}.{part}": np.ascontiguousarray(array).tobytes() for part, array in arrays}
+    return result
 
 
 def _loading(directory: Path, flag: Quantization) -> float:

@@ -170,16 +170,16 @@ def main(arguments: list[str] | None = None) -> int:
             for thread in threads:
                 thread.join()
         peak = _peak_mib(process)
-    found = {
+    result = {
         "cores": os.cpu_count(),
         "gaps_s_without": spread(quiet) | {"max": max(quiet)},
         "gaps_s_with": spread(hostile) | {"max": max(hostile)},
         "statuses_of_the_hostile_caller": dict(statuses),
         "server_peak_mib": peak,
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(result, indent=1))
     if options.output is not None:
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -105,14 +105,14 @@ class Server:
 
     async def outcomes(self, tier: str) -> Counter[str]:
         """Return what the server has counted of a class so far."""
-        found: Counter[str] = Counter()
+        result: Counter[str] = Counter()
         url = self.args.base_url.removesuffix("/v1") + "/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             for family in text_string_to_metric_families(await answer.text()):
                 for one in family.samples:
                     if one.name == "jaxgen_service_class_requests_total" and one.labels["service_class"] == tier:
-                        found[one.labels["outcome"]] += int(one.value)
-        return found
+                        result[one.labels["outcome"]] += int(one.value)
+        return result
 
 
 def _line(number: int, body: dict[str, Any]) -> str:
@@ -123,17 +123,17 @@ def _line(number: int, body: dict[str, Any]) -> str:
 
 async def compare(title: str, without: Measure, beside: Measure, pairs: int) -> None:
     """Measure both ``pairs`` times and print a line for each figure."""
-    found: list[list[dict[str, Any]]] = [[], []]
+    result: list[list[dict[str, Any]]] = [[], []]
     failed = Counter[str]()
     for pair in range(pairs):
         for which in (0, 1) if pair % 2 == 0 else (1, 0):
             records = await (without, beside)[which]()
             failed.update(str(record.reason) for record in records if record.outcome != "completed")
-            found[which].append(latencies(records))
+            result[which].append(latencies(records))
     print(f"{title}, {pairs} pairs" + (f"; failed: {dict(failed)}" if failed else ""))
     for shown, (name, places) in FIGURES.items():
         for place in places:
-            values = [[one[name][place] for one in side] for side in found]
+            values = [[one[name][place] for one in side] for side in result]
             both = [(a, b) for a, b in zip(*values, strict=True) if a and b]
             if both:
                 before, after = (1e3 * median(side) for side in zip(*both, strict=True))

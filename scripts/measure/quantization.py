@@ -101,13 +101,13 @@ def main() -> None:
     print(f"{'format':<8}{'weights, MB':>12}{'perplexity':>12}{'change':>9}{'log-prob.':>11}{'recall':>9}")
     first: Figures | None = None
     for name in args.formats.split(","):
-        found = measure(name, args.dtype, rows, cases)
-        first = first or found
-        apart = sum(abs(a - b) for a, b in zip(found.logprobs, first.logprobs, strict=True)) / len(found.logprobs)
-        change = found.perplexity / first.perplexity - 1
+        result = measure(name, args.dtype, rows, cases)
+        first = first or result
+        apart = sum(abs(a - b) for a, b in zip(result.logprobs, first.logprobs, strict=True)) / len(result.logprobs)
+        change = result.perplexity / first.perplexity - 1
         print(
-            f"{name:<8}{found.weight_bytes / 1e6:>12.2f}{found.perplexity:>12.3f}{change:>9.2%}{apart:>11.4f}"
-            f"{found.recalled:>9.1%}",
+            f"{name:<8}{result.weight_bytes / 1e6:>12.2f}{result.perplexity:>12.3f}{change:>9.2%}{apart:>11.4f}"
+            f"{result.recalled:>9.1%}",
             flush=True,
         )
 

@@ -31,7 +31,7 @@ PER_CLIENT_SECOND = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class QuoteResult:
     """A quote and what came of it, in seconds."""
 
     quote: dict[str, Any]
@@ -50,7 +50,7 @@ class QuotedLoad(Load):
         super().__init__(client, PATIENCE)
         self._session = session
         self._url = url
-        self.kept: list[Kept] = []
+        self.kept: list[QuoteResult] = []
         self.refused = 0
 
     async def send(self, request: PlannedRequest, arrival: float | None = None) -> None:
@@ -68,7 +68,7 @@ class QuotedLoad(Load):
         await single.send(request, arrival)
         (record,) = single.records
         if record.arrivals:
-            self.kept.append(Kept(quote, record, took))
+            self.kept.append(QuoteResult(quote, record, took))
 
 
 def row_of(clients: int, tier: str | None, load: QuotedLoad) -> dict[str, Any]:

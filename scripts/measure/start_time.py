@@ -55,16 +55,16 @@ def measure(flags: list[str], cache_dir: str, tokens: int, fill: int) -> str:
     server = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_ready(server, base, began)
-        said = f"{time.monotonic() - began:.1f} s, {cpu_seconds(server.pid):.1f} CPU s, {resident(server.pid)} MiB"
+        figures = f"{time.monotonic() - began:.1f} s, {cpu_seconds(server.pid):.1f} CPU s, {resident(server.pid)} MiB"
         if tokens:
             for _ in range(-(-tokens // ANSWER)):
                 generate(base)
-            said += f", after {tokens} tokens {resident(server.pid)} MiB"
+            figures += f", after {tokens} tokens {resident(server.pid)} MiB"
         if fill:
             for _ in range(-(-fill // PROMPT)):
                 send(base, {"prompt": [random.randint(*IDS) for _ in range(PROMPT)], "max_tokens": 1})
-            said += f", after prompts of {fill} {resident(server.pid)} MiB"
-        return said
+            figures += f", after prompts of {fill} {resident(server.pid)} MiB"
+        return figures
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()

@@ -68,15 +68,15 @@ def profile(engine: Engine, clients: int) -> tuple[Counter[str], int]:
 
 def operations(program: str) -> dict[str, str]:
     """Where each operation of an HLO text comes from, by its name; loops and what calls others left out."""
-    found = {}
+    result = {}
     for name, kind, rest in re.findall(r"^\s*(?:ROOT )?%?([\w.-]+) = [^=]*? ([\w-]+)\((.*)$", program, re.MULTILINE):
         if kind in ("while", "conditional", "call"):
             continue
         target = re.search(r'custom_call_target="([^"]*?)(?:_[0-9a-f]{8,})?"', rest)
         source = re.search(r'op_name="([^"]*)"', rest)
         where = source.group(1).removeprefix("jit(step)/") if source else ""
-        found[name] = f"{target.group(1) if target else kind} {where}".strip()
-    return found
+        result[name] = f"{target.group(1) if target else kind} {where}".strip()
+    return result
 
 
 def params_of(model: DecoderConfig) -> PackedParams:

@@ -116,10 +116,10 @@ class Measurement:
         """The ways to compare."""
         model, config, meter = self.engine.model, self.engine.config, self.offload.meter
         assert config.offload is not None
-        made: dict[str, Planner] = {}
+        result: dict[str, Planner] = {}
         for policy in POLICIES:
-            made[policy] = make_planner(model, replace(config, offload=replace(config.offload, policy=policy)), meter)
-        return made
+            result[policy] = make_planner(model, replace(config, offload=replace(config.offload, policy=policy)), meter)
+        return result
 
     def restore(self, way: str) -> tuple[float, float, Split]:
         """Seconds to the first token, seconds predicted before, and what was planned."""
@@ -192,8 +192,8 @@ def halved(measurement: Measurement) -> dict[str, Any]:
     measurement.use_link(link)
     measurement.offload.transfer.measure()
     measurement.use_link(link / 2)
-    found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
-    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}
+    result = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
+    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in result]}
 
 
 def restore_links(*, scaled: bool) -> tuple[float | None, ...]:

@@ -48,8 +48,8 @@ def compared(
 ) -> Results:
     """``case``: prompt, length and batch; ``base``: as ``compare`` has it."""
     prompt, length, batch = case
-    about = {"batch": batch, "prompt": prompt, "generate": length}
-    return about | compare(of_bench(bench, rates, *case), modes, repeats, base)
+    setting = {"batch": batch, "prompt": prompt, "generate": length}
+    return setting | compare(of_bench(bench, rates, *case), modes, repeats, base)
 
 
 def scaled_link(bench: Bench, part: float) -> float:

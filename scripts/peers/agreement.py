@@ -13,14 +13,14 @@ NUM_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 64, 8
 def answers(peer: Peer, server: RunningServer) -> list[list[int]]:
     """The tokens after each of ``NUM_PROMPTS`` prompts. Raises PeerError when their number is not the one asked for."""
     prompts = np.random.default_rng(8).integers(FIRST_ID, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).tolist()
-    found = []
+    result = []
     for prompt in prompts:
         answer = server.complete({"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True})
         tokens = peer.tokens(answer)
         if len(tokens) != ANSWER_TOKENS:
             raise PeerError(f"an answer of {len(tokens)} tokens instead of {ANSWER_TOKENS}: {str(answer)[:300]}")
-        found.append(tokens)
-    return found
+        result.append(tokens)
+    return result
 
 
 def agree(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:

@@ -125,10 +125,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _peers(text: str) -> list[str]:
-    found = text.split(",")
-    _known(PEERS, [one.partition(":")[0] for one in found])
-    _known(FORMATS, [one.partition(":")[2] for one in found if ":" in one])
-    return found
+    result = text.split(",")
+    _known(PEERS, [one.partition(":")[0] for one in result])
+    _known(FORMATS, [one.partition(":")[2] for one in result if ":" in one])
+    return result
 
 
 def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -152,11 +152,11 @@ def _whole(text: str) -> int:
 
 
 def _conversations(text: str) -> Agents:
-    if not (found := re.fullmatch(r"([1-9]\d*)x(\d+)(~\d+)?", text, re.ASCII)) or int(found[2]) < 2:
+    if not (match := re.fullmatch(r"([1-9]\d*)x(\d+)(~\d+)?", text, re.ASCII)) or int(match[2]) < 2:
         raise argparse.ArgumentTypeError(
             f"must be agents x turns, 2 or more, such as 8x12, or 8x12~40 for answers that differ, not {text!r}"
         )
-    load = Agents(int(found[1]), int(found[2]), spread=int((found[3] or "~0")[1:]))
+    load = Agents(int(match[1]), int(match[2]), spread=int((match[3] or "~0")[1:]))
     if load.spread >= load.answer:
         raise argparse.ArgumentTypeError(f"must have answers that differ by less than {load.answer}, not {text!r}")
     return load

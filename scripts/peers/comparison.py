@@ -35,10 +35,10 @@ class Comparison:
         self._note_machine()
         for index in range(rounds):
             for peer, wanted in turns:
-                about = {"round": index, "peer": peer.name, "format": wanted.name}
-                if not self._is_measured(about):
+                key = {"round": index, "peer": peer.name, "format": wanted.name}
+                if not self._is_measured(key):
                     print(f"round {index}, {wanted.name}, {peer.name}", flush=True)
-                    self._try(peer, wanted, about)
+                    self._try(peer, wanted, key)
 
     def _note_machine(self) -> None:
         cpu = this_cpu()
@@ -58,23 +58,23 @@ class Comparison:
                 "another file"
             )
 
-    def _is_measured(self, about: dict[str, Any]) -> bool:
+    def _is_measured(self, key: dict[str, Any]) -> bool:
         """Under all loads, and for as long."""
         times = {"warmup": self._times.warmup, "seconds": self._times.measured}
         return any(
             all(any(asdict(load).items() <= cell.items() for cell in line["cells"]) for load in self._loads)
-            for line in self._records.of_kind("server", **about, **times)
+            for line in self._records.of_kind("server", **key, **times)
         )
 
-    def _try(self, peer: Peer, wanted: Format, about: dict[str, Any]) -> None:
+    def _try(self, peer: Peer, wanted: Format, key: dict[str, Any]) -> None:
         try:
             peer.prepare(self._site, wanted)
-            found = self._measure(peer, wanted, about["round"])
+            result = self._measure(peer, wanted, key["round"])
         except Exception as error:  # whatever became of one server: the others are measured, and the command fails
             traceback.print_exc()
-            self._records.add("failure", **about, error=f"{type(error).__name__}: {error}")
+            self._records.add("failure", **key, error=f"{type(error).__name__}: {error}")
         else:
-            self._records.add("server", **about, **found)
+            self._records.add("server", **key, **result)
 
     def _measure(self, peer: Peer, wanted: Format, index: int) -> dict[str, Any]:
         started, port = datetime.now(UTC), free_port()
@@ -86,14 +86,14 @@ class Comparison:
             cells = []
             for number, load in enumerate(self._loads):
                 seed = 1000 * (index + 1) + 10 * number  # the same for all peers; no prompt comes twice to one
-                found = load.measure(server.base_url, peer, self._times, seed)
+                result = load.measure(server.base_url, peer, self._times, seed)
                 server.check()
-                if found["failed"]:
-                    raise PeerError(f"{load.name}: {found['failed']} requests failed: {'; '.join(found['reasons'])}")
-                if not found["completed"]:
+                if result["failed"]:
+                    raise PeerError(f"{load.name}: {result['failed']} requests failed: {'; '.join(result['reasons'])}")
+                if not result["completed"]:
                     raise PeerError(f"{load.name}: no answer was complete after {self._times.patience:g} s")
-                cells.append({**asdict(load), **found})
-                print(f"  {load.name}: {load.summary(found)}", flush=True)
+                cells.append({**asdict(load), **result})
+                print(f"  {load.name}: {load.summary(result)}", flush=True)
         return {
             "started": started.isoformat(timespec="seconds"),
             "warmup": self._times.warmup,

@@ -44,8 +44,8 @@ def fractions(limits: dict[str, float], name: str, cell: dict[str, Any]) -> dict
     output, prompt = (sum(one[name] for one in streams) for name in ("output_tokens_per_s", "prompt_tokens_per_s"))
     numbers = limits["layer_weights"] + limits["head_weights"]
     flops = 2 * (limits["layer_weights"] * (prompt + output) + limits["head_weights"] * output)
-    found = {"products": flops / limits[f"{FORMATS[name].dtype}_flops_per_s"]}
+    result = {"products": flops / limits[f"{FORMATS[name].dtype}_flops_per_s"]}
     if cell["clients"]:
         steps = cell["output_tokens_per_s"] / cell["clients"]
-        found["memory"] = bytes_each * numbers * steps / limits["memory_bytes_per_s"]
-    return found
+        result["memory"] = bytes_each * numbers * steps / limits["memory_bytes_per_s"]
+    return result

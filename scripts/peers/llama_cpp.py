@@ -104,13 +104,13 @@ def build(site: Site) -> None:
         run_logged([*pip, "--no-binary", "llama-cpp-python", f"llama-cpp-python=={VERSION}"], log)
         with tarfile.open(directory / f"{package.name}.tar.gz") as archive:
             archive.extractall(directory, filter="data")
-    made, tools = directory / "build", python.parent
+    build_dir, tools = directory / "build", python.parent
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     source = package / "vendor" / "llama.cpp"
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
-    run_logged([str(tools / "cmake"), "-S", str(source), "-B", str(made), "-G", "Ninja", *options], log, env)
+    run_logged([str(tools / "cmake"), "-S", str(source), "-B", str(build_dir), "-G", "Ninja", *options], log, env)
     jobs = str(site.threads)
-    run_logged([str(tools / "cmake"), "--build", str(made), "--target", *TOOLS, "-j", jobs], log, env)
+    run_logged([str(tools / "cmake"), "--build", str(build_dir), "--target", *TOOLS, "-j", jobs], log, env)
     for name in TOOLS:
         if not _tool(site, name).exists():
             raise PeerError(f"the build made no {_tool(site, name)}; see {log}")

@@ -13,7 +13,7 @@ import uvloop
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
-from jaxgen.server.benchmark.metrics import SLAS, Promise, RequestRecord, spread
+from jaxgen.server.benchmark.metrics import SLAS, RequestRecord, SloTargets, spread
 from jaxgen.server.benchmark.requests import (
     STD_SHARE,
     IdPrompts,
@@ -58,17 +58,18 @@ class Cell:
     def measure(self, base_url: str, peer: Peer, times: "Times", seed: int) -> dict[str, Any]:
         return measure(base_url, peer.usage, self, times, seed)
 
-    def summary(self, found: dict[str, Any]) -> str:
+    def summary(self, figures: dict[str, Any]) -> str:
         """Return the figures in a line."""
         ttft, token = (
-            " / ".join("-" if found[name][q] is None else f"{1e3 * found[name][q]:.1f}" for q in ("p50", "p95"))
+            " / ".join("-" if figures[name][q] is None else f"{1e3 * figures[name][q]:.1f}" for q in ("p50", "p95"))
             for name in ("ttft_s", "inter_token_s")
         )
-        effective = " / ".join(f"{rate:.2f}" for rate in found["effective_per_s"].values())
+        effective = " / ".join(f"{rate:.2f}" for rate in figures["effective_per_s"].values())
         return (
-            f"{found['output_tokens_per_s']:.0f} output tokens/s, TTFT {ttft} ms, inter-token {token} ms (P50 / P95); "
+            f"{figures['output_tokens_per_s']:.0f} output tokens/s, TTFT {ttft} ms, "
+            f"inter-token {token} ms (P50 / P95); "
             f"effective {effective} requests/s; "
-            f"{found['completed']} answers, {found['wrong_lengths']} of the wrong length"
+            f"{figures['completed']} answers, {figures['wrong_lengths']} of the wrong length"
         )
 
 
@@ -85,10 +86,10 @@ class Times:
 def cells(args: argparse.Namespace) -> list[Cell]:
     """Return the loads that flags ask for, or those of the shape, in the order in which they are run."""
     shape = SHAPES[args.shape]
-    found = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
+    result = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
     if long_clients := shape.long_clients if args.long_clients is None else args.long_clients:
-        found.append(Cell(clients=long_clients, long_every=args.long_every))
-    return found + [Cell(rate=rate) for rate in args.rates]
+        result.append(Cell(clients=long_clients, long_every=args.long_every))
+    return result + [Cell(rate=rate) for rate in args.rates]
 
 
 @dataclass(slots=True)
@@ -115,8 +116,8 @@ def measure(
     not begin before as many answers are there as there are clients, or the patience is over.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        made = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
-        return runner.run(_measure(base_url, usage, cell, times, seed, made))
+        result = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
+        return runner.run(_measure(base_url, usage, cell, times, seed, result))
 
 
 async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
         "ttft_s": spread(record.first_token_time for record in started),
         "inter_token_s": spread(gap for record in records for gap in gaps(record, window)),
         "effective_per_s": {
-            f"{sla:g}": sum(Promise(sla=sla).kept(record) for record in started) / seconds for sla in SLAS
+            f"{sla:g}": sum(SloTargets(sla=sla).kept(record) for record in started) / seconds for sla in SLAS
         },
         "answer_tokens": fmean(record.output_tokens for record in completed) if completed else None,
         "completed": len(completed),

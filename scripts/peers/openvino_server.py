@@ -11,7 +11,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from scripts.peers.token_server import Asked, Emit, News, serve
+from scripts.peers.token_server import Emit, NewTokens, TokenRequest, serve
 
 
 class Pipeline:
@@ -28,7 +28,7 @@ class Pipeline:
         )
         self._handles: dict[int, Any] = {}
 
-    def add(self, number: int, asked: Asked) -> None:
+    def add(self, number: int, asked: TokenRequest) -> None:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = asked.max_tokens, asked.regex is None, False
         if asked.regex is not None:
@@ -52,7 +52,7 @@ class Pipeline:
             outputs = handle.read().values() if handle.can_read() else ()
             tokens = [token for output in outputs for token in output.generated_ids]
             if tokens or ended:
-                news.append(News(number, tokens, ended))
+                news.append(NewTokens(number, tokens, ended))
             if ended:
                 del self._handles[number]
         if news:

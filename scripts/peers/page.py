@@ -184,17 +184,17 @@ def _failure(failure: Line) -> str:
 def agreement(servers: list[Line]) -> str:
     """Whether they compute the same model."""
     answers = {server["peer"]: server["answers"] for server in servers}
-    found = []
+    result = []
     for peer, theirs in answers.items():
         if peer != OURS and OURS in answers:
             first, whole = agree(answers[OURS], theirs)
-            found.append(f"{peer} {first} and {whole}")
+            result.append(f"{peer} {first} and {whole}")
     wrong = sum(cell["wrong_lengths"] for server in servers for cell in server["cells"])
     text = f"Answers of the wrong length: {wrong}."
-    if found:
+    if result:
         count, length = len(answers[OURS]), len(answers[OURS][0])
         text += f" Of {count} prompts, how many agree with jaxgen in the first token, and in all {length}: "
-        text += "; ".join(found) + "."
+        text += "; ".join(result) + "."
     return text
 
 
@@ -202,8 +202,8 @@ def _overview(servers: list[Line]) -> str:
     loads = [load for load in _loads(servers) if load.clients and not load.long_every]
     rows = []
     for peer in values(servers, "peer"):
-        found = [list(cells(servers, peer, load).values()) for load in loads]
-        rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in found)])
+        result = [list(cells(servers, peer, load).values()) for load in loads]
+        rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in result)])
     return table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
 
 
@@ -212,8 +212,8 @@ def _effective(servers: list[Line]) -> str:
     loads = [load for load in _loads(servers) if not load.long_every]
     rows = []
     for peer in values(servers, "peer"):
-        found = [list(cells(servers, peer, load).values()) for load in loads]
-        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in found]
+        result = [list(cells(servers, peer, load).values()) for load in loads]
+        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in result]
         most = [max(column) for column in zip(*filter(None, rates), strict=True)]
         rows.append([peer, *map(_listed, rates), _listed(most)])
     slas = ", ".join(SLAS_SHOWN)
@@ -253,13 +253,13 @@ def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
 PARTS = {"memory": "of memory's rate", "products": "of products' rate"}
 
 
-def _middle(found: list[Line], name: str, digits: int = 0) -> str:
-    return f"{median(cell[name] for cell in found):.{digits}f}" if found else "-"
+def _middle(lines: list[Line], name: str, digits: int = 0) -> str:
+    return f"{median(cell[name] for cell in lines):.{digits}f}" if lines else "-"
 
 
-def _times(found: list[Line], name: str, q: str) -> str:
+def _times(lines: list[Line], name: str, q: str) -> str:
     """The median over rounds of a percentile, ms; none where some round has none, since it is infinite there."""
-    times: list[Any] = [cell[name][q] for cell in found]
+    times: list[Any] = [cell[name][q] for cell in lines]
     if not times or None in times:
         return "-"
     return f"{1e3 * median(times):.{1 if median(times) < 0.1 else 0}f}"

@@ -63,12 +63,12 @@ class RunningServer:
         request = urllib.request.Request(f"{self.base_url}/completions", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                found: dict[str, Any] = json.loads(answer.read())
+                result: dict[str, Any] = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             if error.code == STARTING:
                 raise
             raise PeerError(f"HTTP {error.code}: {error.read(2000).decode(errors='replace')}") from error
-        return found
+        return result
 
     def watch(self) -> None:
         """Keep ``peak_rss``, until ``stop``."""

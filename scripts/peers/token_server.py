@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 
-class Asked(NamedTuple):
+class TokenRequest(NamedTuple):
     """What a request asks for. ``regex``: what its answer must match; None: any answer will do."""
 
     prompt: list[int]
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     regex: str | None = None
 
 
-class News(NamedTuple):
+class NewTokens(NamedTuple):
     """New tokens of a request, by its number. ``ended``: whether its answer ends with them, however few they are."""
 
     number: int
@@ -32,11 +32,11 @@ class News(NamedTuple):
     ended: bool = False
 
 
-Emit = Callable[[list[News]], None]
+Emit = Callable[[list[NewTokens]], None]
 
 
 class Engine(Protocol):
-    def add(self, number: int, asked: Asked) -> None: ...
+    def add(self, number: int, asked: TokenRequest) -> None: ...
 
     def cancel(self, number: int) -> None: ...
 
@@ -52,7 +52,7 @@ class _Request:
         self.writer = writer
         self.done = asyncio.get_running_loop().create_future()
         self.stream = bool(body.get("stream"))
-        self.asked = Asked(body["prompt"], body["max_tokens"], body.get("regex"))
+        self.asked = TokenRequest(body["prompt"], body["max_tokens"], body.get("regex"))
         self.tokens: list[int] = []
 
     def feed(self, tokens: list[int], *, ended: bool) -> None:
@@ -132,7 +132,7 @@ def serve(make_engine: Callable[[], Engine], port: int) -> None:
                 if asked is None:
                     engine.cancel(number)
                 else:
-                    engine.add(number, Asked(*asked))
+                    engine.add(number, TokenRequest(*asked))
             engine.step(ours.send)
 
 

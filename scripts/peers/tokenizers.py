@@ -64,10 +64,10 @@ def write_qwen(directory: Path) -> None:
         (wheel,) = Path(temporary).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             lines = archive.read(QWEN_FILE).splitlines()
-    made = of_ranks({base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}, "qwen2")
-    made.add_special_tokens([AddedToken(token, special=True) for token in QWEN_SPECIAL])
+    result = of_ranks({base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}, "qwen2")
+    result.add_special_tokens([AddedToken(token, special=True) for token in QWEN_SPECIAL])
     bos, _, eos = QWEN_SPECIAL
-    made.save(str(directory / NAMES[0]))
+    result.save(str(directory / NAMES[0]))
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos, "pad_token": bos}
     (directory / NAMES[1]).write_text(json.dumps(about, indent=2))
 
@@ -79,12 +79,12 @@ def of_ranks(ranks: dict[bytes, int], splitting: str) -> Tokenizer:
     pairs = ((_last_merge(token, ranks), rank) for token, rank in ranks.items() if len(token) > 1)
     merges = [(spelled[a], spelled[b]) for (a, b), _ in sorted(pairs, key=lambda one: one[1])]
     split = SPLITTINGS[splitting]
-    made = Tokenizer(BPE(vocab={spelled[token]: rank for token, rank in ranks.items()}, merges=merges))
+    result = Tokenizer(BPE(vocab={spelled[token]: rank for token, rank in ranks.items()}, merges=merges))
     if (normalizer := split.normalizer()) is not None:
-        made.normalizer = normalizer
-    made.pre_tokenizer = split.pre_tokenizer()
-    made.decoder = decoders.ByteLevel()
-    return made
+        result.normalizer = normalizer
+    result.pre_tokenizer = split.pre_tokenizer()
+    result.decoder = decoders.ByteLevel()
+    return result
 
 
 def _last_merge(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:

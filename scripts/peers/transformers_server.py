@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
-from scripts.peers.token_server import Asked, Emit, Engine, News, serve
+from scripts.peers.token_server import Emit, Engine, NewTokens, TokenRequest, serve
 
 PAGE_SIZE = 256
 MAX_BATCH_TOKENS = 256
@@ -27,9 +27,9 @@ class Static:
     def __init__(self, model: Any, settings: dict[str, Any]) -> None:
         self._model = model
         self._most = settings["max_num_seqs"]
-        self._waiting: dict[int, Asked] = {}
+        self._waiting: dict[int, TokenRequest] = {}
 
-    def add(self, number: int, asked: Asked) -> None:
+    def add(self, number: int, asked: TokenRequest) -> None:
         self._waiting[number] = asked
 
     def cancel(self, number: int) -> None:
@@ -65,7 +65,7 @@ class _Streamer(BaseStreamer):
     def put(self, value: torch.Tensor) -> None:
         if self._sent >= 0:
             rows = zip(self._wanted.items(), value.tolist(), strict=True)
-            self._emit([News(number, [token]) for (number, wanted), token in rows if self._sent < wanted])
+            self._emit([NewTokens(number, [token]) for (number, wanted), token in rows if self._sent < wanted])
         self._sent += 1
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class Continuous:
         self._manager.start()
         self._sent: dict[str, int] = {}
 
-    def add(self, number: int, asked: Asked) -> None:
+    def add(self, number: int, asked: TokenRequest) -> None:
         self._sent[str(number)] = 0
         settings = {"max_new_tokens": asked.max_tokens, "streaming": True, "eos_token_id": -1}
         self._manager.add_request(asked.prompt, str(number), **settings)
@@ -110,7 +110,7 @@ class Continuous:
                 raise RuntimeError(output.error)
             if output.request_id in self._sent:
                 tokens = output.generated_tokens[self._sent[output.request_id] :]
-                news.append(News(int(output.request_id), list(tokens)))
+                news.append(NewTokens(int(output.request_id), list(tokens)))
                 self._sent[output.request_id] += len(tokens)
                 if output.is_finished():
                     del self._sent[output.request_id]

@@ -126,13 +126,13 @@ class StepTimes:
 
 def figures(recorder: Recorder) -> Figures:
     """Figures that are compared; seconds, or a second."""
-    found = recorder.summary()
+    result = recorder.summary()
     return {
-        "requests_per_s": found["requests_per_s"],
-        "output_tokens_per_s": found["output_tokens_per_s"],
-        "ttft_p50": found["ttft_s"]["p50"],
-        "inter_token_p50": found["inter_token_s"]["p50"],
-        "inter_token_p95": found["inter_token_s"]["p95"],
+        "requests_per_s": result["requests_per_s"],
+        "output_tokens_per_s": result["output_tokens_per_s"],
+        "ttft_p50": result["ttft_s"]["p50"],
+        "inter_token_p50": result["inter_token_s"]["p50"],
+        "inter_token_p95": result["inter_token_s"]["p95"],
     }
 
 
@@ -164,16 +164,16 @@ class Check:
 
     def round(self, report: Callable[[str], None]) -> dict[str, Pair]:
         """By the names of the loads."""
-        found = {}
+        result = {}
         before = self._fitted_steps()
         for load in PREDICTED:
             measured = self._run(load.make(self._rate))
             after = self._fitted_steps()
             predicted = predict(self._engine, StepTimes(before + after, SEED), load.make(self._rate))
-            found[load.name] = Pair(predicted, measured)
+            result[load.name] = Pair(predicted, measured)
             before = after
             report(f"{load.name}: requests/s {predicted['requests_per_s']:.2f}, {measured['requests_per_s']:.2f}")
-        return found
+        return result
 
     def _fitted_steps(self) -> list[MeasuredStep]:
         self._engine.measured.clear()
@@ -193,9 +193,9 @@ def run_check(
     busy = [getloadavg()[0]]
     with measured_engine(model, dtype) as engine:
         check = Check(engine)
-        found = []
+        result = []
         for _ in range(rounds):
-            found.append(check.round(report))
+            result.append(check.round(report))
             busy.append(getloadavg()[0])
     programs = StepTimes(check.steps, SEED).programs
     return {
@@ -207,7 +207,7 @@ def run_check(
         "load_average": busy,
         "scheduler": asdict(engine.config.scheduler),
         "programs": {name: _about(program) for name, program in programs.items()},
-        "loads": [_compared(load.name, [pairs[load.name] for pairs in found]) for load in PREDICTED],
+        "loads": [_compared(load.name, [pairs[load.name] for pairs in result]) for load in PREDICTED],
     }
 
 

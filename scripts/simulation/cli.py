@@ -61,9 +61,9 @@ def check(model: str | None, dtype: DType | Literal["auto"], rounds: int) -> boo
     """Print what was found as JSON. Return whether all predictions were good enough."""
     from scripts.simulation.check import WITHIN, run_check  # it wants jax
 
-    found = run_check(model, dtype, rounds, lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(found, indent=1))
-    errors = {(load["load"], name): error for load in found["loads"] for name, error in load["error"].items()}
+    result = run_check(model, dtype, rounds, lambda line: print(line, file=sys.stderr, flush=True))
+    print(json.dumps(result, indent=1))
+    errors = {(load["load"], name): error for load in result["loads"] for name, error in load["error"].items()}
     worst = max(errors, key=lambda key: abs(errors[key]))
     print(f"the largest error: {100 * errors[worst]:+.0f} % of {worst[1]} ({worst[0]})", file=sys.stderr)
     return abs(errors[worst]) <= WITHIN

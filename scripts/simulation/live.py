@@ -13,7 +13,7 @@ from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
-from jaxgen.engine.recorder import StepTime
+from jaxgen.engine.recorder import StepTimings
 from jaxgen.engine.runners import compile_for
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
@@ -44,12 +44,12 @@ class MeasuredEngine(Engine):
         """Whether steps of decodes only run a program of their own."""
         return self._device.uses_narrow(StepPlan(()))
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
-        found = super()._count(step, began, ended)
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
+        result = super()._count(step, began, ended)
         plan = step.plan
         sample = StepSample(plan.num_tokens, plan.num_positions, ended - began, plan.num_contexts)
         self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
-        return found
+        return result
 
 
 @contextmanager

@@ -22,25 +22,25 @@ def simulate_setting(setting: Setting, clients: Sequence[int] = CLIENTS, request
         for number in clients:
             for name, policy in make_policies(setting).items():
                 simulation = Simulation(policy, seconds_at(setting.step_time), closed_loop(lengths, number, SEED))
-                found = simulation.run().summary()
+                result = simulation.run().summary()
                 about = {"policy": name, "prompt": prompt, "output": output, "clients": number}
-                yield about | {"steps": simulation.num_steps} | _figures(found)
+                yield about | {"steps": simulation.num_steps} | _figures(result)
 
 
-def _figures(found: dict[str, Any]) -> Point:
+def _figures(summary: dict[str, Any]) -> Point:
     """Seconds, and rates a second, to four digits."""
     effective = {
         f"{one['sla_tokens_per_s']:g}": {"requests_per_s": one["requests_per_s"], "ok_ratio": one["ok_ratio"]}
-        for one in found["effective"]
+        for one in summary["effective"]
     }
     figures = {
-        "requests_per_s": found["requests_per_s"],
-        "output_tokens_per_s": found["output_tokens_per_s"],
-        "latency_mean": found["e2e_s"]["mean"],
-        "latency_p95": found["e2e_s"]["p95"],
-        "ttft_p50": found["ttft_s"]["p50"],
-        "ttft_p95": found["ttft_s"]["p95"],
-        **{f"token_{name}": found["inter_token_s"][name] for name in ("p50", "p90", "p95", "p99")},
+        "requests_per_s": summary["requests_per_s"],
+        "output_tokens_per_s": summary["output_tokens_per_s"],
+        "latency_mean": summary["e2e_s"]["mean"],
+        "latency_p95": summary["e2e_s"]["p95"],
+        "ttft_p50": summary["ttft_s"]["p50"],
+        "ttft_p95": summary["ttft_s"]["p95"],
+        **{f"token_{name}": summary["inter_token_s"][name] for name in ("p50", "p90", "p95", "p99")},
         "effective": effective,
     }
     return rounded(figures)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, Outcome, Promise, RequestRecord, ewm_mean, summarize
+from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, Outcome, RequestRecord, SloTargets, ewm_mean, summarize
 from scripts.simulation.load import Due, SimulatedRequest
 
-PROMISES = tuple(Promise(sla=sla) for sla in SLAS)
+PROMISES = tuple(SloTargets(sla=sla) for sla in SLAS)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Recorder:
         )
         return live.due.request
 
-    def summary(self, promises: Sequence[Promise] = PROMISES) -> dict[str, Any]:
+    def summary(self, promises: Sequence[SloTargets] = PROMISES) -> dict[str, Any]:
         """As the benchmark's (docs/benchmark.md); also what each service class and tenant got, where requests
         differ in that. ``kept``: the requests of a class that got what it promises."""
         figures = summarize(self.records, promises)

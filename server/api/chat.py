@@ -8,7 +8,7 @@ from jaxgen.client import EngineClient
 from jaxgen.server.api.choices_builder import ChoicesBuilder
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
 from jaxgen.server.api.response_builder import ResponseBuilder
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
@@ -92,7 +92,7 @@ class ChatCompletion(ChoicesBuilder):
         self._spoken: set[int] = set()
         """Choices that have streamed content, reasoning or calls."""
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         choices = []
         for choice in self.choices:
             piece = choice.take_whole()
@@ -101,8 +101,8 @@ class ChatCompletion(ChoicesBuilder):
                 message |= {"content": piece.text or None, **_reasoning_json(reasoning)}
             if calls := calls_of(piece.deltas):
                 message |= {"content": piece.text or None, "tool_calls": calls}
-            made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
-            choices.append(made | self._token_extras(piece) | self._end_extras(choice))
+            result = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
+            choices.append(result | self._token_extras(piece) | self._end_extras(choice))
         usage = self._usage().as_json()
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 
@@ -110,7 +110,7 @@ class ChatCompletion(ChoicesBuilder):
         tier = {"service_tier": self.params.service.name} if self.params.names_service else {}
         return self._prompt_extras(self.choices[0]) | tier  # all choices have one prompt
 
-    def _pieces(self, choice: Choice, piece: Piece) -> Iterator[dict[str, Any]]:
+    def _pieces(self, choice: Choice, piece: ChoiceDelta) -> Iterator[dict[str, Any]]:
         """Yield the role first, then text and calls, then the finish reason alone, as OpenAI's server does.
 
         The first content is null where the message may have none: in a message with only calls.
@@ -132,7 +132,7 @@ class ChatCompletion(ChoicesBuilder):
             rest = {} if index in self._spoken or not self._may_say_nothing else {"content": ""}
             yield _choice_json(index, "delta", rest, None, piece.finish_reason)
 
-    def _first_content(self, piece: Piece) -> str | None:
+    def _first_content(self, piece: ChoiceDelta) -> str | None:
         return "" if not self._may_say_nothing or (piece.deltas and isinstance(piece.deltas[0], str)) else None
 
     @property

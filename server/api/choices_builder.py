@@ -9,7 +9,7 @@ from uuid import uuid4
 from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import DONE, encode, sse_event
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.generation.logprobs import prompt_logprobs_json
 from jaxgen.server.generation.usage import Usage
 from jaxgen.server.resume.event_ids import Mark
@@ -22,7 +22,7 @@ class ChoicesBuilder(ResponseBuilder):
     """A response with ``choices``, or events with one choice each."""
 
     @abstractmethod
-    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+    def _pieces(self, choice: Choice, piece: ChoiceDelta) -> Iterable[dict[str, Any]]:
         """Return the choice's new output as entries of ``choices``, one for each event."""
 
     @property
@@ -46,7 +46,7 @@ class ChoicesBuilder(ResponseBuilder):
         """Return the fields that an event has in addition to its choice."""
         return {}
 
-    def _token_extras(self, piece: Piece) -> dict[str, Any]:
+    def _token_extras(self, piece: ChoiceDelta) -> dict[str, Any]:
         """Return the requested extra fields of the generated tokens."""
         return {"token_ids": piece.token_ids} if self.params.return_token_ids else {}
 
@@ -84,14 +84,14 @@ class ChoicesBuilder(ResponseBuilder):
             self._around[choice.index] = before, after
         return self._ids.numbered(choice.index, mark, events)
 
-    def _usage_so_far(self, choice: Choice, piece: Piece, entry: dict[str, Any]) -> Usage:
+    def _usage_so_far(self, choice: Choice, piece: ChoiceDelta, entry: dict[str, Any]) -> Usage:
         """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
         begins = "role" in entry.get("delta", ())
         num_sent = 0 if begins else piece.num_tokens
         reasoning = self._reasoning_tokens(() if begins else (piece,))
         return Usage(len(choice.prompt.tokens), num_sent, choice.cached_tokens, reasoning)
 
-    def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
+    def _encoded(self, choice: Choice, piece: ChoiceDelta) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):
             if entry["finish_reason"] is not None:
                 entry.update(self._end_extras(choice))

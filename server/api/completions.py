@@ -7,7 +7,7 @@ from jaxgen.client import EngineClient
 from jaxgen.server.api.choices_builder import ChoicesBuilder
 from jaxgen.server.api.endpoint import GeneratingEndpoint
 from jaxgen.server.api.response_builder import ResponseBuilder
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.generation.logprobs import LogprobList
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.grammars import answer_grammar
@@ -47,7 +47,7 @@ class Completion(ChoicesBuilder):
     ) -> None:
         super().__init__(engine, prompts, params, context, identity, prefix="cmpl", logprobs=LogprobList)
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
         choices = [
@@ -63,10 +63,10 @@ class Completion(ChoicesBuilder):
             return candidates
         return sorted(candidates, key=lambda choice: -choice.mean_logprob)[:n]
 
-    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+    def _pieces(self, choice: Choice, piece: ChoiceDelta) -> Iterable[dict[str, Any]]:
         return (self._choice_json(choice.index, choice, piece),)
 
-    def _choice_json(self, index: int, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def _choice_json(self, index: int, choice: Choice, piece: ChoiceDelta) -> dict[str, Any]:
         return {
             "index": index,
             "text": piece.text,

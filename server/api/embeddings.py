@@ -57,22 +57,22 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         # Embeddings have no time between tokens, and no input is refused because of other inputs before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
-        made = context.answer = _Embeddings(self._engine, prompts, pooling, service, body, context)
+        result = context.answer = _Embeddings(self._engine, prompts, pooling, service, body, context)
         async with Generation(
-            self._engine, made.vectors, services.queue, services.metrics, context, deadline
+            self._engine, result.vectors, services.queue, services.metrics, context, deadline
         ) as generation:
             await generation.finish()
-        await Response(made.whole(), media_type="application/json")(scope, receive, send)
+        await Response(result.full_response(), media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """Return the model's format. Raises ApiError 400 where the model cannot give the requested embeddings."""
-        found = self._engine.model.embedding
-        if found is None:
+        result = self._engine.model.embedding
+        if result is None:
             raise bad_request("This model gives no embeddings.", "model")
         if body.dimensions is not None:
             with refusals():
-                check_dimensions(body.dimensions, found.size)
-        return found
+                check_dimensions(body.dimensions, result.size)
+        return result
 
 
 class _Embeddings:
@@ -99,7 +99,7 @@ class _Embeddings:
         ]
         self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]
 
-    def whole(self) -> bytes:
+    def full_response(self) -> bytes:
         """Return the response as JSON, when all vectors are complete."""
         num_tokens = self._num_tokens()
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from jaxgen.server.generation.logprobs import Later
+from jaxgen.server.generation.logprobs import LazyList
 
 AT_ONCE = 128
 """Entries of a list that are made and encoded at once: some milliseconds, in which nothing else runs."""
@@ -48,10 +48,10 @@ async def send_json(value: Any, send: Send) -> None:
 
 
 def _parts(value: Any) -> Iterator[str]:
-    if isinstance(value, Later):
+    if isinstance(value, LazyList):
         yield "["
         for start in range(0, len(value.items), AT_ONCE):
-            yield ("," if start else "") + _text(value.made(start, start + AT_ONCE))[1:-1]
+            yield ("," if start else "") + _text(value.entries(start, start + AT_ONCE))[1:-1]
         yield "]"
     elif isinstance(value, dict):
         yield "{"

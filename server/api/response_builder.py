@@ -13,9 +13,9 @@ from jaxgen.client import EngineClient
 from jaxgen.core.sampling_params import choice_seed
 from jaxgen.server.api.sse import EventWriter, start_of_events
 from jaxgen.server.errors import ApiError, as_api_error
-from jaxgen.server.generation.choice import Choice, Piece, latency_json
+from jaxgen.server.generation.choice import Choice, ChoiceDelta, latency_json
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.generation.logprobs import Logprobs, Room
+from jaxgen.server.generation.logprobs import LogprobQuota, Logprobs
 from jaxgen.server.generation.usage import Usage
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
@@ -74,7 +74,7 @@ class ResponseBuilder(ABC):
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self._logprobs = logprobs
-        self._room = Room(params.most_logprobs)
+        self._room = LogprobQuota(params.most_logprobs)
         self._room.check(self._prompt_entries())
         self.choices = self._new_choices()
         self._ids = EventIds(None, [Position() for _ in self.choices])
@@ -103,12 +103,12 @@ class ResponseBuilder(ABC):
 
         These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
         """
-        num_sent = 0 if position.whole is None else min(position.whole.tokens, choice.request.params.max_tokens)
+        num_sent = 0 if position.complete is None else min(position.complete.tokens, choice.request.params.max_tokens)
         known = tokens[: max(0, num_sent - 1)]
         return ReceivedPart(position, known[: len(known) - choice.held(known)])
 
     @abstractmethod
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         """Return the response as one object, when all choices have ended."""
 
     @abstractmethod
@@ -209,7 +209,7 @@ class ResponseBuilder(ABC):
             self._logprobs(self._tokenizer, self._room, as_ids=params.tokens_as_ids),
             self._reading,
             name=name,
-            ends=() if received is None else received.position.ends,
+            boundaries=() if received is None else received.position.boundaries,
         )
 
     @property
@@ -257,7 +257,7 @@ class ResponseBuilder(ABC):
             self._reasoning_tokens(self.choices),
         )
 
-    def _reasoning_tokens(self, choices: Iterable[Choice | Piece]) -> int | None:
+    def _reasoning_tokens(self, choices: Iterable[Choice | ChoiceDelta]) -> int | None:
         if self._reading is None or self._reading.form.reasoning is None:
             return None
         return sum(choice.num_reasoning_tokens for choice in choices)

@@ -38,8 +38,10 @@ class Quotas:
         kept = {name: self._sums(name, owner) for name in ("files", "batches")}
         most_bytes = self._config.max_stored_bytes
         if kept[table][0] >= most or sum(stored for _, stored in kept.values()) + size > most_bytes:
-            said = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
-            raise _exceeded(f"You have {said} here; the limits are {most} {table} and {most_bytes} bytes: delete some.")
+            description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
+            raise _exceeded(
+                f"You have {description} here; the limits are {most} {table} and {most_bytes} bytes: delete some."
+            )
 
     def _sums(self, table: str, owner: str) -> tuple[int, int]:
         """Return the rows of an owner and their bytes."""

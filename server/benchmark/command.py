@@ -20,7 +20,7 @@ from tqdm import tqdm
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.benchmark.client import CompletionsClient, LoadError
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
-from jaxgen.server.benchmark.metrics import Promise, RequestRecord, summarize
+from jaxgen.server.benchmark.metrics import RequestRecord, SloTargets, summarize
 from jaxgen.server.benchmark.options import OPEN_REQUESTS, parse_options, settings_of
 from jaxgen.server.benchmark.requests import (
     IdPrompts,
@@ -59,7 +59,7 @@ class Benchmark:
         self._args = args
         self._client = client
         self._stop = stop
-        self._promises = [Promise(sla=sla, ttft_rate=args.ttft_rate, ema_span=args.ema_span) for sla in args.slas]
+        self._promises = [SloTargets(sla=sla, ttft_rate=args.ttft_rate, ema_span=args.ema_span) for sla in args.slas]
         self.points = _points(args)
         self._planner = _planner(args, model, sum(point.requests + point.warmup for point in self.points))
 

@@ -78,7 +78,7 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class SloTargets:
     """Targets that a request must meet to count in the effective throughput. Rates are tokens/s.
 
     TTFT must be <= prompt tokens / ``ttft_rate``, and the moving average of inter-token times (pandas'
@@ -146,7 +146,7 @@ def latencies(records: Sequence[RequestRecord]) -> dict[str, dict[str, float | N
     }
 
 
-def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> dict[str, Any]:
+def summarize(records: Sequence[RequestRecord], promises: Sequence[SloTargets]) -> dict[str, Any]:
     """Return all metrics of one load, ready for JSON. Rates are over the time from the first start to the last end."""
     duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
     outcomes = Counter(record.outcome for record in records)
@@ -169,7 +169,7 @@ def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> 
     }
 
 
-def _effective(records: Sequence[RequestRecord], promise: Promise, duration: float) -> dict[str, Any]:
+def _effective(records: Sequence[RequestRecord], promise: SloTargets, duration: float) -> dict[str, Any]:
     """Return the effective throughput; ``late_first_token`` and ``slow_tokens`` may count the same request."""
     completed = [record for record in records if record.outcome == "completed"]
     ok = sum(promise.kept(record) for record in completed)

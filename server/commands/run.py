@@ -45,7 +45,7 @@ class Ending:
 
     code: int
     """The process's exit code."""
-    said: str
+    message: str
     """The last line."""
     engine_ended: bool = True
     """Whether the engine's thread has ended; otherwise it may be in the midst of a program and the process must not
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         await asyncio.sleep(FLUSH_SECONDS)
         while True:
             late = asyncio.get_running_loop().time() >= self.cut_at
-            connections: set[Any] = self.server_state.connections  # the door's
+            connections: set[Any] = self.server_state.connections  # of server.connections
             for connection in tuple(connections):
                 connection.cut(late=late)
             await asyncio.sleep(POLL_SECONDS)
@@ -115,11 +115,11 @@ async def run(
         return Ending(1 if was_ready else 2, engine.status().reason or "the engine has stopped", ended)
     if state == "starting":
         return Ending(0, f"ended by {drained.by} while starting", ended)
-    said = drained.said(asyncio.get_running_loop().time())
+    message = drained.message(asyncio.get_running_loop().time())
     if ended:
-        return Ending(0, said)
+        return Ending(0, message)
     logger.error("the engine's step does not end; this is what the threads do:\n%s", _stacks())
-    return Ending(1, f"{said}, and the engine hangs", ended)
+    return Ending(1, f"{message}, and the engine hangs", ended)
 
 
 async def _serve(
@@ -154,7 +154,7 @@ class _Drained:
     cut_off: int
     """Requests that were given up."""
 
-    def said(self, now: float) -> str:
+    def message(self, now: float) -> str:
         requests = "1 request was" if self.cut_off == 1 else f"{self.cut_off or 'no'} requests were"
         return f"ended by {self.by}: the drain took {now - self.begin:.1f} s, {requests} cut off"
 

@@ -21,7 +21,7 @@ from jaxgen.server.commands import signals
 from jaxgen.server.commands.listener import listening
 from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
 from jaxgen.server.commands.tls import reload_certificate, tls_options
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.flags.access import warn_if_open
 from jaxgen.server.flags.serve_options import engine_options, make_parser
@@ -75,13 +75,13 @@ def serve_app(
     # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
     unix = listener.family == socket.AF_UNIX
-    config = DoorConfig(app, app.state.config, unix=unix, **quiet, **(tls or {}))
+    config = ConnectionConfig(app, app.state.config, unix=unix, **quiet, **(tls or {}))
     serving = _serve_until_signalled(engine, app, config, listener, shutdown_timeout)
     return asyncio.run(serving, loop_factory=config.get_loop_factory())
 
 
 async def _serve_until_signalled(
-    engine: ServedEngine, app: Starlette, config: DoorConfig, listener: socket.socket, shutdown_timeout: float
+    engine: ServedEngine, app: Starlette, config: ConnectionConfig, listener: socket.socket, shutdown_timeout: float
 ) -> Ending:
     stops: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -126,8 +126,8 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as until_end:
         ending = _serve(args, until_end)
     if not ending.engine_ended:
-        signals.end_at_once(ending.code, ending.said)
-    print(f"jaxgen serve: {ending.said}", file=sys.stderr)
+        signals.end_at_once(ending.code, ending.message)
+    print(f"jaxgen serve: {ending.message}", file=sys.stderr)
     return ending.code
 
 

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
 def resolved(parser: CommandLine, args: Any) -> dict[str, Any]:
     """Return values by flag, without its dashes, in the order of the help."""
-    found = {}
+    result = {}
     for action in parser._actions:
         name = action.option_strings[0].removeprefix("--")
         if action.dest in ("help", "config"):
@@ -40,8 +40,8 @@ def resolved(parser: CommandLine, args: Any) -> dict[str, Any]:
         if name.startswith("no-"):  # such a flag is set when its value is False
             value = not value
         if value is not None:
-            found[name] = _plain(name, value)
-    return found
+            result[name] = _plain(name, value)
+    return result
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -115,14 +115,14 @@ def watch() -> SignalWatch:
     return _watches[0]
 
 
-def end_at_once(code: int, said: str) -> "NoReturn":
-    """End the process and its child processes without waiting for its threads; ``said`` is its last line."""
+def end_at_once(code: int, message: str) -> "NoReturn":
+    """End the process and its child processes without waiting for its threads; ``message`` is its last line."""
     import logging
 
     logging.disable()  # threads may find that their child processes are gone
     with suppress(Exception):
         _end_children()
-    _say(said)
+    _say(message)
     os._exit(code)
 
 

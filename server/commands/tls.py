@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | No
     }
 
 
-def reload_certificate(config: DoorConfig) -> bool:
+def reload_certificate(config: ConnectionConfig) -> bool:
     """Read the certificate and its key again, for further connections; if they are not valid, the old ones stay.
 
     Return False where there is no TLS.

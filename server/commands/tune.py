@@ -14,7 +14,7 @@ from jaxgen.terminal.extras import need
 from jaxgen.terminal.model_flags import add_loading_flags, hub_options
 
 if TYPE_CHECKING:
-    from jaxgen.tools.tune import StepTime, Tuning
+    from jaxgen.tools.tune import BudgetTime, Tuning
 
 _HEADER = f"{'budget':>8}{'decodes':>9}{'step, ms':>11}{'tokens/s':>11}{'compile, s':>12}"
 
@@ -62,9 +62,9 @@ def _budgets(text: str) -> tuple[int, ...]:
     return budgets
 
 
-def _row(found: "StepTime") -> str:
-    ms, rate = 1e3 * found.seconds, found.token_budget / found.seconds
-    return f"{found.token_budget:>8}{found.decodes:>9}{ms:>11.2f}{rate:>11.0f}{found.compile_seconds:>12.1f}"
+def _row(time: "BudgetTime") -> str:
+    ms, rate = 1e3 * time.seconds, time.token_budget / time.seconds
+    return f"{time.token_budget:>8}{time.decodes:>9}{ms:>11.2f}{rate:>11.0f}{time.compile_seconds:>12.1f}"
 
 
 def _table(tuning: "Tuning", kept: Path | None) -> str:

@@ -93,8 +93,8 @@ def main(argv: Sequence[str]) -> int:
     return 0 if passed else 1
 
 
-def _table(about: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
-    lines = [", ".join(f"{name} {value}" for name, value in about.items() if name != "digest_parts")]
+def _table(facts: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
+    lines = [", ".join(f"{name} {value}" for name, value in facts.items() if name != "digest_parts")]
     for scenario in scenarios:
         happened = ", ".join(f"{count} {what}" for what, count in scenario.happened.items())
         differ = f"{len(scenario.mismatches)} of {scenario.compared} answers differ"
@@ -102,5 +102,5 @@ def _table(about: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
         lines.append(f"  {scenario.name:40} {scenario.compared:4} answers  {verdict:12} {happened}".rstrip())
         for mismatch in scenario.mismatches[:1]:
             lines.append(f"    {mismatch.request_id}, event {mismatch.index}:")
-            lines += [f"      expected {mismatch.expected}", f"      found    {mismatch.found}"]
+            lines += [f"      expected {mismatch.expected}", f"      found    {mismatch.actual}"]
     return "\n".join(lines)

@@ -26,9 +26,9 @@ class ServeLine(CommandLine):
     """The parser of ``jaxgen serve``."""
 
     def parse_args(self, args: Sequence[str] | None = None) -> Any:
-        found = super().parse_args(args)
-        settle_address(self, found)
-        return found
+        result = super().parse_args(args)
+        settle_address(self, result)
+        return result
 
 
 SERVES = "Serve a model with the APIs of OpenAI (/v1/chat/completions and others) and Anthropic (/v1/messages)."
@@ -80,7 +80,8 @@ def _add_model(model: Any) -> None:
     )
     add_quantization_flag(
         model,
-        "int8, int4, fp8: quantize the weights at load; fp8, fp4: keep a checkpoint in that format quantized; "
+        "int8, int4, fp8: quantize the weights at load; FP8 or FP4 checkpoints: fp8 and fp4 keep them "
+        "quantized, none converts them to --dtype; "
         "fp8_dynamic: as fp8, and round activations to FP8 too, by token, on GPUs that multiply FP8; "
         "checkpoints in integer formats, such as AWQ and GPTQ, always stay quantized",
     )
@@ -156,7 +157,7 @@ def _add_steps(engine: Any) -> None:
     engine.add_argument(
         "--background-tokens",
         type=int,
-        help="most tokens of batch jobs in a step with other requests (default: 0 on CPUs, else all that are left)",
+        help="most tokens of batch jobs in a step with other requests (default: 0 on CPUs, else all unused tokens)",
     )
     engine.add_argument(
         "--single-shape",
@@ -212,8 +213,8 @@ def _add_kv_cache(engine: Any) -> None:
     engine.add_argument(
         "--kv-offload-inputs",
         action="store_true",
-        help="also keep the inputs of layers, to compute K and V from: less to copy back for models with as many KV "
-        "heads as heads, for more memory on device and host",
+        help="also keep the inputs of layers, to compute K and V from: less to copy back for models without GQA, "
+        "but more memory on device and host",
     )
     engine.add_argument(
         "--kv-tier",

@@ -52,7 +52,7 @@ LIMITS = {
 
 TIMES = {
     "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
-    "timeout_keep_alive": "seconds an idle connection stays open; more than clients and proxies keep theirs open",
+    "timeout_keep_alive": "seconds an idle connection stays open; longer than clients and proxies keep theirs",
     "write_timeout": "seconds until a connection is closed if its client reads nothing",
     "sse_ping_interval": "seconds without an event until a stream sends a comment, to keep proxies from closing it; "
     "0: never, and headers wait for the first event",

@@ -18,7 +18,7 @@ from jaxgen.text.detokenizer import NONE_SHOWN
 from jaxgen.text.tokenizer import Tokenizer
 
 
-class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
+class ChoiceDelta(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
     """The output of a choice since the last ``take``. ``deltas``: content, and reasoning and tool calls found in the
     text."""
 
@@ -63,10 +63,10 @@ class Choice:
         reading: AnswerReading | None = None,
         *,
         name: str = "",
-        ends: Sequence[int] = (),
+        boundaries: Sequence[int] = (),
     ):
-        """``name``: from which the ids of calls are made. ``ends``: numbers of tokens, ascending, at each of which a
-        piece must end, whenever it is taken; until all have come, only these pieces are output."""
+        """``name``: from which the ids of calls are made. ``boundaries``: numbers of tokens, ascending. At each of them
+        a piece must end, whenever it is taken. Until all have come, only these pieces are output."""
         self.index = index
         self.prompt = prompt
         self.request = request
@@ -100,8 +100,8 @@ class Choice:
         self._finish_sent = False
         self._deltas: list[Delta] = []
         self._token_ids: list[int] = []
-        self._ends = deque(ends)
-        self._ended_pieces: deque[Piece] = deque()
+        self._boundaries = deque(boundaries)
+        self._ended_pieces: deque[ChoiceDelta] = deque()
         self._checksum = 0
         self._length = 0
         self._prompt_length = 0
@@ -128,7 +128,7 @@ class Choice:
         """Whether ``take`` would return something new."""
         if self._ended_pieces:
             return True
-        if self._ends:
+        if self._boundaries:
             return False
         if self.finish_reason is not None:
             return not self._finish_sent
@@ -182,25 +182,25 @@ class Choice:
             self._finish("stop")
         elif self._text.finish_reason is not None:
             self._finish(self._text.finish_reason.value)
-        if self._ends:
+        if self._boundaries:
             self._end_piece()
 
-    def take(self) -> Piece:
+    def take(self) -> ChoiceDelta:
         return self._ended_pieces.popleft() if self._ended_pieces else self._take()
 
-    def take_whole(self) -> Piece:
+    def take_whole(self) -> ChoiceDelta:
         """Return all output of a choice that has ended, its log-probabilities as lists that are made later."""
         return self._take(later=True)
 
     def _end_piece(self) -> None:
         """End a piece if it must end here. Raises ApiError 409 if it must have ended before, or can no more."""
-        if self.num_tokens == self._ends[0]:
-            self._ends.popleft()
+        if self.num_tokens == self._boundaries[0]:
+            self._boundaries.popleft()
             self._ended_pieces.append(self._take())
-        if self._ends and (self.num_tokens > self._ends[0] or self.finish_reason is not None):
+        if self._boundaries and (self.num_tokens > self._boundaries[0] or self.finish_reason is not None):
             raise answer_differs()
 
-    def _take(self, *, later: bool = False) -> Piece:
+    def _take(self, *, later: bool = False) -> ChoiceDelta:
         deltas = merged(self._deltas)
         self._deltas.clear()
         ended = self.finish_reason is not None
@@ -209,7 +209,7 @@ class Choice:
         logprobs = take(self._length, ended=ended) if self._show_logprobs else None
         token_ids = tuple(self._token_ids)
         self._token_ids.clear()
-        return Piece(
+        return ChoiceDelta(
             deltas,
             logprobs,
             self.finish_reason,

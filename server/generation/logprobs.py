@@ -27,18 +27,18 @@ def clamped(logprob: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Later[Item]:
+class LazyList[Item]:
     """A list of an answer whose entries are made while it is encoded: as JSON they take many times more memory."""
 
     items: Sequence[Item]
     make: Callable[[Item], Any]
 
-    def made(self, start: int, stop: int) -> list[Any]:
+    def entries(self, start: int, stop: int) -> list[Any]:
         """Return some of the entries."""
         return [*map(self.make, self.items[start:stop])]
 
 
-class Room:
+class LogprobQuota:
     """Limit of the log-probabilities that the choices of a request may keep until they are sent."""
 
     def __init__(self, most: int) -> None:
@@ -72,7 +72,7 @@ class AnswerToken(NamedTuple):
 class Logprobs(ABC):
     """Log-probabilities of a choice's tokens, in order. ``as_ids``: tokens are shown by their ids."""
 
-    def __init__(self, tokenizer: Tokenizer, room: "Room", *, as_ids: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, room: "LogprobQuota", *, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
         self._room = room
         self._as_ids = as_ids
@@ -95,8 +95,10 @@ class Logprobs(ABC):
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Remove and return, as JSON, the entries whose offset is certain: they begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
-        found = self.take_later(length, ended=ended)
-        return {name: one.made(0, len(one.items)) if isinstance(one, Later) else one for name, one in found.items()}
+        result = self.take_later(length, ended=ended)
+        return {
+            name: one.entries(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in result.items()
+        }
 
     def take_later(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Do as ``take``, with lists that are made while they are encoded."""
@@ -124,10 +126,10 @@ class LogprobList(Logprobs):
     def _lists(self, taken: Sequence[AnswerToken], length: int) -> dict[str, Any]:
         """See Logprobs. Tokens of a stop string, which is cut off, begin at the end of the text."""
         return {
-            "tokens": Later(taken, lambda one: self._shown(one.token)),
-            "token_logprobs": Later(taken, lambda one: one.logprobs and clamped(one.logprobs.logprob)),
-            "top_logprobs": Later(taken, self._top),
-            "text_offset": Later(taken, lambda one: min(one.offset, length)),
+            "tokens": LazyList(taken, lambda one: self._shown(one.token)),
+            "token_logprobs": LazyList(taken, lambda one: one.logprobs and clamped(one.logprobs.logprob)),
+            "top_logprobs": LazyList(taken, self._top),
+            "text_offset": LazyList(taken, lambda one: min(one.offset, length)),
         }
 
     def _top(self, entry: AnswerToken) -> dict[str, float] | None:
@@ -144,7 +146,7 @@ class ChatLogprobs(Logprobs):
     best alternatives."""
 
     def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
-        return {"content": Later(taken, self._content), "refusal": None}
+        return {"content": LazyList(taken, self._content), "refusal": None}
 
     def _content(self, entry: AnswerToken) -> dict[str, Any]:
         assert entry.logprobs is not None, "a chat answer has no tokens of the prompt"
@@ -159,12 +161,12 @@ class ChatLogprobs(Logprobs):
 
 def prompt_logprobs_json(
     tokenizer: Tokenizer, known: Sequence[TokenLogprobs | None], count: int
-) -> Later[TokenLogprobs | None]:
+) -> LazyList[TokenLogprobs | None]:
     """Return an object for each token of a prompt, in vLLM's format: by token id, the token and ``count`` alternatives.
 
     ``rank`` 1 is the most probable token of the whole vocabulary.
     """
-    return Later(known, partial(_of_prompt, tokenizer, count))
+    return LazyList(known, partial(_of_prompt, tokenizer, count))
 
 
 def _of_prompt(tokenizer: Tokenizer, count: int, one: TokenLogprobs | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import sse_event, sse_head
 from jaxgen.server.envelopes import anthropic_error
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.messages.output import Blocks, Event
 from jaxgen.server.middleware.context import RequestContext
@@ -54,7 +54,7 @@ class MessageBuilder(ResponseBuilder):
         super().number_events(binding, last, shown=shown)
         self._blocks = Blocks()
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         for _ in self._grow(self.choices[0].take_whole()):
             pass
         return {
@@ -76,14 +76,14 @@ class MessageBuilder(ResponseBuilder):
 
     def _failed(self, error: ApiError) -> list[bytes]:
         """Return the error as the last event, without an id: that of the event before it stays valid."""
-        _, said = anthropic_error(error, self._request_context.request_id)
-        return [sse_event(said, name="error")]
+        _, body = anthropic_error(error, self._request_context.request_id)
+        return [sse_event(body, name="error")]
 
     @override
     def _ping(self) -> bytes:
         return _PING if self._begun else super()._ping()  # message_start comes before all other events
 
-    def _grow(self, piece: Piece) -> Iterator[Event]:
+    def _grow(self, piece: ChoiceDelta) -> Iterator[Event]:
         """Add new output to the blocks, and yield its events."""
         if not self._begun:
             self._begun = True
@@ -109,8 +109,8 @@ class MessageBuilder(ResponseBuilder):
         if choice.finish_reason == "length":
             asked = choice.num_tokens >= self.params.sampling.max_tokens
             return _stopped("max_tokens" if asked else "model_context_window_exceeded")
-        found = choice.stop_string
-        return _stopped("end_turn" if found is None else "stop_sequence", found)
+        result = choice.stop_string
+        return _stopped("end_turn" if result is None else "stop_sequence", result)
 
     def _message_usage(self) -> dict[str, Any]:
         """Return the usage so far. All of the prompt is cached, at no cost, so nothing counts as written."""

@@ -176,14 +176,14 @@ def _joined(content: ResultContent | None) -> str:
 
 
 def _tools(body: PromptFields) -> list[FunctionTool]:
-    made = []
+    result = []
     for tool in body.tools or ():
         if isinstance(tool, CustomTool):
             function = FunctionDefinition(name=tool.name, description=tool.description, parameters=tool.input_schema)
-            made.append(FunctionTool(type="function", function=function))
+            result.append(FunctionTool(type="function", function=function))
         else:
             say_dropped(tool.type[:100])
-    return made
+    return result
 
 
 def _tool_choice(body: PromptFields) -> ToolMode | NamedToolChoice | None:
@@ -206,12 +206,12 @@ def _response_format(body: PromptFields) -> ResponseFormat | None:
 
 def _template_arguments(body: PromptFields) -> dict[str, Any]:
     """Return the arguments of the chat template. Those of the caller's ``chat_template_kwargs`` count."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if body.thinking is not None:
-        found |= dict.fromkeys(THINKING_SWITCHES, body.thinking.type != "disabled")
+        result |= dict.fromkeys(THINKING_SWITCHES, body.thinking.type != "disabled")
     if body.output_config is not None and body.output_config.effort is not None:
-        found[EFFORT] = body.output_config.effort
-    return found | (body.chat_template_kwargs or {})
+        result[EFFORT] = body.output_config.effort
+    return result | (body.chat_template_kwargs or {})
 
 
 def _shows_thinking(thinking: Thinking | None) -> bool:

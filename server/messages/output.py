@@ -69,14 +69,14 @@ class Blocks:
 
 def _input(arguments: str) -> dict[str, Any]:
     """Return the input of a call: what is there of an object that was cut off, as Anthropic's SDKs read it."""
-    whole = parse_arguments(arguments)
-    if whole is not None:
-        return whole
+    parsed = parse_arguments(arguments)
+    if parsed is not None:
+        return parsed
     try:
-        found = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
+        result = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _signature(thought: str) -> str:

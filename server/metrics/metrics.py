@@ -35,9 +35,9 @@ class Metrics:
         model = engine.model.name
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(f"jaxgen_{name}", text, {_LABEL[0]: model}, buckets)
-            self.registry.register(made)
-            return made
+            result = Histogram(f"jaxgen_{name}", text, {_LABEL[0]: model}, buckets)
+            self.registry.register(result)
+            return result
 
         self.first_token = histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _REQUEST_BUCKETS

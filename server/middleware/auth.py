@@ -28,14 +28,14 @@ CALLER = "jaxgen.caller"
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class Permissions:
     """Rights of a caller, from the line of its key."""
 
     weight: float = 1.0
     operator: bool = False
 
 
-DEFAULT_RIGHTS = Rights()
+DEFAULT_RIGHTS = Permissions()
 
 
 def open_paths(config: ServerConfig) -> frozenset[str]:
@@ -56,7 +56,7 @@ class ApiKeys:
         self._given = [_digest(key.encode()) for key in keys]
         self._file = file
         self._in_file: list[bytes] = []
-        self._rights: dict[str, Rights] = {}
+        self._rights: dict[str, Permissions] = {}
         self._version: tuple[int, ...] = ()
         self._is_stale = False
         if file is not None:
@@ -85,7 +85,7 @@ class ApiKeys:
             return None
         return digest.hex() if self._file is not None or len(known) > 1 else ""
 
-    def rights(self, caller: str) -> Rights:
+    def rights(self, caller: str) -> Permissions:
         """Return a caller's rights, by the name that ``caller`` returned."""
         return self._rights.get(caller, DEFAULT_RIGHTS)
 
@@ -113,8 +113,8 @@ class ApiKeys:
     def _read(self, file: Path) -> bool:
         """Read the keys if the file has changed, and return whether it has. Raises OSError or ConfigError."""
         try:
-            found = file.stat()
-            version = (found.st_mtime_ns, found.st_size, found.st_ino)
+            status = file.stat()
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
             if version == self._version:
                 return False
             content = file.read_bytes()
@@ -169,7 +169,7 @@ def _given_keys(headers: Headers) -> list[bytes]:
     return [key.strip().encode("latin-1") for key in keys if key.strip()]  # header text is latin-1 by ASGI
 
 
-def _keys_of(content: bytes, file: Path) -> dict[bytes, Rights]:
+def _keys_of(content: bytes, file: Path) -> dict[bytes, Permissions]:
     """Return the digests of a file's keys, and their rights. Raises ConfigError that names the line, never the key."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ConfigError(f"--api-key-file {file} is UTF-16: save it as UTF-8")
@@ -189,14 +189,14 @@ def _words(line: bytes) -> list[bytes]:
         return line.split()
 
 
-def _rights(words: list[bytes], where: str) -> Rights:
+def _rights(words: list[bytes], where: str) -> Permissions:
     """Parse the words after a line's key. Raises ConfigError."""
     values = dict(word.partition(b"=")[::2] for word in words)
     weight = _number(values.get(b"weight", b"1"))
     known = all(word == b"operator" or word.startswith(b"weight=") for word in words)
     if not known or len(values) < len(words) or not 0.0 < weight < inf:
         raise ConfigError(f"{where}: behind a key may be weight=NUMBER, above 0, and operator, and nothing else")
-    return Rights(weight, operator=b"operator" in values)
+    return Permissions(weight, operator=b"operator" in values)
 
 
 def _number(text: bytes) -> float:

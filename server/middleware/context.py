@@ -77,7 +77,7 @@ class RequestContext:
 
         ``prompt_characters``: most of each prompt; None: no prompts.
         """
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "method": self.method,
             "path": self.path[:200],
             "status": self.status,
@@ -88,12 +88,12 @@ class RequestContext:
             "error": self.error,
         }
         if self.answer is not None:
-            found |= self.answer.summary()
+            result |= self.answer.summary()
             if prompt_characters is not None:
-                found["prompts"] = [text[:prompt_characters] for text in self.answer.prompt_texts()]
+                result["prompts"] = [text[:prompt_characters] for text in self.answer.prompt_texts()]
         if self.first_token is not None:
-            found["ttft_seconds"] = round(self.first_token - self.arrival, 6)
-        return {name: value for name, value in found.items() if value is not None}
+            result["ttft_seconds"] = round(self.first_token - self.arrival, 6)
+        return {name: value for name, value in result.items() if value is not None}
 
 
 def route_path(scope: Scope) -> str:

@@ -24,17 +24,17 @@ class PreviewEndpoint(ComputingEndpoint[SamplingFields]):
         self._chat = ChatEndpoint(services)
 
     @abstractmethod
-    async def _preview(self, made: ResponseBuilder) -> Any:
-        """Return the answer, as JSON. ``made``: the choices that would be computed. Raises ApiError."""
+    async def _preview(self, builder: ResponseBuilder) -> Any:
+        """Return the answer, as JSON. ``builder``: the choices that would be computed. Raises ApiError."""
 
     async def _respond(
         self, body: SamplingFields, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if isinstance(body, ChatRequest):
-            made = await self._chat.prepare(body, deadline, scope)
+            result = await self._chat.prepare(body, deadline, scope)
         else:
             assert isinstance(body, CompletionRequest), "parse returns one of the two"
-            made = await self._completions.prepare(body, deadline, scope)
+            result = await self._completions.prepare(body, deadline, scope)
         async with deadline.bound():
-            answer = await self._preview(made)
+            answer = await self._preview(result)
         await JSONResponse(answer)(scope, receive, send)

@@ -20,16 +20,16 @@ class LatencyEndpoint(PreviewEndpoint):
     def parse(self, data: dict[str, Any]) -> SamplingFields:
         return self._chat.parse(data) if "messages" in data else self._completions.parse(data)
 
-    async def _preview(self, made: ResponseBuilder) -> dict[str, Any]:
-        if len(made.choices) != 1:
+    async def _preview(self, builder: ResponseBuilder) -> dict[str, Any]:
+        if len(builder.choices) != 1:
             raise bad_request(
-                f"A prediction is for one answer, not for {len(made.choices)} (prompts times n or best_of).",
+                f"A prediction is for one answer, not for {len(builder.choices)} (prompts times n or best_of).",
                 "n",
             )
-        (choice,) = made.choices
+        (choice,) = builder.choices
         answer = {"object": "latency", "model": self._engine.model.name, "prompt_tokens": len(choice.prompt.tokens)}
         try:
-            self._services.queue.check(made.choices, choice.request.tenant)
+            self._services.queue.check(builder.choices, choice.request.tenant)
             quote = await self._engine.quote(choice.request)
         except (ApiError, WouldBeLateError) as error:
             return answer | _times(None) | {"refused": _refused(as_api_error(error))}

@@ -26,8 +26,8 @@ class RenderEndpoint(PreviewEndpoint):
     def parse(self, data: dict[str, Any]) -> SamplingFields:
         return self._chat.parse(data) if self._is_chat else self._completions.parse(data)
 
-    async def _preview(self, made: ResponseBuilder) -> Any:
-        rendered = [await self._render(choice, made.params) for choice in made.choices[:: made.params.best_of]]
+    async def _preview(self, builder: ResponseBuilder) -> Any:
+        rendered = [await self._render(choice, builder.params) for choice in builder.choices[:: builder.params.best_of]]
         return rendered[0] if self._is_chat else rendered
 
     async def _render(self, choice: Choice, params: CompletionParams) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class RenderEndpoint(PreviewEndpoint):
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
     """Return the parameters by vLLM's names, with their defaults resolved."""
-    found = {name: getattr(params, name) for name in _SAME}
-    found["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()} or None
-    found["structured_outputs"] = None if params.grammar is None else {"grammar": params.grammar.text}
-    return found
+    result = {name: getattr(params, name) for name in _SAME}
+    result["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()} or None
+    result["structured_outputs"] = None if params.grammar is None else {"grammar": params.grammar.text}
+    return result

@@ -57,23 +57,23 @@ class _Calls:
 
 def _message(message: Message, field: str, calls: _Calls) -> dict[str, Any]:
     _check(message, field)
-    found: dict[str, Any] = {"role": message.role, "content": message.text}
+    result: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.name:
-        found["name"] = message.name
+        result["name"] = message.name
     if message.role in ("tool", "function"):
         call_id, name = calls.answered_by(message)
-        found["role"] = "tool"
+        result["role"] = "tool"
         if name is not None:
-            found.setdefault("name", name)
+            result.setdefault("name", name)
         if call_id is not None:
-            found["tool_call_id"] = call_id
+            result["tool_call_id"] = call_id
     if message.thought:
         # The templates of gpt-oss name it thinking, and refuse it together with content.
-        found |= {"reasoning_content": message.thought, "thinking": "" if message.text else message.thought}
+        result |= {"reasoning_content": message.thought, "thinking": "" if message.text else message.thought}
     if message.calls:
         ids = calls.make(message.calls)
-        found["tool_calls"] = [_call(call, made) for call, made in zip(message.calls, ids, strict=True)]
-    return found
+        result["tool_calls"] = [_call(call, made) for call, made in zip(message.calls, ids, strict=True)]
+    return result
 
 
 def _check(message: Message, field: str) -> None:

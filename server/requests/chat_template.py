@@ -41,9 +41,9 @@ class Conversations:
 
     def with_reader(self, prompts: PromptReader) -> "Conversations":
         """Return the same, with another reader of the rendered texts."""
-        made = copy(self)
-        made._prompts = prompts
-        return made
+        result = copy(self)
+        result._prompts = prompts
+        return result
 
     async def read(
         self, body: Conversation, max_tokens: int, tools: ForTemplate = (), keep: int | None = None, caller: str = ""

@@ -19,9 +19,9 @@ from jaxgen.server.requests.schema_facts import (
     ANY_KEY,
     IN_PLACE,
     NOTHING,
+    Claims,
     Facts,
     NotFollowedError,
-    Said,
     Schema,
     has_schemas,
     listed,
@@ -41,7 +41,7 @@ _APART = {
 """Keywords of one schema that are not about the same values."""
 
 
-type _Change = Callable[[Schema, Said], Schema]
+type _Change = Callable[[Schema, Claims], Schema]
 
 
 @lru_cache(64)
@@ -67,44 +67,44 @@ class _Closing:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._facts = Facts(root)
-        self._names: dict[tuple[str, str, Said], str] = {}
+        self._names: dict[tuple[str, str, Claims], str] = {}
         self._waiting: deque[Callable[[], None]] = deque()
         self._made: dict[str, Schema] = {}
 
     def run(self) -> Schema:
-        found = self._close(self._root, NOTHING)
+        result = self._close(self._root, NOTHING)
         while self._waiting:  # not by recursion: references may be a long chain
             self._waiting.popleft()()
-        return {**found, "$defs": self._made} if self._made else found
+        return {**result, "$defs": self._made} if self._made else result
 
-    def _close(self, schema: Schema, beside: Said) -> Schema:
+    def _close(self, schema: Schema, beside: Claims) -> Schema:
         """Return the schema, its object closed around the keys that it names and the keys in ``beside``."""
         if not has_schemas(schema):
             return schema
         if schema.keys() - _SAYS_NOTHING == {"$ref"}:
             return {"$ref": self._reference(schema["$ref"], "closed", beside)}
-        made = self._open(schema, beside)
+        result = self._open(schema, beside)
         keys = self._facts.bounds(schema, beside)
         if keys is None:
-            return made
+            return result
         if keys <= set(names(schema.get("properties"))):
-            return {**made, "additionalProperties": False}
+            return {**result, "additionalProperties": False}
         # The last of an allOf, so that the keys come in an answer in the order in which the others name them.
         bounds: Schema = {"properties": dict.fromkeys(sorted(keys), True), "additionalProperties": False}
-        return {**made, "allOf": [*listed(made, "allOf"), bounds]}
+        return {**result, "allOf": [*listed(result, "allOf"), bounds]}
 
-    def _open(self, schema: Schema, beside: Said) -> Schema:
+    def _open(self, schema: Schema, beside: Claims) -> Schema:
         """Return the schema, its object not closed, but those within it."""
         if not has_schemas(schema):
             return schema
         self._facts.spend()
-        known: dict[str, Said] = {}
+        known: dict[str, Claims] = {}
         siblings = self._facts.beside_each(listed(schema, "allOf"))
 
-        def others(keyword: str) -> Said:
+        def others(keyword: str) -> Claims:
             if keyword not in known:
                 apart = _APART.get(keyword, (keyword,))
-                known[keyword] = self._facts.join(beside, self._facts.said_beside(schema, *apart))
+                known[keyword] = self._facts.join(beside, self._facts.claims_beside(schema, *apart))
             return known[keyword]
 
         def part(keyword: str, place: str, inner: Schema) -> Schema:
@@ -119,26 +119,26 @@ class _Closing:
                 return self._as_written(inner)  # another schema is about this value too
             return self._close(inner, NOTHING)
 
-        made = with_parts(schema, part)
+        result = with_parts(schema, part)
         if "$ref" in schema:
-            made["$ref"] = self._reference(schema["$ref"], "open", others("$ref"))
-        return made
+            result["$ref"] = self._reference(schema["$ref"], "open", others("$ref"))
+        return result
 
-    def _branch(self, schema: dict[str, Any], keyword: str, branch: Schema, beside: Said) -> Schema:
+    def _branch(self, schema: dict[str, Any], keyword: str, branch: Schema, beside: Claims) -> Schema:
         """Return a branch of an anyOf or oneOf. ``beside``: the meaning of the other keywords."""
         one_by_one = keyword == "anyOf" or self._facts.are_apart(listed(schema, keyword), beside)
         return self._close(branch, beside) if one_by_one else self._open(branch, beside)
 
-    def _as_written(self, schema: Schema, _: Said = NOTHING) -> Schema:
+    def _as_written(self, schema: Schema, _: Claims = NOTHING) -> Schema:
         if not isinstance(schema, dict):
             return schema
         self._facts.spend()
-        made = with_parts(schema, lambda _keyword, _place, inner: self._as_written(inner))
+        result = with_parts(schema, lambda _keyword, _place, inner: self._as_written(inner))
         if "$ref" in schema:
-            made["$ref"] = self._reference(schema["$ref"], "written", NOTHING)
-        return made
+            result["$ref"] = self._reference(schema["$ref"], "written", NOTHING)
+        return result
 
-    def _reference(self, path: Any, form: str, beside: Said) -> str:
+    def _reference(self, path: Any, form: str, beside: Claims) -> str:
         """Return a reference to what is at ``path``, in a form in which it will be among the definitions."""
         target = self._facts.follow(path)
         name = self._names.setdefault((path, form, beside), str(len(self._names) + 1))
@@ -149,5 +149,5 @@ class _Closing:
             self._waiting.append(partial(self._define, name, change, target, beside))
         return f"#/$defs/{name}"
 
-    def _define(self, name: str, change: _Change, target: Schema, beside: Said) -> None:
+    def _define(self, name: str, change: _Change, target: Schema, beside: Claims) -> None:
         self._made[name] = change(target, beside)

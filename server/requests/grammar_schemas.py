@@ -67,10 +67,10 @@ class _Cleaning:
             return {} if self._lenient and not isinstance(schema, bool) else schema
         if schema.get("not") in ({}, True) and "not" in schema:
             return False
-        made = {key: self._value(key, value) for key, value in schema.items() if self._stays(key, value)}
+        result = {key: self._value(key, value) for key, value in schema.items() if self._stays(key, value)}
         if schema.get("nullable") is True:
-            _allow_null(made)
-        return made
+            _allow_null(result)
+        return result
 
     def _stays(self, keyword: str, value: Any) -> bool:
         if keyword in _DATA:

@@ -20,15 +20,15 @@ class GrammarWriter:
         """Return the grammar of ``response_format`` or ``structured_outputs`` in Lark, and the field's name; None: any
         text."""
         try:
-            found = resolve_grammar(asked, structured, closed=closed)
+            result = resolve_grammar(asked, structured, closed=closed)
         except ApiError as error:
             raise _refused(error) from error
-        if found is None:
+        if result is None:
             return None
         try:
-            return as_lark(found.text), found.source
+            return as_lark(result.text), result.source
         except ValueError as error:
-            raise RequestRefusedError(f"{found.source}: {error}.", found.source) from error
+            raise RequestRefusedError(f"{result.source}: {error}.", result.source) from error
 
     def calls(
         self,

@@ -37,7 +37,7 @@ class TooMuchWorkError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Claims:
     """The claims of schemas about one object: ``keys`` that they name, and the ``places`` of which they have schemas
     with keys themselves."""
 
@@ -45,27 +45,27 @@ class Said:
     places: frozenset[str] = frozenset()
 
 
-NOTHING = Said()
+NOTHING = Claims()
 
 
 def with_parts(schema: dict[str, Any], change: Callable[[str, str, Schema], Schema]) -> dict[str, Any]:
     """Return the schema without its definitions, each schema in it replaced by ``change(keyword, place, schema)``."""
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for keyword, value in schema.items():
         if keyword in _DEFINITIONS:
             continue
         if keyword in _MAPS and isinstance(value, dict):
-            made[keyword] = {
+            result[keyword] = {
                 name: change(keyword, f"properties/{name}" if keyword == "properties" else ANY_KEY, inner)
                 for name, inner in value.items()
             }
         elif keyword in (*_LISTS, "items") and isinstance(value, list):
-            made[keyword] = [change(keyword, "items", inner) for inner in value]
+            result[keyword] = [change(keyword, "items", inner) for inner in value]
         elif keyword in _VALUES:
-            made[keyword] = change(keyword, ANY_KEY if keyword == "additionalProperties" else "items", value)
+            result[keyword] = change(keyword, ANY_KEY if keyword == "additionalProperties" else "items", value)
         else:
-            made[keyword] = value
-    return made
+            result[keyword] = value
+    return result
 
 
 def listed(schema: dict[str, Any], keyword: str) -> list[Schema]:
@@ -89,10 +89,10 @@ class Facts:
         self._root = root
         self.steps = 0
         """Of work, so far."""
-        self._bounds: dict[tuple[int, Said], Keys] = {}
-        self._apart: dict[tuple[int, Said], bool] = {}
+        self._bounds: dict[tuple[int, Claims], Keys] = {}
+        self._apart: dict[tuple[int, Claims], bool] = {}
         self._demands: dict[int, _Demands] = {}
-        self._said: dict[int, Said] = {}
+        self._said: dict[int, Claims] = {}
         self._has_keys: dict[int, bool] = {}
 
     def spend(self, steps: int = 1) -> None:
@@ -100,44 +100,44 @@ class Facts:
         if self.steps > MAX_WORK:
             raise TooMuchWorkError
 
-    def join(self, *parts: Said) -> Said:
+    def join(self, *parts: Claims) -> Claims:
         """Return what all of these say."""
         self.spend(1 + sum(len(one.keys or ()) + len(one.places) for one in parts))
         keys: Keys = frozenset[str]().union(*(one.keys or () for one in parts))
         if any(one.keys is None for one in parts):
             keys = None
-        return Said(keys, frozenset[str]().union(*(one.places for one in parts)))
+        return Claims(keys, frozenset[str]().union(*(one.places for one in parts)))
 
-    def beside_each(self, schemas: list[Schema]) -> dict[int, Said]:
+    def beside_each(self, schemas: list[Schema]) -> dict[int, Claims]:
         """Return what the others of these schemas say together, by the id of each."""
-        found = {id(schema): self.said(schema) for schema in schemas}
-        together = self.join(*found.values())
-        keys = Counter(key for one in found.values() for key in one.keys or ())
-        places = Counter(place for one in found.values() for place in one.places)
-        num_open = sum(one.keys is None for one in found.values())
-        others: dict[int, Said] = {}
-        for name, own in found.items():
+        result = {id(schema): self.claims(schema) for schema in schemas}
+        together = self.join(*result.values())
+        keys = Counter(key for one in result.values() for key in one.keys or ())
+        places = Counter(place for one in result.values() for place in one.places)
+        num_open = sum(one.keys is None for one in result.values())
+        others: dict[int, Claims] = {}
+        for name, own in result.items():
             self.spend(1 + len(keys) + len(places))
             named = frozenset(keys) - {key for key in own.keys or () if keys[key] == 1}
             is_open = num_open > (own.keys is None)
             only_here = {place for place in own.places if places[place] == 1}
-            others[name] = Said(None if is_open else named, together.places - only_here)
+            others[name] = Claims(None if is_open else named, together.places - only_here)
         return others
 
     def follow(self, path: Any) -> Schema:
         """Return the schema that a ``$ref`` leads to."""
         if not isinstance(path, str) or not (path == "#" or path.startswith("#/")) or "%" in path:
             raise NotFollowedError
-        found = self._root
+        result = self._root
         for step in path.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
+                result = result[int(name)] if isinstance(result, list) else result[name]
             except (LookupError, TypeError, ValueError):
                 raise NotFollowedError from None
-        return found
+        return result
 
-    def said(self, schema: Schema) -> Said:
+    def claims(self, schema: Schema) -> Claims:
         """Return what a schema says of its object, all alternatives together."""
         if not isinstance(schema, dict):
             return NOTHING
@@ -146,26 +146,26 @@ class Facts:
             known = self._said[id(schema)] = self._say(schema)
         return known
 
-    def said_beside(self, schema: dict[str, Any], *keywords: str) -> Said:
+    def claims_beside(self, schema: dict[str, Any], *keywords: str) -> Claims:
         """Return what a schema says of its object without some keywords."""
         self.spend()
         return self._say({key: value for key, value in schema.items() if key not in keywords})
 
-    def bounds(self, schema: dict[str, Any], beside: Said) -> Keys:
+    def bounds(self, schema: dict[str, Any], beside: Claims) -> Keys:
         """Return the keys around which a schema is closed together with ``beside``; None: it stays open."""
         asked = (id(schema), beside)
         if asked not in self._bounds:
-            self._bounds[asked] = self._find_bounds(schema, self.join(self.said(schema), beside))
+            self._bounds[asked] = self._find_bounds(schema, self.join(self.claims(schema), beside))
         return self._bounds[asked]
 
-    def _find_bounds(self, schema: dict[str, Any], said: Said) -> Keys:
+    def _find_bounds(self, schema: dict[str, Any], claims: Claims) -> Keys:
         least = schema.get("minProperties", 0)
-        if said.keys is None or "additionalProperties" in schema or not isinstance(least, int):
+        if claims.keys is None or "additionalProperties" in schema or not isinstance(least, int):
             return None
-        lists_keys = any("properties" in one for one in self._together(schema, said, set()))
-        return said.keys if lists_keys and least <= len(said.keys) else None
+        lists_keys = any("properties" in one for one in self._together(schema, claims, set()))
+        return claims.keys if lists_keys and least <= len(claims.keys) else None
 
-    def are_apart(self, branches: list[Schema], beside: Said) -> bool:
+    def are_apart(self, branches: list[Schema], beside: Claims) -> bool:
         """Whether no value fits one branch, closed together with ``beside``, and another branch as it is written."""
         asked = (id(branches), beside)
         if branches and asked not in self._apart:
@@ -174,7 +174,7 @@ class Facts:
             self._apart[asked] = all(self._excludes(one, other, beside) for one, other in pairs)
         return not branches or self._apart[asked]
 
-    def _say(self, schema: dict[str, Any]) -> Said:
+    def _say(self, schema: dict[str, Any]) -> Claims:
         places: set[str] = set()
 
         def see(keyword: str, place: str, inner: Schema) -> Schema:
@@ -185,10 +185,10 @@ class Facts:
         with_parts(schema, see)
         named = frozenset(names(schema.get("properties"))) | frozenset(names(schema.get("required")))
         names_all = schema.get("additionalProperties", False) is not False or schema.keys() & _NAMES_ALL_KEYS
-        parts = [Said(None if names_all else named, frozenset(places))]
-        parts += [self.said(inner) for keyword in IN_PLACE for inner in listed(schema, keyword)]
+        parts = [Claims(None if names_all else named, frozenset(places))]
+        parts += [self.claims(inner) for keyword in IN_PLACE for inner in listed(schema, keyword)]
         if "$ref" in schema:
-            parts.append(self.said(self.follow(schema["$ref"])))
+            parts.append(self.claims(self.follow(schema["$ref"])))
         return self.join(*parts)
 
     def _has_keys_within(self, schema: Schema) -> bool:
@@ -212,7 +212,7 @@ class Facts:
         self._has_keys |= seen
         return False
 
-    def _together(self, schema: Schema, beside: Said, seen: set[int]) -> Iterator[dict[str, Any]]:
+    def _together(self, schema: Schema, beside: Claims, seen: set[int]) -> Iterator[dict[str, Any]]:
         """Yield the schemas that all hold of an object that this one holds of; those of a oneOf that stays one too."""
         if not isinstance(schema, dict) or id(schema) in seen:
             return
@@ -224,7 +224,7 @@ class Facts:
         for one in [*inner, *listed(schema, "allOf"), *([] if self.are_apart(one_of, beside) else one_of)]:
             yield from self._together(one, beside, seen)
 
-    def _excludes(self, closed: Schema, other: Schema, beside: Said) -> bool:
+    def _excludes(self, closed: Schema, other: Schema, beside: Claims) -> bool:
         """Whether no value is of ``closed``, once it is closed, and of ``other``."""
         self.spend()
         closed = self._resolved(closed)

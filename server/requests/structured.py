@@ -45,7 +45,7 @@ def closes_objects(body: SamplingFields, config: ServerConfig) -> bool:
 def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
     """Return the schema with its objects closed. Raises ApiError 400 that names ``field``."""
     try:
-        found: dict[str, Any] = json.loads(closed_schema(json.dumps(schema)))
+        result: dict[str, Any] = json.loads(closed_schema(json.dumps(schema)))
     except TooMuchWorkError as error:
         raise bad_request(
             f"{field}: the schema is too complex to allow only the keys that it names; "
@@ -53,7 +53,7 @@ def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
             "--structured-additional-properties.",
             field,
         ) from error
-    return found
+    return result
 
 
 def json_grammar(schema: dict[str, Any] | bool, **options: Any) -> str:

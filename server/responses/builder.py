@@ -8,7 +8,7 @@ from jaxgen.client import EngineClient
 from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import sse_head
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.choice import Choice, ChoiceDelta
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
@@ -61,7 +61,7 @@ class ItemsBuilder(ResponseBuilder):
     def _new_output(self) -> Output:
         return Output(self._identity.name.hex(), self.choices[0].starts)
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         for _ in self._grow(self.choices[0].take()):
             pass
         return self._finished()
@@ -93,7 +93,7 @@ class ItemsBuilder(ResponseBuilder):
             for kind in ("created", "in_progress"):
                 yield {"type": f"response.{kind}", "response": self._response("in_progress")}
 
-    def _grow(self, piece: Piece) -> Iterator[Event]:
+    def _grow(self, piece: ChoiceDelta) -> Iterator[Event]:
         """Add new output to the items, and yield its events."""
         if piece.logprobs is not None:
             self._output.add_logprobs(piece.logprobs)

@@ -16,7 +16,7 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.responses.builder import ItemsBuilder
 from jaxgen.server.responses.input import FORMAT, as_chat, renamed
-from jaxgen.server.responses.items import Asked, read_items
+from jaxgen.server.responses.items import RequestItems, read_items
 from jaxgen.server.responses.store import ResponseStore
 from jaxgen.server.resume.ticket import AnswerIdentity
 from jaxgen.server.schema.base import parse_body
@@ -68,7 +68,7 @@ class InputTokensEndpoint:
 
 
 async def _resolve(
-    body: ConversationFields, asked: Asked, services: AppState, name: str
+    body: ConversationFields, asked: RequestItems, services: AppState, name: str
 ) -> tuple[CompletionParams, AnswerReading]:
     """Return the parameters of a request, and how answers to its prompt are read. ``name``: the caller's. Raises
     ApiError with names of /v1/responses."""

@@ -4,7 +4,7 @@ import re
 
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.requests.tools import only_allowed, say_dropped
-from jaxgen.server.responses.items import Asked
+from jaxgen.server.responses.items import RequestItems
 from jaxgen.server.schema.base import JsonSchema, ResponseFormat
 from jaxgen.server.schema.chat import ChatRequest, Message
 from jaxgen.server.schema.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, text_of
@@ -54,7 +54,7 @@ _SAME = (
 """Fields that both requests have."""
 
 
-def as_chat(body: ConversationFields, asked: Asked) -> ChatRequest:
+def as_chat(body: ConversationFields, asked: RequestItems) -> ChatRequest:
     """Return the same request to /v1/chat/completions. Raises ApiError 400 for invalid input."""
     messages = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     choice, functions = _tools(body)
@@ -83,10 +83,10 @@ def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None,
         names = (tool.name for tool in choice.tools if tool.type == "function")
         defined = only_allowed(defined, names, "tool_choice.tools")
         choice = choice.mode
-    made = [FunctionTool(type="function", function=function) for function in defined]
+    result = [FunctionTool(type="function", function=function) for function in defined]
     if isinstance(choice, NamedFunction):
-        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), made
-    return choice if isinstance(choice, str) else None, made
+        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), result
+    return choice if isinstance(choice, str) else None, result
 
 
 def _response_format(body: ConversationFields) -> ResponseFormat | None:
@@ -108,7 +108,7 @@ def renamed(error: ApiError) -> ApiError:
     return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
 
 
-def _messages(asked: Asked) -> list[Message]:
+def _messages(asked: RequestItems) -> list[Message]:
     """Return the messages of the items. Calls join the assistant's message before them, or one without content."""
     messages: list[Message] = []
     calls: dict[int, list[ToolCall]] = {}  # by the message that they belong to

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.responses.output import item_id
-from jaxgen.server.responses.store import Kept, ResponseStore
+from jaxgen.server.responses.store import ResponseStore, StoredResponse
 from jaxgen.server.schema.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -32,10 +32,10 @@ _ITEMS: TypeAdapter[list[StoredItem]] = TypeAdapter(list[StoredItem])
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestItems:
     """The items of a request: of what it continues, and its own. ``fields``: where the own ones are in the body."""
 
-    previous: Kept | None
+    previous: StoredResponse | None
     earlier: list[StoredItem]
     own: list[StoredItem]
     fields: list[str]
@@ -45,7 +45,7 @@ class Asked:
         return [_item_json(item, f"{name}-input", i) for i, item in enumerate(self.own)]
 
 
-def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> Asked:
+def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> RequestItems:
     """Return the items of a request. Raises ApiError 400 for what is not kept, and for more items, or bytes of those
     that are kept, than a body may have."""
     previous, earlier = _previous(body.previous_response_id, store, caller, config.max_body_bytes)
@@ -74,7 +74,7 @@ def read_items(body: ConversationFields, store: ResponseStore, caller: str, conf
             "together.",
             "input",
         )
-    return Asked(previous, earlier, own, fields)
+    return RequestItems(previous, earlier, own, fields)
 
 
 def _given(given: str | list[Item]) -> Iterator[tuple[StoredItem | ReasoningItem | ItemReference, str]]:
@@ -89,7 +89,7 @@ def _given(given: str | list[Item]) -> Iterator[tuple[StoredItem | ReasoningItem
 
 def _previous(
     name: str | None, store: ResponseStore, caller: str, most_bytes: int
-) -> tuple[Kept | None, list[StoredItem]]:
+) -> tuple[StoredResponse | None, list[StoredItem]]:
     if name is None:
         return None, []
     found = store.get(caller, name)
@@ -129,16 +129,16 @@ def _item_json(item: StoredItem, name: str, place: int) -> dict[str, Any]:
     match item:
         case MessageItem():
             content = _parts_json(item.content, "output_text" if item.role == "assistant" else "input_text")
-            found: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
+            result: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
             prefix = "msg"
         case FunctionCallItem():
-            found = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            result = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             prefix = "fc"
         case FunctionCallOutputItem():
             output = item.output if isinstance(item.output, str) else _parts_json(item.output, "input_text")
-            found = {"type": item.type, "call_id": item.call_id, "output": output}
+            result = {"type": item.type, "call_id": item.call_id, "output": output}
             prefix = "fco"
-    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **found}
+    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **result}
 
 
 def _parts_json(content: ItemContent, kind: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from jaxgen.server.api.query import Query, caller
 from jaxgen.server.api.routes import route
 from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.responses.store import Kept, ResponseStore
+from jaxgen.server.responses.store import ResponseStore, StoredResponse
 from jaxgen.server.resume.ticket import FIELD
 
 MOST_LISTED = 100
@@ -18,7 +18,7 @@ INCLUDE = ("include", "include[]")
 """What was asked for when the response was made is included in any case, and nothing else there is."""
 
 
-class KeptResponses:
+class StoredResponses:
     """The endpoints of responses that are kept, each for the caller that made it."""
 
     def __init__(self, store: ResponseStore) -> None:
@@ -75,7 +75,7 @@ class KeptResponses:
             "Only a background response can be cancelled, and this server makes none: close the connection instead."
         )
 
-    def _kept(self, request: Request) -> Kept:
+    def _kept(self, request: Request) -> StoredResponse:
         response_id = request.path_params["response_id"]
         found = self._store.get(caller(request), response_id)
         return _not_found(response_id) if found is None else found

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, override
 
-from jaxgen.server.generation.logprobs import AnswerToken, ChatLogprobs, Later
+from jaxgen.server.generation.logprobs import AnswerToken, ChatLogprobs, LazyList
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
 from jaxgen.text.conversation_rewrites import parse_arguments
 
@@ -45,11 +45,11 @@ class Output:
         """Characters of messages so far."""
         self._has_calls = False
 
-    def add_logprobs(self, found: dict[str, Any]) -> None:
+    def add_logprobs(self, logprobs: dict[str, Any]) -> None:
         """Add what ItemLogprobs has found, before the text of these tokens."""
         if not self._has_calls:
-            self._unsent += found["content"]
-            self._offsets += found["offsets"]
+            self._unsent += logprobs["content"]
+            self._offsets += logprobs["offsets"]
 
     def add(self, delta: Delta) -> Iterator[Event]:
         """Add a piece to the items, and yield its events."""
@@ -118,8 +118,8 @@ class Output:
 
     def _begin(self, item: dict[str, Any], prefix: str) -> Iterator[Event]:
         yield from self._close("completed")
-        made = item_id(prefix, self._name, len(self.items))
-        self.items.append({"id": made, "status": "in_progress", **item})
+        new_id = item_id(prefix, self._name, len(self.items))
+        self.items.append({"id": new_id, "status": "in_progress", **item})
         yield self._item_event("response.output_item.added")
 
     def _close(self, status: str) -> Iterator[Event]:
@@ -132,8 +132,8 @@ class Output:
         item["status"] = status
         if kind in _TEXTS:
             (part,) = item["content"]
-            said = {name: part[name] for name in ("text", "logprobs") if name in part}
-            yield self._event(f"response.{_TEXTS[kind]}.done", content_index=0, **said)
+            content = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield self._event(f"response.{_TEXTS[kind]}.done", content_index=0, **content)
             yield self._event("response.content_part.done", content_index=0, part=dict(part))
         else:
             yield self._event("response.function_call_arguments.done", name=item["name"], arguments=item["arguments"])
@@ -162,9 +162,9 @@ class ItemLogprobs(ChatLogprobs):
 
     @override
     def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
-        return {"content": Later(taken, self._content), "offsets": [one.offset for one in taken]}
+        return {"content": LazyList(taken, self._content), "offsets": [one.offset for one in taken]}
 
     @override
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        found = super()._entry(token, logprob)
-        return {**found, "bytes": found["bytes"] or []}
+        result = super()._entry(token, logprob)
+        return {**result, "bytes": result["bytes"] or []}

@@ -19,14 +19,14 @@ type Items = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
+class StoredResponse:
     """One response, as JSON: the object, and the items of its own input and of its output. ``previous``: the one that
     it continues."""
 
     response: bytes
     input: Items
     output: Items
-    previous: "Kept | None"
+    previous: "StoredResponse | None"
     users: int = 0
     """The shelf that has it, and the kept responses that continue it."""
     expires: float = 0.0
@@ -49,8 +49,8 @@ class Kept:
 
     def conversation(self) -> list[dict[str, Any]]:
         """Return all items so far: the context, then the output."""
-        turns: list[Kept] = []
-        turn: Kept | None = self
+        turns: list[StoredResponse] = []
+        turn: StoredResponse | None = self
         while turn is not None:  # no recursion: there may be thousands
             turns.append(turn)
             turn = turn.previous
@@ -64,7 +64,7 @@ class Kept:
 class _Shelf:
     """The responses of one caller, the least recently used first."""
 
-    kept: OrderedDict[str, Kept] = field(default_factory=OrderedDict)
+    kept: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
     items: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
     """Bytes of its responses, and of the responses that they continue."""
@@ -96,22 +96,22 @@ class ResponseStore:
         return sum(shelf.size for shelf in self._shelves.values())
 
     def keep(
-        self, caller: str, response: dict[str, Any], items: Sequence[dict[str, Any]], previous: Kept | None
+        self, caller: str, response: dict[str, Any], items: Sequence[dict[str, Any]], previous: StoredResponse | None
     ) -> None:
         """Keep a response, and the items of its input. All items have ids. It replaces one of the same id, as of a
         stream that went on from an earlier event."""
         output = map(_without_logprobs, response["output"])
-        made = Kept(pydantic_core.to_json(response), _items(items), _items(output), previous)
+        result = StoredResponse(pydantic_core.to_json(response), _items(items), _items(output), previous)
         shelf = self._shelves.setdefault(caller, _Shelf())
-        _hold(shelf, made)  # first: it continues the same one, which stays
+        _hold(shelf, result)  # first: it continues the same one, which stays
         if response["id"] in shelf.kept:
             self._drop(shelf, response["id"])
-        shelf.kept[response["id"]] = made
-        shelf.items.update((*made.input, *made.output))
-        made.expires = self._clock() + self._lifetime_s
+        shelf.kept[response["id"]] = result
+        shelf.items.update((*result.input, *result.output))
+        result.expires = self._clock() + self._lifetime_s
         self._make_room(shelf)
 
-    def get(self, caller: str, response_id: str) -> Kept | None:
+    def get(self, caller: str, response_id: str) -> StoredResponse | None:
         """Return a response of the caller's, which counts as a use of it; None: there is none of this id."""
         self._expire()
         shelf = self._shelves.get(caller)
@@ -132,7 +132,7 @@ class ResponseStore:
         self._drop(shelf, response_id)
         return True
 
-    def _used(self, shelf: _Shelf, response_id: str) -> Kept | None:
+    def _used(self, shelf: _Shelf, response_id: str) -> StoredResponse | None:
         found = shelf.kept.get(response_id)
         if found is not None:
             shelf.kept.move_to_end(response_id)
@@ -176,7 +176,7 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "content": [{**part, "logprobs": []} if "logprobs" in part else part for part in item["content"]]}
 
 
-def _hold(shelf: _Shelf, kept: Kept | None) -> None:
+def _hold(shelf: _Shelf, kept: StoredResponse | None) -> None:
     """Count a use of a response; its first use counts for the responses that it continues too."""
     while kept is not None:
         kept.users += 1
@@ -186,7 +186,7 @@ def _hold(shelf: _Shelf, kept: Kept | None) -> None:
         kept = kept.previous
 
 
-def _let_go(shelf: _Shelf, kept: Kept | None) -> None:
+def _let_go(shelf: _Shelf, kept: StoredResponse | None) -> None:
     """Take a use of a response back; its last use is taken back from the responses that it continues too."""
     while kept is not None:
         kept.users -= 1

@@ -31,30 +31,32 @@ class Mark(NamedTuple):
 class Position:
     """The part of a choice that was sent.
 
-    It is all up to ``whole`` (None: nothing), and the first ``events`` of the events made of the tokens after it up to
-    ``next``.
+    It is all up to ``complete`` (None: nothing), and the first ``events`` of the events made of the tokens after it up
+    to ``next``.
     """
 
-    whole: Mark | None = None
+    complete: Mark | None = None
     next: int = 0
     events: int = 0
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def boundaries(self) -> tuple[int, ...]:
         """The numbers of tokens at which a piece of output ended, or would have."""
-        whole = () if self.whole is None else (self.whole.tokens,)
-        return (*whole, self.next) if self.events else whole
+        complete = () if self.complete is None else (self.complete.tokens,)
+        return (*complete, self.next) if self.events else complete
 
     @classmethod
     def decode(cls, text: str) -> "Position":
         """Read one position of an id. Raises ApiError 400."""
-        found = _POSITION.fullmatch(text)
-        if found is None:
+        match = _POSITION.fullmatch(text)
+        if match is None:
             raise malformed()
-        tokens, checksum, after, events = found.groups()
-        whole = None if tokens is None else Mark(int(tokens), int(checksum, 16))
-        position = cls(whole, int(after or 0), int(events or 0))
-        if after is not None and not (position.events and position.next > (-1 if whole is None else whole.tokens)):
+        tokens, checksum, after, events = match.groups()
+        complete = None if tokens is None else Mark(int(tokens), int(checksum, 16))
+        position = cls(complete, int(after or 0), int(events or 0))
+        if after is not None and not (
+            position.events and position.next > (-1 if complete is None else complete.tokens)
+        ):
             raise malformed()
         return position
 
@@ -80,10 +82,10 @@ class LastEvent:
     @classmethod
     def decode(cls, text: str, secret: bytes) -> "LastEvent":
         """Read an id. Raises ApiError: 400 for another text, 403 for another caller's."""
-        found = None if len(text) > _MOST else _ID.fullmatch(text)
-        if found is None:
+        match = None if len(text) > _MOST else _ID.fullmatch(text)
+        if match is None:
             raise malformed()
-        ticket, positions, number, usage = found.groups()
+        ticket, positions, number, usage = match.groups()
         return cls(
             Ticket.decode(ticket, secret),
             tuple(map(Position.decode, positions.split(","))),
@@ -136,13 +138,13 @@ class EventIds:
         ``number``: of the first of these, where events have numbers.
         """
         mark = mark.sealed(self._key)
-        sent, before, whole = self._sent, self._sent[index], b"%d-%08x" % mark
+        sent, before, complete = self._sent, self._sent[index], b"%d-%08x" % mark
         left_out = self._due[index].popleft().of(mark, count) if self._due[index] else 0
         ends: list[bytes] = []
         for i in range(left_out + 1, count + 1):
-            sent[index] = whole if i == count else before + b"~%d-%d" % (mark.tokens, i)
+            sent[index] = complete if i == count else before + b"~%d-%d" % (mark.tokens, i)
             ends.append(self._end(None if number is None else number + len(ends)))
-        sent[index] = whole
+        sent[index] = complete
         return ends
 
     def end_of_usage(self, number: int | None = None) -> bytes:
@@ -171,7 +173,7 @@ class _Dropped(NamedTuple):
 
 
 def _dropped(position: Position) -> deque[_Dropped]:
-    found = deque([] if position.whole is None else [_Dropped(position.whole.checksum, 0)])
+    result = deque([] if position.complete is None else [_Dropped(position.complete.checksum, 0)])
     if position.events:
-        found.append(_Dropped(None, position.events))
-    return found
+        result.append(_Dropped(None, position.events))
+    return result

@@ -105,8 +105,8 @@ class Message(PartOfHistory):
     def text(self) -> str:
         """Its content, which parts join to; without any, what was said instead: a refusal, or words in sound."""
         content = self.content
-        said = content if isinstance(content, str) else "".join(part.text for part in content or ())
-        return said or self.refusal or (self.audio and self.audio.transcript) or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content or ())
+        return text or self.refusal or (self.audio and self.audio.transcript) or ""
 
     @property
     def calls(self) -> list[ToolCall]:

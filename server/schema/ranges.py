@@ -14,8 +14,8 @@ from jaxgen.server.schema.integers import Integer
 
 
 def _shown(description: str, **bounds: float) -> FieldInfo:
-    found: FieldInfo = Field(description=description, json_schema_extra=dict(bounds))
-    return found
+    result: FieldInfo = Field(description=description, json_schema_extra=dict(bounds))
+    return result
 
 
 Temperature = Annotated[

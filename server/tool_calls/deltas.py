@@ -35,19 +35,19 @@ def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
     """Join neighbours that are both content, both reasoning, or both arguments of one call."""
     if len(deltas) < 2:  # at nearly every token of a stream
         return tuple(deltas)
-    found: list[Delta] = []
+    result: list[Delta] = []
     run: list[str] = []
     kind = _CONTENT  # of the run; a call's position stands for its arguments
 
     def close() -> None:
         if run:
-            found.append(_piece(kind, "".join(run)))
+            result.append(_piece(kind, "".join(run)))
             run.clear()
 
     for delta in deltas:
         if isinstance(delta, CallStart):
             close()
-            found.append(delta)
+            result.append(delta)
             continue
         if isinstance(delta, str):
             position, text = _CONTENT, delta
@@ -58,7 +58,7 @@ def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
             kind = position
         run.append(text)
     close()
-    return tuple(found)
+    return tuple(result)
 
 
 def _piece(kind: int, text: str) -> Delta:

@@ -64,7 +64,7 @@ class ToolFormat:
     separator: str
     closing: str = ""
     argument: str = ""
-    ends: str = ""
+    end_markers: str = ""
     interrupts: str = ""
     call_id: Callable[[str, int], str] = call_id
 
@@ -200,7 +200,7 @@ QWEN3_XML = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL),
     before=TOOL_CALL + "\n<function={name}>\n",
     argument="<parameter={key}>\n{value}\n</parameter>\n",
-    ends=QWEN3_ENDS.whole.pattern,
+    end_markers=QWEN3_ENDS.whole.pattern,
     after="</function>\n" + END_TOOL_CALL,
     separator="\n",
     interrupts=TOOL_CALL + "\n<function=",
@@ -211,7 +211,7 @@ GLM45 = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     before=TOOL_CALL + "{name}\n",
     argument="<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
-    ends=GLM45_ENDS.whole.pattern,
+    end_markers=GLM45_ENDS.whole.pattern,
     after=END_TOOL_CALL,
     separator="\n",
 )

@@ -100,8 +100,8 @@ class HarmonyParser:
             return ()
         self.done = True
         if not self._in_body:  # an answer without any mark is content
-            said = self._header[self._given :]
-            return (said,) if said and not self._marked else ()
+            text = self._header[self._given :]
+            return (text,) if text and not self._marked else ()
         if self._kind == "call" and not cut:
             if not self._arguments.begun:
                 return tuple(self._end_body())

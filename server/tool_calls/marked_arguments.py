@@ -12,7 +12,7 @@ from typing import Any
 from jaxgen.server.tool_calls.formats import ToolFormat
 from jaxgen.server.tool_calls.object_forms import ObjectForm, object_forms
 from jaxgen.server.tool_calls.typed_values import KINDS, TEXT, Schemas, typed
-from jaxgen.server.tool_calls.value_texts import Texts, texts_of
+from jaxgen.server.tool_calls.value_texts import AllowedTexts, texts_of
 from jaxgen.text.grammar import MAX_LENGTH
 
 _ANY = "(?s:.*)"
@@ -60,8 +60,8 @@ class MarkedArguments:
     def _form(self, form: ObjectForm, schemas: Schemas) -> str:
         """Return the expression of an object: the named members in their order, then others."""
         uses = []
-        for key, said in form.members.items():
-            argument = self._argument(key, said, schemas)
+        for key, schemas_of_key in form.members.items():
+            argument = self._argument(key, schemas_of_key, schemas)
             if not argument and key in form.required:
                 raise UnwritableError(f"the argument {key[:100]!r} cannot be written in this model's format")
             if argument:
@@ -76,11 +76,11 @@ class MarkedArguments:
             uses.append(f"{self._named('argument', more)}*")
         return " ".join(uses) or '""'
 
-    def _argument(self, key: str, said: tuple[Any, ...], schemas: Schemas) -> str:
+    def _argument(self, key: str, claims: tuple[Any, ...], schemas: Schemas) -> str:
         """Return a rule of a key and its value; empty: the format cannot write it, or there is no such value."""
-        if any(one is False for one in said) or not re.fullmatch(_KEY, key):
+        if any(one is False for one in claims) or not re.fullmatch(_KEY, key):
             return ""
-        value = self._value(_together(said), schemas)
+        value = self._value(_together(claims), schemas)
         return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
 
     def _value(self, schema: Any, schemas: Schemas) -> str:
@@ -103,9 +103,9 @@ class MarkedArguments:
             ways.append(f"%json {_Document(schemas).text(schema, names, self._options)} {end}")
         return self._named("value", " | ".join(ways)) if ways else ""
 
-    def _texts(self, texts: Texts, schema: Any, schemas: Schemas) -> str:
+    def _texts(self, texts: AllowedTexts, schema: Any, schemas: Schemas) -> str:
         """Return the expression of some texts and the mark after them; empty: there are none."""
-        ends = self._kind.ends
+        ends = self._kind.end_markers
         wanted = [f"({_slashes(pattern)})" for pattern in texts.patterns]
         without: list[str] = []
         if texts.values is None:
@@ -146,28 +146,28 @@ class MarkedArguments:
         return self._names[expression]
 
 
-def _scalars(schema: Any, schemas: Schemas) -> list[Texts]:
+def _scalars(schema: Any, schemas: Schemas) -> list[AllowedTexts]:
     """Return how values other than texts are written where texts are allowed too: as some of these, since a grammar
     cannot tell their beginnings apart. What is read as another value is one that the schema allows. Numbers that have
     bounds are left out; without any they are texts."""
     kinds = schemas.kinds(schema)
     words = [word for kind, some in _WORDS.items() if kind in kinds for word in some]
-    found = [Texts(tuple(words))] if words else []
+    result = [AllowedTexts(tuple(words))] if words else []
     if "number" in kinds and not any(f'"{name}"' in _json(schema) for name in _BOUNDS):
-        found.append(Texts(None, (_NUMBER,)))
-    return found
+        result.append(AllowedTexts(None, (_NUMBER,)))
+    return result
 
 
 def _unbounded(pattern: str) -> str:
     """Return a pattern without the bounds of its runs, each of which would be a state."""
-    return re.sub(r"\{([01]),\d+\}", lambda found: "+" if found[1] == "1" else "*", pattern)
+    return re.sub(r"\{([01]),\d+\}", lambda match: "+" if match[1] == "1" else "*", pattern)
 
 
-def _together(said: tuple[Any, ...]) -> Any:
+def _together(claims: tuple[Any, ...]) -> Any:
     """Return the schema of a value of which all these hold; TEXT: nothing is said of it."""
-    if not said:
+    if not claims:
         return TEXT
-    schemas = [one for one in said if one is not True] or [{}]
+    schemas = [one for one in claims if one is not True] or [{}]
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas}
 
 
@@ -181,35 +181,35 @@ class _Document:
 
     def text(self, schema: Any, kinds: list[str], options: Mapping[str, Any]) -> str:
         """Return the document of values of these kinds alone. Raises GrammarTooLongError."""
-        made = self._copied(schema) if isinstance(schema, Mapping) else {}
+        copied = self._copied(schema) if isinstance(schema, Mapping) else {}
         definitions: dict[str, Any] = {}
         length = 0
         while self._waiting:
             reference = self._waiting.pop()
             target = self._schemas.follow(reference)
-            found = self._copied(target) if isinstance(target, Mapping | bool) else {}
-            definitions[self._names[reference]] = found
-            length += len(_json(found))
+            result = self._copied(target) if isinstance(target, Mapping | bool) else {}
+            definitions[self._names[reference]] = result
+            length += len(_json(result))
             if length > MAX_LENGTH:
                 raise GrammarTooLongError
         if KINDS - set(kinds) - {"integer"}:
-            made["type"] = kinds
-        return _json({**made, **({"$defs": definitions} if definitions else {}), "x-guidance": options})
+            copied["type"] = kinds
+        return _json({**copied, **({"$defs": definitions} if definitions else {}), "x-guidance": options})
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._copied(one) for one in value]
         if not isinstance(value, Mapping):
             return value
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for keyword, one in value.items():
             if keyword == "$ref" and isinstance(one, str):
-                made[keyword] = f"#/$defs/{self._name(one)}"
+                result[keyword] = f"#/$defs/{self._name(one)}"
             elif keyword in _MAPS and isinstance(one, Mapping):
-                made[keyword] = {name: self._copied(inner) for name, inner in one.items()}
+                result[keyword] = {name: self._copied(inner) for name, inner in one.items()}
             elif keyword not in ("$defs", "definitions"):
-                made[keyword] = one if keyword in _DATA else self._copied(one)
-        return made
+                result[keyword] = one if keyword in _DATA else self._copied(one)
+        return result
 
     def _name(self, reference: str) -> str:
         if reference not in self._names:

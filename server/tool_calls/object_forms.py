@@ -37,8 +37,8 @@ def object_forms(schemas: Schemas) -> list[ObjectForm]:
 
     Raises TooManyFormsError.
     """
-    found = _Forms(schemas).of(schemas.root, frozenset())
-    return [form for form in found if form.required <= form.members.keys()]
+    result = _Forms(schemas).of(schemas.root, frozenset())
+    return [form for form in result if form.required <= form.members.keys()]
 
 
 class _Forms:
@@ -64,8 +64,8 @@ class _Forms:
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
-                found = [self.of(branch, seen) for branch in islice(branches, _MOST)]
-                together += found if word == "allOf" else [[form for forms in found for form in forms][:_MOST]]
+                result = [self.of(branch, seen) for branch in islice(branches, _MOST)]
+                together += result if word == "allOf" else [[form for forms in result for form in forms][:_MOST]]
         return reduce(self._both, together)
 
     def _both(self, ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:
@@ -97,8 +97,8 @@ def _own(schema: Mapping[str, Any]) -> ObjectForm:
 def _joined(one: ObjectForm, other: ObjectForm) -> ObjectForm:
     members: dict[str, tuple[Any, ...]] = {}
     for key in (*one.members, *(key for key in other.members if key not in one.members)):
-        said = [form.members.get(key, form.more) for form in (one, other)]
-        if None not in said:
-            members[key] = tuple(schema for schemas in said for schema in schemas or ())
+        claims = [form.members.get(key, form.more) for form in (one, other)]
+        if None not in claims:
+            members[key] = tuple(schema for schemas in claims for schema in schemas or ())
     more = None if one.more is None or other.more is None else one.more + other.more
     return ObjectForm(members, one.required | other.required, more)

@@ -39,14 +39,14 @@ class Schemas:
         """Return what a reference within the root leads to, as ``#/$defs/name``; None: nothing."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
-        found: Any = self.root
+        result: Any = self.root
         for step in reference.removeprefix("#").split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
+            if isinstance(result, list):
+                result = result[int(key)] if key.isdecimal() and int(key) < len(result) else None
             else:
-                found = found.get(key) if isinstance(found, Mapping) else None
-        return found
+                result = result.get(key) if isinstance(result, Mapping) else None
+        return result
 
     def kinds(self, schema: Any) -> frozenset[str]:
         """Return the names of the JSON types that a schema allows; all where it says nothing."""
@@ -64,8 +64,8 @@ class Schemas:
     def member(self, key: str) -> Any:
         """Return the schema of one argument: TEXT where nothing is said of it."""
         if key not in self._members:
-            found = self._member(key, self.root, set())
-            self._members[key] = TEXT if found is None else found
+            result = self._member(key, self.root, set())
+            self._members[key] = TEXT if result is None else result
         return self._members[key]
 
     def _kinds_of(self, schema: Any, depth: int) -> frozenset[str] | None:
@@ -74,8 +74,8 @@ class Schemas:
             return None
         if id(schema) not in self._kinds:
             self._kinds[id(schema)] = schema, None  # for a reference that leads back here
-            said = [one for one in self._said(schema, depth) if one is not None]
-            self._kinds[id(schema)] = schema, frozenset.intersection(*said) if said else None
+            claims = [one for one in self._said(schema, depth) if one is not None]
+            self._kinds[id(schema)] = schema, frozenset.intersection(*claims) if claims else None
         return self._kinds[id(schema)][1]
 
     def _said(self, schema: Mapping[str, Any], depth: int) -> Iterable[frozenset[str] | None]:
@@ -94,8 +94,8 @@ class Schemas:
             yield self._kinds_of(one, depth + 1)
         for word in ("anyOf", "oneOf"):
             if branches := _listed(schema, word):
-                found = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
-                known = [one for one in found if one is not None]
+                result = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
+                known = [one for one in result if one is not None]
                 yield frozenset[str]().union(*known) | nullable if known else None
 
     def _allows(self, value: Any, schema: Any, known: dict[int, bool], depth: int) -> bool:
@@ -138,8 +138,8 @@ class Schemas:
         if "$ref" in schema:
             parts.append(self._member(key, self.follow(schema["$ref"]), seen))
         for word in ("anyOf", "oneOf"):
-            found = [self._member(key, one, seen) for one in _listed(schema, word)]
-            parts.append(_one_of([one for one in found if one is not None], "anyOf"))
+            result = [self._member(key, one, seen) for one in _listed(schema, word)]
+            parts.append(_one_of([one for one in result if one is not None], "anyOf"))
         return _one_of([one for one in parts if one is not None], "allOf")
 
 

@@ -30,7 +30,7 @@ _NOT_REGULAR = re.compile(r"\(\?[=!<]|\\[1-9bBk]")
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class AllowedTexts:
     """Some texts. ``values``: these, others than texts as JSON; None: any. ``patterns``: regular expressions that all
     match the whole text."""
 
@@ -38,42 +38,42 @@ class Texts:
     patterns: tuple[str, ...] = ()
 
 
-def texts_of(schema: Any, schemas: Schemas) -> list[Texts]:
+def texts_of(schema: Any, schemas: Schemas) -> list[AllowedTexts]:
     """Return alternatives that together are the texts which the schema allows; none where it allows no text."""
     if "string" not in schemas.kinds(schema):
         return []
-    return _Finding(schemas).texts(schema, 0) or [Texts()]
+    return _Finding(schemas).texts(schema, 0) or [AllowedTexts()]
 
 
 class _Finding:
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
-        self._known: dict[int, list[Texts]] = {}
+        self._known: dict[int, list[AllowedTexts]] = {}
 
-    def texts(self, schema: Any, depth: int) -> list[Texts]:
+    def texts(self, schema: Any, depth: int) -> list[AllowedTexts]:
         if not isinstance(schema, Mapping) or depth > _DEEPEST:
-            return [] if schema is False else [Texts()]
+            return [] if schema is False else [AllowedTexts()]
         if id(schema) not in self._known:
             self._known[id(schema)] = []  # for a reference that leads back here
             self._known[id(schema)] = self._find(schema, depth + 1)
         return self._known[id(schema)]
 
-    def _find(self, schema: Mapping[str, Any], depth: int) -> list[Texts]:
+    def _find(self, schema: Mapping[str, Any], depth: int) -> list[AllowedTexts]:
         if "string" not in self._schemas.kinds(schema):
             return []
-        found = [_own(schema)]
+        result = [_own(schema)]
         if "$ref" in schema:
-            found = _both(found, self.texts(self._schemas.follow(schema["$ref"]), depth))
+            result = _both(result, self.texts(self._schemas.follow(schema["$ref"]), depth))
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
                 each = [self.texts(one, depth) for one in branches]
                 for alternatives in each if word == "allOf" else [[one for some in each for one in some]]:
-                    found = _both(found, alternatives)
-        return found
+                    result = _both(result, alternatives)
+        return result
 
 
-def _own(schema: Mapping[str, Any]) -> Texts:
+def _own(schema: Mapping[str, Any]) -> AllowedTexts:
     """Return what a schema says itself of a text."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     texts = tuple(map(_written, values)) if isinstance(values, list) else None
@@ -82,7 +82,7 @@ def _own(schema: Mapping[str, Any]) -> Texts:
         patterns.append(whole)
     if isinstance(named := schema.get("format"), str) and named in _FORMATS:
         patterns.append(_FORMATS[named])
-    return Texts(texts, tuple(patterns))
+    return AllowedTexts(texts, tuple(patterns))
 
 
 def _written(value: Any) -> str:
@@ -112,12 +112,12 @@ def whole_pattern(pattern: str) -> str | None:
     return f"{'' if begins else '(?s:.*)'}({inner}){'' if ends else '(?s:.*)'}"
 
 
-def _both(ones: list[Texts], others: list[Texts]) -> list[Texts]:
+def _both(ones: list[AllowedTexts], others: list[AllowedTexts]) -> list[AllowedTexts]:
     """Return the texts that are among both."""
-    found = []
+    result = []
     for one, other in islice(((one, other) for one in ones for other in others), _MOST):
         values = one.values if other.values is None else other.values
         if one.values is not None and other.values is not None:
             values = tuple(value for value in one.values if value in other.values)
-        found.append(Texts(values, tuple(dict.fromkeys(one.patterns + other.patterns))))
-    return list(dict.fromkeys(found))
+        result.append(AllowedTexts(values, tuple(dict.fromkeys(one.patterns + other.patterns))))
+    return list(dict.fromkeys(result))

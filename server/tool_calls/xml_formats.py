@@ -29,8 +29,8 @@ class ValueEnds(NamedTuple):
 
     def mark(self, text: str, key: str) -> str:
         """Return the next mark of the call, if the text ends the value of ``key``; empty: it does not."""
-        found = self.whole.fullmatch(text)
-        groups = [group for group in found.groups() if group is not None] if found else []
+        match = self.whole.fullmatch(text)
+        groups = [group for group in match.groups() if group is not None] if match else []
         return groups[-1] if groups and (len(groups) == 1 or groups[0] == key) else ""
 
 
@@ -236,10 +236,10 @@ def _until(reader: CallReader, ends: str) -> Reading[str]:
         if reader.char in ("", "\n"):
             raise NotACallError
         yield from reader.read()
-    found = reader.held[start:]
+    result = reader.held[start:]
     if reader.char == ">":
         yield from reader.read()
-    return found
+    return result
 
 
 def _give_up(reader: CallReader, arguments: _Arguments | None) -> None:

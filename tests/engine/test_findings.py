@@ -12,7 +12,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine import narrow, warm_up
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.findings import Findings, keep_findings, kept_findings
-from jaxgen.engine.narrow import Verdict
+from jaxgen.engine.narrow import NarrowResult
 from jaxgen.engine.step_time_probe import StepSamples
 from jaxgen.scheduling.cost_model import StepSample
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
@@ -63,13 +63,15 @@ def test_the_next_start_takes_what_this_one_found(
 def test_a_program_that_gave_other_bits_stays_unused(tmp_path: Path, done: list[str]) -> None:
     path = tmp_path / "found.json"
     samples = (StepSample(1, 0, 0.01), StepSample(8, 0, 0.02))
-    keep_findings(path, Findings(Verdict(equal=False, ratio=0.5), StepSamples(samples, ())))
+    keep_findings(path, Findings(NarrowResult(equal=False, ratio=0.5), StepSamples(samples, ())))
     assert not start(path)._device.uses_narrow(StepPlan(()))
     assert done == []
 
 
 def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
-    found = Findings(Verdict(equal=True, ratio=0.1), StepSamples((StepSample(3, 2, 0.1),), (StepSample(1, 0, 0.3),)))
+    found = Findings(
+        NarrowResult(equal=True, ratio=0.1), StepSamples((StepSample(3, 2, 0.1),), (StepSample(1, 0, 0.3),))
+    )
     for one in (found, replace(found, narrow=None)):
         keep_findings(tmp_path / "found.json", one)
         assert kept_findings(tmp_path / "found.json") == one

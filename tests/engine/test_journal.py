@@ -15,7 +15,7 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
-from jaxgen.journal import Journal, Ring, StepRecord
+from jaxgen.journal import Journal, RingBuffer, StepRecord
 from tests.support.engines import engine_config, make_engine, request, run
 
 Account = dict[int, list[tuple[Any, ...]]]
@@ -221,7 +221,7 @@ def test_who_asks_and_their_class() -> None:
 
 
 def test_a_ring_keeps_the_last_records() -> None:
-    ring: Ring[int] = Ring(4)
+    ring: RingBuffer[int] = RingBuffer(4)
     assert ring.between(0, 0) == []
     for number in range(11):
         ring.append(number)
@@ -233,7 +233,7 @@ def test_a_ring_keeps_the_last_records() -> None:
 
 def test_a_ring_is_read_while_it_is_written() -> None:
     """What is read is in order and was there; a record written meanwhile is never taken for an older one."""
-    ring: Ring[int] = Ring(16)
+    ring: RingBuffer[int] = RingBuffer(16)
     over = threading.Event()
 
     def write() -> None:

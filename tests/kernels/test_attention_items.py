@@ -13,8 +13,8 @@ from pallas_kernels.gpu.attention.items import (
     GRANULE,
     KV_TILE,
     PIECE_TOKENS,
-    Batch,
-    Items,
+    RaggedBatch,
+    WorkItems,
     best_tile_groups,
     make_batch,
     make_packing,
@@ -38,7 +38,7 @@ Rows = list[tuple[int, int]]
 """Query length and context length of each."""
 
 
-def batch_of(rows: Rows, group: int) -> Batch:
+def batch_of(rows: Rows, group: int) -> RaggedBatch:
     starts = np.full(R + 1, sum(length for length, _ in rows), np.int32)
     starts[: len(rows) + 1] = np.cumsum([0, *(length for length, _ in rows)])
     lens = np.zeros(R, np.int32)
@@ -46,7 +46,7 @@ def batch_of(rows: Rows, group: int) -> Batch:
     return compiled_batch(jnp.asarray(starts), jnp.asarray(lens), jnp.int32(len(rows)), group)
 
 
-def listed(items: Items) -> list[dict[str, int]]:
+def listed(items: WorkItems) -> list[dict[str, int]]:
     count = int(items.num_items[0])
     assert count <= len(items.row), "the list is too short"
     columns = {name: np.asarray(column)[:count] for name, column in items._asdict().items() if name != "num_items"}

@@ -15,7 +15,7 @@ from pallas_kernels.gpu.attention import fetch as attention_fetch
 from pallas_kernels.gpu.attention import items as attention_items
 from pallas_kernels.gpu.attention import tile as attention_tile
 from pallas_kernels.gpu.attention import walk as attention_walk
-from pallas_kernels.gpu.attention.config import Item, Walk
+from pallas_kernels.gpu.attention.config import Walk, WorkItem
 from pallas_kernels.gpu.attention.items import KV_TILE, PIECE_TOKENS, WARPGROUP_ROWS, best_tile_groups
 from pallas_kernels.gpu.attention.ragged_paged_attention import (
     UnsupportedError,
@@ -310,7 +310,7 @@ def test_a_wrong_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(case)
     right = attention_config.slots_of
 
-    def wrong(walk: Walk, refs: dict[str, Ref], item: Item, tile: object, copy: int) -> object:
+    def wrong(walk: Walk, refs: dict[str, Ref], item: WorkItem, tile: object, copy: int) -> object:
         return right(walk, refs, item, 0, copy)
 
     monkeypatch.setattr(attention_fetch, "slots_of", wrong)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen.cache.block_log import Cleared, Removed
+from jaxgen.cache.block_log import AllBlocksCleared, BlockRemoved
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_events import KVEventsConfig
 from tests.engine.test_block_events import held, workload
@@ -74,7 +74,7 @@ def test_a_subscriber_that_misses_batches_asks_for_them_and_has_the_cache(
     run(engine, workload(random.Random(1), 40))
     total, expected = publisher.stats().batches, 0
     assert total > 50
-    publisher.publish([Cleared()])  # the last live message, which also ends the loop
+    publisher.publish([AllBlocksCleared()])  # the last live message, which also ends the loop
     while expected <= total:
         topic, head, payload = subscriber.recv_multipart()
         assert topic == TOPIC.encode()
@@ -100,7 +100,7 @@ def test_a_subscriber_that_misses_batches_asks_for_them_and_has_the_cache(
 def test_a_replay_has_what_is_kept_from_the_number_asked_for(endpoints: dict[str, str], context: Any) -> None:
     publisher = publisher_of(endpoints, buffer_steps=3)
     for n in range(5):
-        publisher.publish([Removed(bytes([n] * 16))])
+        publisher.publish([BlockRemoved(bytes([n] * 16))])
     until = time.monotonic() + 120
     while [n for n, _ in asked_for(context, endpoints["replay_endpoint"], 0)] != [3, 4, 5]:
         assert time.monotonic() < until
@@ -115,11 +115,11 @@ def test_a_batch_for_which_there_is_no_room_leaves_a_gap_in_the_numbers(
     monkeypatch.setattr(ZmqPublisher, "_rouse", lambda self: None)  # its thread sleeps
     publisher = publisher_of(endpoints, max_queue_size=2)
     for _ in range(3):
-        publisher.publish([Cleared()])
+        publisher.publish([AllBlocksCleared()])
     monkeypatch.undo()
     assert publisher.stats().dropped_batches == 2
     publisher._queue.clear()
-    publisher.publish([Cleared()])
+    publisher.publish([AllBlocksCleared()])
     assert [n for n, _ in asked_for(context, endpoints["replay_endpoint"], 0)] in ([4], [])
     publisher.close(10)
 

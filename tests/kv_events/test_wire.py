@@ -2,20 +2,20 @@
 
 import msgpack
 
-from jaxgen.cache.block_log import BlockEvent, Cleared, Removed, Stored
+from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent, BlockRemoved, BlockStored
 from jaxgen.kv_events.wire import encode
 
 KEYS = [bytes(8) + bytes([1, 0, 0, 0, 0, 0, 0, n]) for n in range(5)]
 HASHES = [2**56 + n for n in range(5)]
 
 
-def stored(n: int, parent: int | None, salt: str | None = None) -> Stored:
-    return Stored(KEYS[n], None if parent is None else KEYS[parent], (10 * n, 10 * n + 1), salt)
+def stored(n: int, parent: int | None, salt: str | None = None) -> BlockStored:
+    return BlockStored(KEYS[n], None if parent is None else KEYS[parent], (10 * n, 10 * n + 1), salt)
 
 
 def test_blocks_in_a_row_are_one_event_and_everything_keeps_its_order() -> None:
     events = [stored(0, None, "s"), stored(1, 0, "s"), stored(3, 1, "s"), stored(4, None), stored(2, 1, "s")]
-    events_after: list[BlockEvent] = [Removed(KEYS[3]), Removed(KEYS[4]), Cleared(), stored(1, 0)]
+    events_after: list[BlockEvent] = [BlockRemoved(KEYS[3]), BlockRemoved(KEYS[4]), AllBlocksCleared(), stored(1, 0)]
     now, found, rank = msgpack.unpackb(encode([*events, *events_after], 1.5))
     assert (now, rank) == (1.5, 0)
     common = {

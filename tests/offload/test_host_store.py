@@ -13,7 +13,7 @@ def full(num_blocks: int) -> HostStore[str]:
     store: HostStore[str] = HostStore(num_blocks)
     for n in range(num_blocks):
         assert store.reserve(key(n))
-        store.fill(key(n), f"piece {n}")
+        store.put(key(n), f"piece {n}")
     return store
 
 
@@ -22,7 +22,7 @@ def test_a_piece_is_there_when_it_has_come() -> None:
     assert store.reserve(key(1))
     assert (store.holds(key(1)), store.has_place(key(1)), store.num_reserved) == (False, True, 1)
     assert not store.reserve(key(1)), "it has a place"
-    store.fill(key(1), "one")
+    store.put(key(1), "one")
     assert (store.holds(key(1)), store.num_reserved, len(store)) == (True, 0, 1)
     assert store.pin([key(1)]) == ["one"]
 
@@ -60,14 +60,14 @@ def test_the_pinned_and_the_reserved_stay() -> None:
 def test_a_place_is_given_up_when_nothing_comes() -> None:
     store = full(1)
     store.reserve(key(5))
-    store.give_up(key(5))
+    store.cancel_reservation(key(5))
     assert (len(store), store.num_reserved, store.has_place(key(5))) == (0, 0, False)
 
 
 def test_no_place_is_kept_for_copies_that_will_not_end() -> None:
     store: HostStore[str] = HostStore(2)
     store.reserve(key(0))
-    store.fill(key(0), "piece 0")
+    store.put(key(0), "piece 0")
     store.pin([key(0)])
     assert store.reserve(key(1))
     store.end_copies()
@@ -82,6 +82,6 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(KeyError):
         store.pin([key(7)])
     with pytest.raises(KeyError):
-        store.fill(key(7), "piece")
+        store.put(key(7), "piece")
     with pytest.raises(ValueError, match="not pinned"):
         store.unpin([key(0)])

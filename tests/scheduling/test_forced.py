@@ -10,7 +10,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fill import DEFAULT_FILL
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_caller import Constraint
@@ -141,7 +141,7 @@ def test_a_step_takes_no_longer_than_prompts_could_make_it() -> None:
     for one in sequences:
         force(scheduler, one, 30)
     plan = scheduler.schedule()
-    allowed = DEFAULT_FILL.seconds_for_prompts(step_time, 4, sum(chunk.start for chunk in plan.chunks), ())
+    allowed = DEFAULT_LIMITS.seconds_for_prompts(step_time, 4, sum(chunk.start for chunk in plan.chunks), ())
     assert 4 < plan.num_tokens < CONFIG.token_budget
     assert step_time.step_seconds(plan) <= step_time.wide.seconds(4) + allowed + 1e-9
 

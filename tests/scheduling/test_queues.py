@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
-from jaxgen.scheduling.fill import target
+from jaxgen.scheduling.prefill_limits import target
 from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
 

@@ -125,7 +125,7 @@ def test_checks_and_rows_without_a_result(docs: Path) -> None:
     write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
     text = page(docs)
     assert line(text, "`smoke_write_kv`") == ["Hopper", "write_kv differs from numpy", ""]
-    assert line(text, "`smoke_pieces_128`") == ["Hopper", "ran and held", "0.00312"]
+    assert line(text, "`smoke_pieces_128`") == ["Hopper", "passed", "0.00312"]
     assert line(text, "`smoke_tiles_of_128_rows_128`")[1] == "lost"
     assert line(text, "`smoke_tiles_of_128_rows_128_registers_24_240`")[0] == "Hopper, 24/240 registers"
     assert "| `smoke_tiles_of_128_rows_64_registers_24_240` |" not in text

@@ -22,7 +22,7 @@ from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.shapes import FORMATS, SHAPES, Format
-from scripts.peers.token_server import Front, News
+from scripts.peers.token_server import Front, NewTokens
 from tests.support.peers import LIMITS, MACHINE, FakePeer, lines_with, server
 
 
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_is_cancelled() -> None:
         body = b'{"prompt": [1], "max_tokens": 9, "stream": true}'
         writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         messages = [await asyncio.to_thread(engine.recv)]
-        engine.send([News(0, [7])])
+        engine.send([NewTokens(0, [7])])
         await reader.readuntil(b'"token_ids": [7]')
         writer.close()
         messages.append(await asyncio.to_thread(engine.recv))

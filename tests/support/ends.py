@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jaxgen.cache.block_log import BlockEvent, BlockEventSink, Cleared, Removed
+from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent, BlockEventSink, BlockRemoved
 from jaxgen.core.config import EngineConfig, OffloadConfig
 from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.model_info import ModelInfo
@@ -140,9 +140,9 @@ class Index(BlockEventSink):
 
     def publish(self, events: abc.Sequence[BlockEvent]) -> None:
         for event in events:
-            if isinstance(event, Cleared):
+            if isinstance(event, AllBlocksCleared):
                 self.keys.clear()
-            elif isinstance(event, Removed):
+            elif isinstance(event, BlockRemoved):
                 self.keys.remove(event.key)
             else:
                 self.keys.add(event.key)

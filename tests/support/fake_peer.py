@@ -6,7 +6,7 @@ EXTRA more tokens than were asked for come with the last one.
 import sys
 import time
 
-from scripts.peers.token_server import Asked, Emit, News, serve
+from scripts.peers.token_server import Emit, NewTokens, TokenRequest, serve
 
 
 class Counting:
@@ -14,7 +14,7 @@ class Counting:
         self._extra = extra
         self._open: dict[int, tuple[int, int]] = {}
 
-    def add(self, number: int, asked: Asked) -> None:
+    def add(self, number: int, asked: TokenRequest) -> None:
         """An answer that must match ends after half of its tokens."""
         length = asked.max_tokens if asked.regex is None else asked.max_tokens // 2
         self._open[number] = asked.prompt[-1], length
@@ -30,7 +30,7 @@ class Counting:
         news = []
         for number, (last, left) in list(self._open.items()):
             count = 1 + self._extra if left == 1 else 1
-            news.append(News(number, [last + 1 + i for i in range(count)], ended=left == 1))
+            news.append(NewTokens(number, [last + 1 + i for i in range(count)], ended=left == 1))
             self._open[number] = last + 1, left - 1
             if left == 1:
                 del self._open[number]

@@ -20,7 +20,7 @@ import uvicorn
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 from tests.support.fakes import counts_up
 from tests.support.paths import ROOT
 from tests.support.server_app import fake_engine
@@ -53,7 +53,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    uvicorn.Server(DoorConfig(app, limits, log_level="error", log_config=None)).run(sockets=[listener])
+    uvicorn.Server(ConnectionConfig(app, limits, log_level="error", log_config=None)).run(sockets=[listener])
 
 
 if __name__ == "__main__":

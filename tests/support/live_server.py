@@ -10,23 +10,25 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 
 START_SECONDS = 120.0
 
 
-def configured(app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, port: int = 0, **options: Any) -> DoorConfig:
+def configured(
+    app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, port: int = 0, **options: Any
+) -> ConnectionConfig:
     """The configuration that ``serve`` makes of these arguments. ``port``: 0 takes a free one."""
     # A logging configuration of uvicorn's own would close the handlers that others have, and with them pytest's stderr.
     quiet: dict[str, Any] = {"log_level": "error", "log_config": None}
-    return DoorConfig(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
+    return ConnectionConfig(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
 
 
 @contextmanager
-def serve(app: ASGIApp | DoorConfig, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> Iterator[str]:
+def serve(app: ASGIApp | ConnectionConfig, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> Iterator[str]:
     """The base URL, without a slash at its end. ``limits``: bounds on connections; ``options``: further ones of
     uvicorn."""
-    config = app if isinstance(app, DoorConfig) else configured(app, limits, **options)
+    config = app if isinstance(app, ConnectionConfig) else configured(app, limits, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="live-server")
     thread.start()

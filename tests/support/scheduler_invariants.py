@@ -78,7 +78,7 @@ def the_order_is_that_of_service(book: Book) -> None:
     """One tenant's requests of a class by priority, whatever else there is."""
     for line in (book.running(), book.waiting()):
         if book.plain:
-            assert line == sorted(line, key=lambda s: (*level(s), s.place))
+            assert line == sorted(line, key=lambda s: (*level(s), s.due_key))
         groups: defaultdict[tuple[str, ServiceClass, Level], list[int]] = defaultdict(list)
         for sequence in line:
             groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)
@@ -117,9 +117,11 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
         tenants = {s.request.tenant for s in wanting if s.level is tier}
         assert set(backlog._lines[tier]) == tenants
         for tenant in tenants:
-            line = sorted([s for s in wanting if (s.level, s.request.tenant) == (tier, tenant)], key=lambda s: s.place)
+            line = sorted(
+                [s for s in wanting if (s.level, s.request.tenant) == (tier, tenant)], key=lambda s: s.due_key
+            )
             for index, sequence in enumerate(line):
-                assert backlog._lines[tier][tenant].before(sequence.place) == _work(line[:index], book)
+                assert backlog._lines[tier][tenant].before(sequence.due_key) == _work(line[:index], book)
             assert backlog._lines[tier][tenant].total == _work(line, book)
         assert backlog.total(tier) == _work([s for s in wanting if s.level is tier], book)
 

@@ -120,7 +120,7 @@ def test_it_is_said_once_at_the_start(name: str, caplog: pytest.LogCaptureFixtur
     (record,) = caplog.records
     for form in FORMS:
         if TABLE[name].get(form.name, OTHER) != OTHER:
-            assert form.said in record.getMessage()
+            assert form.description in record.getMessage()
 
 
 WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fennel", "grape")

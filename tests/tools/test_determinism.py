@@ -117,7 +117,7 @@ def test_one_bit_of_a_log_probability_or_a_hidden_state_is_found(monkeypatch: py
     assert not scenarios["all at once"].passed
     mismatch = scenarios["all at once"].mismatches[0]
     assert 0 <= mismatch.index < ANSWER_TOKENS
-    assert mismatch.expected != mismatch.found
+    assert mismatch.expected != mismatch.actual
     assert scenarios["embedded, all at once"].mismatches[0].index == 7
 
 

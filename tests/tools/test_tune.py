@@ -16,7 +16,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
 from jaxgen.server.cli import main
 from jaxgen.sizing.device_memory import DeviceMemory
-from jaxgen.tools.tune import FullSteps, StepTime, Tuning, fill_steps, measure, tune
+from jaxgen.tools.tune import BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.expert_product import packed_expert_product_ref
@@ -76,7 +76,7 @@ def test_filling_takes_no_more_steps_than_allowed_for(budget: int, decodes: int,
 
 
 def test_every_budget_is_timed_and_the_best_is_chosen(measured: Callable[..., Tuning]) -> None:
-    reported: list[StepTime] = []
+    reported: list[BudgetTime] = []
     tuning = measured(budgets=(24, 16), report=reported.append)
     assert [found.token_budget for found in tuning.times] == [16, 24]
     assert [found.token_budget for found in reported] == [16, 24]

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.headers import Stored, stored_weights
+from jaxgen.weights.headers import StoredWeights, stored_weights
 from jaxgen.weights.safetensors_files import Tensor, read_header
 from tests.support.goldens import GOLDENS, copy_golden
 
@@ -28,7 +28,7 @@ def test_tensors_have_the_dtypes_and_shapes_that_were_saved(tmp_path: Path) -> N
     save_file({"a": np.ones((3, 5), np.float16), "b": np.ones(7, np.int32)}, file, metadata={"format": "pt"})
     end = file.stat().st_size
     assert read_header(file) == {"a": Tensor("F16", (3, 5), end - 30, 30), "b": Tensor("I32", (7,), end - 58, 28)}
-    assert stored_weights(tmp_path) == Stored(1, file.stat().st_size, {"float16": 15, "I32": 7})
+    assert stored_weights(tmp_path) == StoredWeights(1, file.stat().st_size, {"float16": 15, "I32": 7})
 
 
 def test_a_file_that_is_cut_off(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxgen.weights.config_fields import Fields, text_part
+from jaxgen.weights.config_fields import JsonFields, text_part
 from jaxgen.weights.encodings.auto_round import read_auto_round
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.compressed_tensors import read_compressed_tensors
@@ -16,7 +16,7 @@ from jaxgen.weights.encodings.modelopt import read_modelopt
 from jaxgen.weights.encodings.mxfp4 import read_mxfp4
 from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member, read_json
 
-METHODS: dict[str, Callable[[Fields], tuple[Encoding, ...]]] = {
+METHODS: dict[str, Callable[[JsonFields], tuple[Encoding, ...]]] = {
     "awq": read_awq,
     "gptq": read_gptq,
     "auto-round": read_auto_round,
@@ -45,9 +45,9 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
         for file, method in QUANTIZATION_FILES.items():
             if member(directory, file).exists():
                 of_file = _plain(read_json(directory, file))
-                return _read(Fields(of_file, str(directory / file)), of_file.get("quant_method", method))
+                return _read(JsonFields(of_file, str(directory / file)), of_file.get("quant_method", method))
         return ()
-    fields = Fields(data, source)
+    fields = JsonFields(data, source)
     if not isinstance(section, Mapping):
         raise fields.error(_FIELD, f"must be an object, not {section!r:.80}")
     return _read(fields.below(_FIELD, _plain(section)), section.get("quant_method"))
@@ -66,7 +66,7 @@ def _value(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:
+def _read(fields: JsonFields, method: Any) -> tuple[Encoding, ...]:
     if not isinstance(method, str) or method not in METHODS:
         raise fields.error(
             "quant_method", f"is {method!r:.80}; supported: {', '.join(METHODS)}{_HINTS.get(str(method), '')}"

@@ -1,12 +1,12 @@
 """AutoRound (arXiv 2309.05516), which writes tensors of GPTQ or AWQ under a method of its own. Host only, no jax."""
 
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.encoding import Encoding
 from jaxgen.weights.encodings.gptq import read_gptq
 
 
-def read_auto_round(fields: Fields) -> tuple[Encoding, ...]:
+def read_auto_round(fields: JsonFields) -> tuple[Encoding, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError.
 
     A packing of neither name is GPTQ's where weights are symmetric: their zero points show that it is.

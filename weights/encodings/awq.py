@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -62,7 +62,7 @@ class Awq:
         return grouped(codes, raw.tensors["scales"].T, _by_output(raw.tensors["zeros"]), None, raw.kept)
 
 
-def read_awq(fields: Fields) -> tuple[Awq, ...]:
+def read_awq(fields: JsonFields) -> tuple[Awq, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     for name in ("bits", "w_bit"):
         fields.must_be(name, _BITS, "AWQ has 4 bits")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, Encoding, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8, read_block
@@ -101,8 +101,8 @@ class Int8:
         if name not in files or files.header(name).dtype != "I8":
             return None
         zeros = f"{stem(name)}.weight_zero_point"
-        found = {"codes": name, "scales": f"{stem(name)}.weight_scale"}
-        return found | ({"zeros": zeros} if zeros in files else {})
+        result = {"codes": name, "scales": f"{stem(name)}.weight_scale"}
+        return result | ({"zeros": zeros} if zeros in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """See Encoding.kept_as."""
@@ -131,7 +131,7 @@ def _by_group(values: Array) -> Array:
     return values if values.ndim == 2 else values.reshape(1, 1)
 
 
-def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
+def read_compressed_tensors(fields: JsonFields) -> tuple[Encoding, ...]:
     """Return the encodings that a configuration describes: which weights have which, their tensors show.
 
     Raises ConfigError.
@@ -144,7 +144,7 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
     groups = fields.get("config_groups") or {}
     if not isinstance(groups, Mapping):
         raise fields.error("config_groups", f"must be an object, not {groups!r:.80}")
-    found: dict[str, Encoding] = {}
+    result: dict[str, Encoding] = {}
     for name, group in groups.items():
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
             raise fields.error("config_groups", f"must have objects, not {group!r:.80}")
@@ -152,17 +152,17 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
         _check_format(inner)
         if group.get("weights") is not None:
             for encoding in _of_weights(inner.below("weights", group["weights"])):
-                found.setdefault(type(encoding).__name__, encoding)
-    return tuple(found.values())
+                result.setdefault(type(encoding).__name__, encoding)
+    return tuple(result.values())
 
 
-def _check_format(fields: Fields) -> None:
+def _check_format(fields: JsonFields) -> None:
     """Raise ConfigError for a format that is not read; null: that of the whole checkpoint."""
     if fields.get("format") is not None:
         fields.choice("format", "dense", FORMATS)
 
 
-def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
+def _of_weights(fields: JsonFields) -> tuple[Encoding, ...]:
     kind, bits = fields.choice("type", "int", ("int", "float")), fields.size("num_bits")
     if bits not in (4, 8):
         raise fields.error("num_bits", f"is {bits} of type {kind}; supported: int and float of 4 and 8 bits")

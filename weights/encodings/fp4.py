@@ -37,11 +37,11 @@ class Fp4:
         codes = next((one for one in (f"{base}.weight_packed", name) if one in files), None)
         if codes is None or files.header(codes).dtype != "U8":
             return None
-        found = {"codes": codes, "scales": f"{base}.weight_scale"}
+        result = {"codes": codes, "scales": f"{base}.weight_scale"}
         if codes == name:
-            return found | {"factor": f"{base}.weight_scale_2"}
+            return result | {"factor": f"{base}.weight_scale_2"}
         divisor = f"{base}.weight_global_scale"
-        return found | ({"divisor": divisor} if divisor in files else {})
+        return result | ({"divisor": divisor} if divisor in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """See Encoding.kept_as."""

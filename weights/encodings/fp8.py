@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, ScaleDType, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix
 from jaxgen.weights.encodings.groups import grouped
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
@@ -65,7 +65,7 @@ class Fp8:
         return grouped(codes, scales, None, None, raw.kept)
 
 
-def read_block(fields: Fields, name: str) -> tuple[int, int]:
+def read_block(fields: JsonFields, name: str) -> tuple[int, int]:
     """Return the outputs and inputs of a block; null: there is none, or it is the usual one. Raises ConfigError."""
     if fields.get(name) is None:
         return _BLOCK
@@ -75,13 +75,13 @@ def read_block(fields: Fields, name: str) -> tuple[int, int]:
     return int(outputs), int(inputs)
 
 
-def read_fbgemm(fields: Fields) -> tuple[Fp8, ...]:
+def read_fbgemm(fields: JsonFields) -> tuple[Fp8, ...]:
     """Return the encoding of FBGEMM, whose scales are of each output."""
     del fields
     return (Fp8("FP8 (FBGEMM)"),)
 
 
-def read_fp8(fields: Fields) -> tuple[Fp8, ...]:
+def read_fp8(fields: JsonFields) -> tuple[Fp8, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     fields.must_be("fmt", "e4m3")
     return (Fp8("FP8", block=read_block(fields, "weight_block_size")),)

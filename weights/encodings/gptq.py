@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -52,8 +52,8 @@ class Gptq:
         base = stem(name)
         if f"{base}.qweight" not in files:
             return None
-        found = {"codes": f"{base}.qweight", "scales": f"{base}.scales", "zeros": f"{base}.qzeros"}
-        return found | ({ORDER: f"{base}.g_idx"} if f"{base}.g_idx" in files else {})
+        result = {"codes": f"{base}.qweight", "scales": f"{base}.scales", "zeros": f"{base}.qzeros"}
+        return result | ({ORDER: f"{base}.g_idx"} if f"{base}.g_idx" in files else {})
 
     def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """See Encoding.kept_as."""
@@ -79,7 +79,7 @@ class Gptq:
         return grouped(code_bytes(tensors["codes"].T), tensors["scales"].T, zeros, tensors.get(ORDER), form)
 
 
-def read_gptq(fields: Fields) -> tuple[Gptq, ...]:
+def read_gptq(fields: JsonFields) -> tuple[Gptq, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     bits = fields.size("bits")
     if bits not in (4, 8):

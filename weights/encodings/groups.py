@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.quantization import SCALE_DTYPES, Bits, GroupedWeight, ScaleDType, WeightFormat, packed, unpacked
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.tensors import Array
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,7 +23,7 @@ def bits_of(words: int, values: int) -> Bits:
     raise ValueError(f"has {words} words of 32 bits for {values} values: supported are codes of 4 and 8 bits")
 
 
-def read_group_size(fields: Fields) -> int | None:
+def read_group_size(fields: JsonFields) -> int | None:
     """Return the inputs of a group, or None where -1 or null says that an output is one group. Raises ConfigError."""
     return None if fields.get("group_size") in (-1, None) else fields.size("group_size")
 
@@ -58,8 +58,8 @@ def scale_dtype(dtype: str) -> ScaleDType:
 
 def code_bytes(words: npt.NDArray[np.generic]) -> Bytes:
     """Return the bytes of words [O, W] whose values are inputs, lowest bits first: those of a GroupedWeight."""
-    found: Bytes = np.ascontiguousarray(words).view(np.uint8)
-    return found
+    result: Bytes = np.ascontiguousarray(words).view(np.uint8)
+    return result
 
 
 def unpack_words(words: npt.NDArray[np.generic], bits: Bits) -> Bytes:

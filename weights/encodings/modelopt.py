@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import Encoding
 from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8
@@ -18,7 +18,7 @@ _ENCODINGS: Mapping[str, tuple[Encoding, ...]] = {
 """By ``quant_algo``. Which weights have which, the dtypes of their tensors show."""
 
 
-def read_modelopt(fields: Fields) -> tuple[Encoding, ...]:
+def read_modelopt(fields: JsonFields) -> tuple[Encoding, ...]:
     """Return the encodings that a configuration describes; that of ``hf_quant_config.json`` is an object in it.
 
     Raises ConfigError.

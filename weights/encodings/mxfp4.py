@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 
@@ -59,7 +59,7 @@ def powers_of_two(exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
     return scales
 
 
-def read_mxfp4(fields: Fields) -> tuple[Mxfp4, ...]:
+def read_mxfp4(fields: JsonFields) -> tuple[Mxfp4, ...]:
     """Return the encoding."""
     del fields
     return (Mxfp4(),)

@@ -4,10 +4,19 @@ Rotary pairs are neighbours, and logits are scaled. The larger model has a norm 
 each head.
 """
 
-from jaxgen.weights.family import INTERLEAVED, DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
+from jaxgen.weights.family import (
+    INTERLEAVED,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    JsonFields,
+    read_decoder,
+    replace,
+)
 
 
-def read_cohere(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_cohere(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     # files of the hub have the context in model_max_length, and in the other field one that saves memory
     longest = fields.size_or_null("model_max_length")

@@ -7,7 +7,7 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     read_decoder,
     read_layer_types,
     replace,
@@ -15,7 +15,7 @@ from jaxgen.weights.family import (
 )
 
 
-def read_exaone4(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_exaone4(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_decoder(fields, dtype, max_position=2048, kv_heads=32, eps=1e-5, placement="post")
     window = fields.size_or_null("sliding_window", 4096)

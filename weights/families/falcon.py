@@ -8,8 +8,8 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
     HeadConfig,
+    JsonFields,
     MLPConfig,
     NormConfig,
     Parameter,
@@ -22,7 +22,7 @@ from jaxgen.weights.family import (
 )
 
 
-def read_falcon(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_falcon(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     fields.must_be("alibi", False, "positions as biases of scores are not computed")

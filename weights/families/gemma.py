@@ -14,8 +14,8 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
     HeadConfig,
+    JsonFields,
     MLPConfig,
     NormConfig,
     PositionConfig,
@@ -30,7 +30,7 @@ _ACTIVATIONS = ("gelu_pytorch_tanh", "gelu_tanh", "gelu_new", "gelu_fast", "gelu
 """Names of what is the approximation by tanh in every Gemma: configurations that say gelu mean it too."""
 
 
-def _read(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...], **attention: Any) -> dict[str, Any]:
+def _read(fields: JsonFields, sizes: dict[str, Any], types: tuple[str, ...], **attention: Any) -> dict[str, Any]:
     """Return the fields of the description that both have in common."""
     if fields.get("hidden_activation") is not None:
         fields.choice("hidden_activation", "gelu_pytorch_tanh", _ACTIVATIONS)
@@ -39,7 +39,7 @@ def _read(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...], **atten
     fields.must_be("sliding_window_size", window, "it must repeat sliding_window")
     return sizes | {
         "windows": windows_of(types, window),
-        "norm": NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True),
+        "norm": NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), scale_in_float32=True),
         "placement": "sandwich",
         "attention": AttentionConfig(
             qkv_bias=bias,
@@ -53,7 +53,7 @@ def _read(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...], **atten
     }
 
 
-def read_gemma2(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_gemma2(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Gemma 2."""
     sizes = read_sizes(fields, dtype, max_position=8192, kv_heads=4, head_dim=256)
     types = read_layer_types(fields, sizes["num_layers"], lambda layer: layer % 2 == 0)
@@ -65,14 +65,14 @@ def read_gemma2(fields: Fields, dtype: DType) -> DecoderConfig:
     )
 
 
-def read_gemma3(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_gemma3(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of the text of a Gemma 3."""
     # files of the larger models say only what is not as in the smallest
     defaults: dict[str, int] = {"vocab_size": 262_208, "num_heads": 8, "max_position": 131_072}
     sizes = read_sizes(fields, dtype, **defaults, kv_heads=4, head_dim=256)
     pattern = fields.size("sliding_window_pattern", 6)
     types = read_layer_types(fields, sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0)
-    norm = NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True)
+    norm = NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), scale_in_float32=True)
     return DecoderConfig(
         **_read(fields, sizes, types, qk_norm=norm),
         positions=_gemma3_positions(fields, sizes, types),
@@ -80,12 +80,12 @@ def read_gemma3(fields: Fields, dtype: DType) -> DecoderConfig:
     )
 
 
-def _with_caps(fields: Fields) -> Fields:
+def _with_caps(fields: JsonFields) -> JsonFields:
     """Return the fields with Gemma 2's default cap of scores."""
-    return Fields({"attn_logit_softcapping": 50.0} | dict(fields.data), fields.source, fields.used)
+    return JsonFields({"attn_logit_softcapping": 50.0} | dict(fields.data), fields.source, fields.used)
 
 
-def _gemma3_cap(fields: Fields) -> float | None:
+def _gemma3_cap(fields: JsonFields) -> float | None:
     """transformers caps no scores of a Gemma 3, and no logits where images can be part of a text."""
     fields.must_be("attn_logit_softcapping", None)
     if "text_config" in fields.source:
@@ -93,12 +93,12 @@ def _gemma3_cap(fields: Fields) -> float | None:
     return _final_cap(fields, None)
 
 
-def _final_cap(fields: Fields, default: float | None) -> float | None:
+def _final_cap(fields: JsonFields, default: float | None) -> float | None:
     name = "final_logit_softcapping"
     return fields.positive_or_null(name) if name in fields.data else default
 
 
-def _gemma3_positions(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...]) -> PositionConfig:
+def _gemma3_positions(fields: JsonFields, sizes: dict[str, Any], types: tuple[str, ...]) -> PositionConfig:
     local_theta = fields.positive("rope_local_base_freq", 10_000.0)
     lengths = sizes["max_position"], sizes["head_dim"]
     ropes = fields.get("rope_parameters")

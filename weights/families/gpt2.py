@@ -6,8 +6,8 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
     HeadConfig,
+    JsonFields,
     MLPConfig,
     NormConfig,
     PositionConfig,
@@ -16,7 +16,7 @@ from jaxgen.weights.family import (
 )
 
 
-def read_gpt2(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_gpt2(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     width, heads = fields.size("n_embd"), fields.size("n_head")
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):

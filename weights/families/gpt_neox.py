@@ -5,7 +5,7 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     PositionConfig,
     by_head,
     read_decoder,
@@ -15,7 +15,7 @@ from jaxgen.weights.family import (
 )
 
 
-def read_gpt_neox(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_gpt_neox(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     sizes = read_sizes(fields, dtype, max_position=2048)
     rope = read_rope(

@@ -10,8 +10,8 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
     HeadConfig,
+    JsonFields,
     MoEConfig,
     NormConfig,
     Parameter,
@@ -25,7 +25,7 @@ from jaxgen.weights.family import (
 )
 
 
-def read_gpt_oss(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_gpt_oss(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     sizes = read_sizes(fields, dtype, max_position=131_072, kv_heads=8, head_dim=64)
     fields.choice("hidden_act", "silu", ("silu",))
@@ -38,7 +38,7 @@ def read_gpt_oss(fields: Fields, dtype: DType) -> DecoderConfig:
     return DecoderConfig(
         **sizes,
         windows=windows_of(types, fields.size_or_null("sliding_window", 128)),
-        norm=NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
+        norm=NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), scale_in_float32=True),
         positions=PositionConfig(ropes=(rope,)),
         attention=AttentionConfig(qkv_bias=bias, out_bias=bias, sinks=True),
         moe=MoEConfig(
@@ -59,14 +59,14 @@ class _Names(DecoderNames):
         """Tensors have all experts, as [in, out], with gate and up in turns."""
         E, width, inner = moe.experts, config.hidden_size, moe.inner
         in_turns = (*range(0, 2 * inner, 2), *range(1, 2 * inner, 2))
-        found = []
+        result = []
         for path, sizes, rows in (("gate_up", (width, 2 * inner), in_turns), ("down", (inner, width), None)):
             name = f"{self.layer}.mlp.experts.{path}_proj"
             weight = Source(name, (E, *sizes), transposed=True, rows=rows)
             bias = Source(f"{name}_bias", (E, sizes[1]), rows=rows, is_bias=True)
-            found.append(Parameter(f"layers.mlp.experts.{path}.weight", (weight,), config.num_layers, E))
-            found.append(Parameter(f"layers.mlp.experts.{path}.bias", (bias,), config.num_layers, E))
-        return found
+            result.append(Parameter(f"layers.mlp.experts.{path}.weight", (weight,), config.num_layers, E))
+            result.append(Parameter(f"layers.mlp.experts.{path}.bias", (bias,), config.num_layers, E))
+        return result
 
 
 FAMILY = Family(

@@ -1,10 +1,10 @@
 """Granite 3 (IBM): Llama with four constants that multiply embeddings, scores, what each sub-layer adds, and logits."""
 
 from jaxgen.weights.families.llama import read_llama
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, replace
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, replace
 
 
-def read_granite(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_granite(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_llama(fields, dtype)
     return replace(

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig, PositionConfig
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.families.granite import read_granite
 from jaxgen.weights.family import FULL, MOE_TRAINING, Family
@@ -14,7 +14,7 @@ from jaxgen.weights.family import FULL, MOE_TRAINING, Family
 _INNER = "shared_intermediate_size"
 
 
-def read_granite_hybrid(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_granite_hybrid(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description. Raises ConfigError for a model with experts, or with layers of another kind."""
     if experts := fields.count("num_local_experts", 8):
         raise fields.error("num_local_experts", f"is {experts}: experts next to a shared MLP are not supported, only 0")
@@ -25,7 +25,7 @@ def read_granite_hybrid(fields: Fields, dtype: DType) -> DecoderConfig:
         raise fields.error("layer_types", f"has {min(other)}; supported in this family: attention")
     fields.must_be("normalization_function", "rmsnorm")
     inner: dict[str, Any] = {"intermediate_size": fields.size(_INNER, 1024)}
-    config = read_granite(Fields(dict(fields.data) | inner, fields.source, fields.used), dtype)
+    config = read_granite(JsonFields(dict(fields.data) | inner, fields.source, fields.used), dtype)
     kind = fields.get("position_embedding_type")
     if kind not in (None, "nope", "rope"):
         raise fields.error("position_embedding_type", f"is {kind!r}; it must be rope, nope or null")

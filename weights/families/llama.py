@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, one_window, read_decoder
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, one_window, read_decoder
 
 
-def read_llama(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_llama(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Llama."""
     return read_decoder(fields, dtype, max_position=2048, attention_bias=False, mlp_bias=False)
 
 
-def read_mistral(fields: Fields, dtype: DType, *, window: int | None = 4096, **defaults: Any) -> DecoderConfig:
+def read_mistral(fields: JsonFields, dtype: DType, *, window: int | None = 4096, **defaults: Any) -> DecoderConfig:
     """Return the description of a Mistral, whose tensors are Llama's. ``defaults``: as for ``read_decoder``."""
     windows = one_window(fields, window)
     return read_decoder(fields, dtype, max_position=131_072, kv_heads=8, windows=windows, **defaults)

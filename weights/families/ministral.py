@@ -5,7 +5,7 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     PositionConfig,
     QueryScale,
     demand_rope,
@@ -22,7 +22,7 @@ _BETA = "llama_4_scaling_beta"
 
 
 def read_ministral(
-    fields: Fields,
+    fields: JsonFields,
     dtype: DType,
     *,
     max_position: int = 131_072,
@@ -43,7 +43,7 @@ def read_ministral(
     return replace(config, windows=windows_of(types, fields.size_or_null("sliding_window", window)))
 
 
-def read_ministral3(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_ministral3(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Ministral 3. Raises ConfigError unless the file says how it rotates."""
     demand_rope(fields)
     return read_ministral(fields, dtype, max_position=262_144, window=None, eps=1e-5, theta=1_000_000.0)

@@ -1,10 +1,19 @@
 """Mixtral (arXiv 2401.04088): Mistral with experts in place of its MLP."""
 
 from jaxgen.weights.families.llama import read_mistral
-from jaxgen.weights.family import MOE_TRAINING, DecoderConfig, DecoderNames, DType, Family, Fields, MoEConfig, replace
+from jaxgen.weights.family import (
+    MOE_TRAINING,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    JsonFields,
+    MoEConfig,
+    replace,
+)
 
 
-def read_mixtral(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_mixtral(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_mistral(fields, dtype, window=None, eps=1e-5, theta=1_000_000.0)
     moe = MoEConfig(

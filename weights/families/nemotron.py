@@ -1,10 +1,10 @@
 """Nemotron-4 and Minitron (arXiv 2402.16819, 2407.14679): LayerNorms of weights 1 + w, a plain MLP of squared ReLU, and
 half of each head rotated."""
 
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, read_decoder
 
 
-def read_nemotron(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_nemotron(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_decoder(
         fields,
@@ -13,7 +13,7 @@ def read_nemotron(fields: Fields, dtype: DType) -> DecoderConfig:
         eps=1e-5,
         eps_name="norm_eps",
         layer_norm=True,
-        late=True,
+        scale_in_float32=True,
         activation="relu2",
         gated=False,
         attention_bias=False,

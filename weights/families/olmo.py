@@ -9,7 +9,7 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     PositionConfig,
     RopeConfig,
     read_decoder,
@@ -22,17 +22,19 @@ from jaxgen.weights.family import (
 )
 
 
-def read_olmo2(fields: Fields, dtype: DType, *, theta: float = 10_000.0) -> DecoderConfig:
+def read_olmo2(fields: JsonFields, dtype: DType, *, theta: float = 10_000.0) -> DecoderConfig:
     """Return the description of an OLMo 2. ``theta``: the default of the rotary embedding."""
     sizes = read_sizes(fields, dtype, max_position=2048)
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], part=FULL, theta=theta)
     positions, bias = PositionConfig(ropes=(rope,)), fields.boolean("attention_bias", False)
-    config = read_decoder(fields, dtype, max_position=2048, eps=1e-5, late=True, placement="post", positions=positions)
+    config = read_decoder(
+        fields, dtype, max_position=2048, eps=1e-5, scale_in_float32=True, placement="post", positions=positions
+    )
     attention = AttentionConfig(qkv_bias=bias, out_bias=bias, qk_norm=config.norm, qk_norm_rows=True)
     return replace(config, attention=attention)
 
 
-def read_olmo3(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_olmo3(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of an OLMo 3."""
     config = read_olmo2(fields, dtype, theta=500_000.0)
     types = read_layer_types(fields, config.num_layers, lambda layer: (layer + 1) % 4 != 0)

@@ -10,12 +10,12 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     read_head_dim,
 )
 
 
-def read_opt(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_opt(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     return opt_config(

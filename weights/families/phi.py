@@ -6,13 +6,13 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     read_decoder,
     replace,
 )
 
 
-def read_phi(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_phi(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_decoder(
         fields,

@@ -1,9 +1,9 @@
 """Phi-3 and Phi-4 (arXiv 2404.14219, 2412.08905): Llama with merged matrices, a window, and longrope."""
 
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, one_window, read_decoder
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, one_window, read_decoder
 
 
-def read_phi3(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_phi3(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     return read_decoder(fields, dtype, max_position=4096, eps=1e-5, partial=1.0, windows=one_window(fields))
 

@@ -8,14 +8,14 @@ from jaxgen.weights.family import (
     DecoderNames,
     DType,
     Family,
-    Fields,
+    JsonFields,
     read_decoder,
     read_layer_types,
     windows_of,
 )
 
 
-def read_windows(fields: Fields, slides: Callable[[int], bool] | None = None) -> tuple[int | None, ...]:
+def read_windows(fields: JsonFields, slides: Callable[[int], bool] | None = None) -> tuple[int | None, ...]:
     """Return each layer's window, or () without ``use_sliding_window``.
 
     ``layer_types`` lists the layers with a window. Without it, ``slides`` says whether a layer has one; by
@@ -29,7 +29,7 @@ def read_windows(fields: Fields, slides: Callable[[int], bool] | None = None) ->
 
 
 def read_qwen2(
-    fields: Fields, dtype: DType, slides: Callable[[int], bool] | None = None, *, kv_heads: int = 32
+    fields: JsonFields, dtype: DType, slides: Callable[[int], bool] | None = None, *, kv_heads: int = 32
 ) -> DecoderConfig:
     """Return the description. ``slides``: as for ``read_windows``; ``kv_heads``: the default."""
     fields.must_be("use_mrope", False)

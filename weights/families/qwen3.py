@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxgen.weights.families.qwen2 import read_windows
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, read_decoder, replace
 
 
 def read_qwen3(
-    fields: Fields, dtype: DType, slides: Callable[[int], bool] | None = None, **defaults: Any
+    fields: JsonFields, dtype: DType, slides: Callable[[int], bool] | None = None, **defaults: Any
 ) -> DecoderConfig:
     """Return the description. ``slides``: as for ``read_windows``; others: as for ``read_decoder``."""
     fields.must_be("use_qk_norm", True)

@@ -3,10 +3,19 @@ MLP; Qwen2-MoE also has an expert that all tokens go through, with a gate."""
 
 from jaxgen.weights.families.qwen2 import read_qwen2
 from jaxgen.weights.families.qwen3 import read_qwen3
-from jaxgen.weights.family import MOE_TRAINING, DecoderConfig, DecoderNames, DType, Family, Fields, MoEConfig, replace
+from jaxgen.weights.family import (
+    MOE_TRAINING,
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    JsonFields,
+    MoEConfig,
+    replace,
+)
 
 
-def _all_layers_have_experts(fields: Fields) -> None:
+def _all_layers_have_experts(fields: JsonFields) -> None:
     fields.must_be("decoder_sparse_step", 1, "layers with and without experts are not computed together")
     if fields.get("mlp_only_layers"):
         raise fields.error(
@@ -14,7 +23,7 @@ def _all_layers_have_experts(fields: Fields) -> None:
         )
 
 
-def read_qwen2_moe(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_qwen2_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Qwen2-MoE."""
     _all_layers_have_experts(fields)
     moe = MoEConfig(
@@ -31,7 +40,7 @@ def read_qwen2_moe(fields: Fields, dtype: DType) -> DecoderConfig:
     return replace(config, moe=moe, attention=replace(config.attention, qkv_bias=bias))
 
 
-def read_qwen3_moe(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_qwen3_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Qwen3-MoE."""
     _all_layers_have_experts(fields)
     name = "num_local_experts" if fields.data.get("num_experts") is None else "num_experts"

@@ -3,10 +3,10 @@
 from typing import Any
 
 from jaxgen.weights.families.qwen2 import read_windows
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, read_decoder, replace
 
 
-def read_smollm3(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_smollm3(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     sizes: dict[str, Any] = {"theta": 2_000_000.0, "tied": True}
     config = read_decoder(fields, dtype, max_position=32_768, kv_heads=4, attention_bias=False, mlp_bias=False, **sizes)

@@ -3,10 +3,10 @@
 The 12B has attention and MLP in parallel, and a norm of queries and keys with a weight for each head.
 """
 
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, read_decoder, replace
+from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, read_decoder, replace
 
 
-def read_stablelm(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_stablelm(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     config = read_decoder(
         fields,

@@ -1,9 +1,18 @@
 """StarCoder2 (arXiv 2402.19173): LayerNorms, a plain MLP, biases everywhere, and a window."""
 
-from jaxgen.weights.family import DecoderConfig, DecoderNames, DType, Family, Fields, one_window, read_decoder, replace
+from jaxgen.weights.family import (
+    DecoderConfig,
+    DecoderNames,
+    DType,
+    Family,
+    JsonFields,
+    one_window,
+    read_decoder,
+    replace,
+)
 
 
-def read_starcoder2(fields: Fields, dtype: DType) -> DecoderConfig:
+def read_starcoder2(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
     fields.must_be("norm_type", "layer_norm")
     fields.must_be("mlp_type", "default")

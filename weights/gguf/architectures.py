@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jaxgen.weights.config_fields import REQUIRED, Fields
+from jaxgen.weights.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.gguf import descriptions
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Names
 from jaxgen.weights.gguf.rope import rope_parameters
 
-Describe = Callable[[descriptions.Read], dict[str, Any]]
+Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
 """Returns the fields of config.json that no row can say."""
-Rope = Callable[[GgufFile, Fields, int], dict[str, Any]]
+Rope = Callable[[GgufFile, JsonFields, int], dict[str, Any]]
 """Returns ``rope_parameters`` of config.json, given the size of a head."""
 _RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>")
@@ -54,7 +54,7 @@ class Architecture:
     describe: Describe | None = None
     renamed: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
     rotated: bool = False
-    ends: tuple[str, ...] = _ENDS
+    end_tokens: tuple[str, ...] = _ENDS
     by_position: bool = False
     strips: bool = False
 
@@ -76,7 +76,7 @@ _GEMMA: dict[str, Any] = {
     "sizes": {"attention.sliding_window": "sliding_window"},
     "copied": {"final_logit_softcapping": "final_logit_softcapping"},
     "fixed": {"hidden_activation": "gelu_pytorch_tanh"},
-    "ends": (*_ENDS, "<end_of_turn>", "<eos>"),
+    "end_tokens": (*_ENDS, "<end_of_turn>", "<eos>"),
     "by_position": True,
 }
 ARCHITECTURES = {
@@ -115,7 +115,8 @@ ARCHITECTURES = {
         rope=partial(rope_parameters, yarn={"truncate": False}),
         describe=descriptions.gpt_oss,
         renamed={"layers.mlp_norm": (("post_attention_norm",),)},
-        ends=("<|return|>", "<|call|>", "<|endoftext|>"),  # <|end|> ends a message, of which an answer has several
+        # <|end|> ends a message, of which an answer has several.
+        end_tokens=("<|return|>", "<|call|>", "<|endoftext|>"),
     ),
     "gemma2": Architecture(model="Gemma2ForCausalLM", model_type="gemma2", describe=descriptions.gemma2, **_GEMMA),
     "gemma3": Architecture(
@@ -149,7 +150,7 @@ ARCHITECTURES = {
         biases=_OWN_BIAS,
         rope=_PARTIAL,
         rotated=True,
-        ends=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
     ),
     "granite": Architecture(
         model="GraniteForCausalLM",

@@ -71,9 +71,9 @@ def _read(rows: Any, layout: Layout, into: GroupedWeight, place: tuple[Any, ...]
     inputs = into.shape[-1]
     step = max(1, _AT_ONCE // inputs)
     for first in range(0, len(rows), step):
-        some = rows[first : first + step]
+        batch = rows[first : first + step]
         begin = of_matrix.start + first
-        into[*index, slice(begin, begin + len(some))] = _weight(some, layout, inputs)
+        into[*index, slice(begin, begin + len(batch))] = _weight(batch, layout, inputs)
 
 
 def _weight(rows: Any, layout: Layout, inputs: int) -> GroupedWeight:
@@ -178,10 +178,10 @@ def _sixes(both: Bytes, scale: Bytes, minimum: Bytes) -> tuple[Bytes, Bytes, Byt
 def _two_levels(
     scales: npt.NDArray[Any], of_block: Bytes, minimums: npt.NDArray[Any] | None = None, minimum: Bytes | None = None
 ) -> dict[str, npt.NDArray[np.generic]]:
-    found: dict[str, npt.NDArray[np.generic]] = {"scales": scales.view(np.int8), "block_scales": _float(of_block)}
+    result: dict[str, npt.NDArray[np.generic]] = {"scales": scales.view(np.int8), "block_scales": _float(of_block)}
     if minimums is None or minimum is None:
-        return found
-    return found | {"minimums": minimums.view(np.int8), "block_minimums": -_float(minimum)}  # they are subtracted
+        return result
+    return result | {"minimums": minimums.view(np.int8), "block_minimums": -_float(minimum)}  # they are subtracted
 
 
 def _levels(bits: Any, group: int, *, minimums: bool = False) -> WeightFormat:

@@ -4,11 +4,11 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.families import without_head
 from jaxgen.weights.family import BOTH_WAYS
 from jaxgen.weights.gguf.architectures import Architecture, architecture_of
-from jaxgen.weights.gguf.descriptions import Read
+from jaxgen.weights.gguf.descriptions import GgufDescription
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import EMBEDDING, HEAD
 
@@ -30,7 +30,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config |= {name: f"blk.0.{module}.bias" in file.tensors for name, module in architecture.biases.items()}
     config |= architecture.fixed
     if architecture.describe is not None:
-        config |= architecture.describe(Read(file, own, config))
+        config |= architecture.describe(GgufDescription(file, own, config))
     if _EXPERTS not in own.used:
         own.must_be(_EXPERTS, 0, "models of this architecture have no experts")
     if pooling_of(own) is not None and HEAD not in file.tensors:  # made for embeddings, with a tied head or with none
@@ -41,7 +41,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     return config
 
 
-def own_fields(file: GgufFile) -> Fields:
+def own_fields(file: GgufFile) -> JsonFields:
     """Return the metadata of the file's architecture, without its name in front."""
     name = file.fields.data["general.architecture"]
     prefix = f"{name}."
@@ -49,7 +49,7 @@ def own_fields(file: GgufFile) -> Fields:
     return file.fields.below(name, fields)
 
 
-def pooling_of(own: Fields) -> Pooling | None:
+def pooling_of(own: JsonFields) -> Pooling | None:
     """Return how a model of embeddings pools; None: the file does not say it. Raises ConfigError."""
     value = own.count(_POOLING, 0)
     if value == _RANK:
@@ -60,14 +60,14 @@ def pooling_of(own: Fields) -> Pooling | None:
     return _POOLINGS[value]
 
 
-def _common(file: GgufFile, own: Fields, architecture: Architecture) -> dict[str, Any]:
+def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict[str, Any]:
     """Return what every architecture has, spelled as by its family."""
     if EMBEDDING not in file.tensors:
         raise ConfigError(f"{file.path}: the tensor {EMBEDDING} is missing")
     hidden_size, heads = own.size("embedding_length"), own.size("attention.head_count")
     head_dim = own.size_or_null("attention.key_length") or hidden_size // heads
     own.must_be("attention.value_length", head_dim, "the size of keys")
-    found = {
+    result = {
         "architectures": [architecture.model],
         "model_type": architecture.model_type,
         "dtype": file.dtype(),
@@ -83,6 +83,6 @@ def _common(file: GgufFile, own: Fields, architecture: Architecture) -> dict[str
         "tie_word_embeddings": HEAD not in file.tensors,
     }
     if architecture.rope is not None:
-        found["rope_parameters"] = architecture.rope(file, own, head_dim)
-    spelled = {name: architecture.spelled.get(name, name) for name in found}
-    return {name: found[own_name] for own_name, name in spelled.items() if name is not None}
+        result["rope_parameters"] = architecture.rope(file, own, head_dim)
+    spelled = {name: architecture.spelled.get(name, name) for name in result}
+    return {name: result[own_name] for own_name, name in spelled.items() if name is not None}

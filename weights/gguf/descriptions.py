@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.family import FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
@@ -13,16 +13,16 @@ _QUERY_SCALE = "attention.temperature_scale"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class GgufDescription:
     """What was read of a file. ``own``: the metadata of its architecture, without its name in front. ``config``: the
     fields of config.json that follow from a row."""
 
     file: GgufFile
-    own: Fields
+    own: JsonFields
     config: Mapping[str, Any]
 
 
-def llama(read: Read) -> dict[str, Any]:
+def llama(read: GgufDescription) -> dict[str, Any]:
     """Llama, Mistral, which has a window, or Mixtral, which has experts."""
     window = read.own.size_or_null("attention.sliding_window")
     if read.own.count("expert_count", 0):
@@ -30,28 +30,28 @@ def llama(read: Read) -> dict[str, Any]:
             "num_local_experts": read.own.size("expert_count"),
             "num_experts_per_tok": read.own.size("expert_used_count"),
         }
-        found = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window} | experts
+        result = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window} | experts
     elif window is not None:
-        found = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+        result = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
     else:
         return {}
-    return found | {"attention_bias": None, "mlp_bias": None}
+    return result | {"attention_bias": None, "mlp_bias": None}
 
 
-def mistral3(read: Read) -> dict[str, Any]:
+def mistral3(read: GgufDescription) -> dict[str, Any]:
     """Ministral 3 or, without the scale of its queries, the text of a Mistral 3."""
     if read.own.get(_QUERY_SCALE) is not None:
         return {}
     return {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 
 
-def mistral3_rope(file: GgufFile, own: Fields, head_dim: int) -> dict[str, Any]:
+def mistral3_rope(file: GgufFile, own: JsonFields, head_dim: int) -> dict[str, Any]:
     both, beta = own.positive_or_null(LOG_MULTIPLIER), own.positive_or_null(_QUERY_SCALE)
     rope = rope_parameters(file, own, head_dim, yarn={} if both is None else {"mscale": 1.0, "mscale_all_dim": both})
     return rope | ({} if beta is None else {"llama_4_scaling_beta": beta})
 
 
-def phi3(read: Read) -> dict[str, Any]:
+def phi3(read: GgufDescription) -> dict[str, Any]:
     if "attention.sliding_window" not in read.own.data:
         raise read.own.error(
             "attention.sliding_window", "is missing, as in files of 2024: use a file of a newer converter"
@@ -69,12 +69,12 @@ def _gemma(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
     return {"query_pre_attn_scalar": size if config["num_hidden_layers"] == largest else head_dim}
 
 
-def gemma2(read: Read) -> dict[str, Any]:
+def gemma2(read: GgufDescription) -> dict[str, Any]:
     caps = ("attn_logit_softcapping", "final_logit_softcapping")
     return _gemma(read.config, 46) | {name: read.own.positive(name) for name in caps}
 
 
-def gemma3(read: Read) -> dict[str, Any]:
+def gemma3(read: GgufDescription) -> dict[str, Any]:
     read.own.must_be("attn_logit_softcapping", None)
     pattern = read.own.size("attention.sliding_window_pattern", 6)
     local = read.own.positive("rope.freq_base_swa", 10_000.0)
@@ -89,13 +89,13 @@ def gemma3(read: Read) -> dict[str, Any]:
     }
 
 
-def gpt_oss(read: Read) -> dict[str, Any]:
+def gpt_oss(read: GgufDescription) -> dict[str, Any]:
     width = read.config["intermediate_size"]
     read.own.must_be("expert_feed_forward_length", width, "experts are as wide as feed_forward_length says")
     return {}
 
 
-def olmo2(read: Read) -> dict[str, Any]:
+def olmo2(read: GgufDescription) -> dict[str, Any]:
     """OLMo 2 or, with windows, OLMo 3, whose layers with one are not extended."""
     window = read.own.size_or_null("attention.sliding_window")
     if window is None:
@@ -116,7 +116,7 @@ def olmo2(read: Read) -> dict[str, Any]:
     }
 
 
-def falcon(read: Read) -> dict[str, Any]:
+def falcon(read: GgufDescription) -> dict[str, Any]:
     kv_heads, heads = read.config["num_kv_heads"], read.config["num_attention_heads"]
     if kv_heads == heads:
         raise read.own.error(

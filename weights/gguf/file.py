@@ -15,7 +15,7 @@ from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
 from jaxgen.terminal.extras import need
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.files import gguf_parts
 from jaxgen.weights.gguf.header import LongArray, check_header
 from jaxgen.weights.tensors import Array
@@ -84,7 +84,7 @@ class GgufFile:
         self.parts = parts
         self._first = readers[0].fields
         self._long = readers[0].long
-        self.fields = Fields({name: self._value(name) for name in self._first if name not in self._long}, str(path))
+        self.fields = JsonFields({name: self._value(name) for name in self._first if name not in self._long}, str(path))
         if self.fields.count("split.count", 1) not in (0, 1, len(parts)):
             number, count = self.fields.count("split.no", 0) + 1, self.fields.data["split.count"]
             raise ConfigError(
@@ -163,8 +163,8 @@ def _reader(path: Path) -> Any:
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
             if (skipped := self._starts.get(orig_offs)) is not None:
                 return skipped.size, [], [], [GGUFValueType.ARRAY]
-            found: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
-            return found
+            result: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
+            return result
 
     try:
         with path.open("rb") as file:

@@ -68,7 +68,7 @@ def parts_of(
     ``rotated``: whether rows of queries and keys whose rotary pairs belong together are neighbours in the file. All
     other rows are there in the order of the parameter, whatever a Hugging Face checkpoint has.
     """
-    table, found = NAMES | dict(renamed), {}
+    table, result = NAMES | dict(renamed), {}
     orders = (interleaved_queries(config), interleaved_keys(config), None) if rotated else (None,)
     for parameter in parameters(config):
         path, _, kind = parameter.path.rpartition(".")
@@ -80,8 +80,8 @@ def parts_of(
             ways = [tuple(f"{before}{name}.{kind}" for name in names) for names in table[path]]
             names = _present([way for way in ways if 1 in (count, len(way)) or count == len(way)], stored)
             order = orders[number] if path == _QKV and count == len(orders) else None
-            found[source.name] = _part(parameter, place, number, names, order)
-    return found
+            result[source.name] = _part(parameter, place, number, names, order)
+    return result
 
 
 def _present(ways: list[Names], stored: Collection[str]) -> Names:

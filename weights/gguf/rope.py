@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxgen.weights.config_fields import REQUIRED, Fields
+from jaxgen.weights.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.gguf.file import GgufFile, shortest
 
 FREQUENCIES = "rope_freqs.weight"
@@ -20,7 +20,7 @@ LOG_MULTIPLIER = f"{_SCALING}yarn_log_multiplier"
 
 def rope_parameters(
     file: GgufFile,
-    own: Fields,
+    own: JsonFields,
     head_dim: int,
     *,
     partial: bool = False,
@@ -56,7 +56,7 @@ def rope_parameters(
     return rope | {"rope_type": "linear", "factor": own.positive(f"{_SCALING}factor", float(factor))}
 
 
-def _yarn(own: Fields) -> dict[str, Any]:
+def _yarn(own: JsonFields) -> dict[str, Any]:
     own.must_be(f"{_SCALING}yarn_ext_factor", 1.0)
     for name in (f"{_SCALING}attn_factor", f"{_SCALING}yarn_attn_factor", LOG_MULTIPLIER):
         if name not in own.used and own.get(name) is not None:
@@ -70,7 +70,7 @@ def _yarn(own: Fields) -> dict[str, Any]:
     }
 
 
-def _factors(file: GgufFile, own: Fields) -> dict[str, Any]:
+def _factors(file: GgufFile, own: JsonFields) -> dict[str, Any]:
     """Return the rotary embedding whose frequencies are divided by numbers of their own.
 
     Those of Llama 3.1 and later are in the file as such numbers, from which the fields of its scaling do not follow.
@@ -88,7 +88,7 @@ def _factors(file: GgufFile, own: Fields) -> dict[str, Any]:
     }
 
 
-def _numbers(file: GgufFile, own: Fields, name: str) -> list[float]:
+def _numbers(file: GgufFile, own: JsonFields, name: str) -> list[float]:
     if name not in file.tensors:
         raise own.error(f"{_SCALING}type", f"needs the tensor {name}, which is missing")
     return [shortest(value) for value in file.tensors[name].dequantised(np.float32).tolist()]

@@ -64,9 +64,9 @@ class GgufTensors:
         The log names the parameters that are dequantised although their types are types of codes.
         Raises ConfigError for a tensor that is missing.
         """
-        found: dict[str, AnyFormat] = {}
+        result: dict[str, AnyFormat] = {}
         if self._file.path.name in DEQUANTISED_FILES:
-            return found
+            return result
         for parameter in table:
             if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
                 continue
@@ -77,20 +77,20 @@ class GgufTensors:
             form = self._kept_format(parameter)
             kinds = sorted({one.kind.name for one in tensors})
             if form is not None:
-                found[parameter.path] = form
+                result[parameter.path] = form
             elif any(kind not in NUMBERS for kind in kinds):
                 logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
-        return found
+        return result
 
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
         """Return the format that a parameter has in the file; None: a tensor has none that is computed."""
-        found = []
+        result = []
         for source, place in parameter.pieces():
             form = kept_form(self._stored(source))
             if form is None:
                 return None
-            found.append((place, form))
-        return MixedFormat.of_pieces(found)
+            result.append((place, form))
+        return MixedFormat.of_pieces(result)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -100,17 +100,17 @@ class GgufTensors:
         """
         del parameter
         part = self._parts[source.name]
-        found = self._stored(source)
-        where = f"{found[0].part}: {' and '.join(part.names)}"
+        result = self._stored(source)
+        where = f"{result[0].part}: {' and '.join(part.names)}"
         here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
         if form is not None:
             try:
-                weight = codes_of(found, form)
+                weight = codes_of(result, form)
             except ValueError as error:
                 raise ConfigError(f"{where} {error}") from error
             if weight is not None:
                 return here.ordered_weight(weight)
-        values = [one.dequantised(dtype) for one in found]
+        values = [one.dequantised(dtype) for one in result]
         if dtype == np.float16 and not all(np.isfinite(one).all() for one in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)

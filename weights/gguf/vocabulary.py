@@ -51,7 +51,9 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     model = file.fields.choice(f"{_GGML}model", REQUIRED, (_BYTE_LEVEL, _SENTENCEPIECE))
     vocabulary = _vocabulary(file, architecture)
     try:
-        made = _byte_level(file, vocabulary) if model == _BYTE_LEVEL else _sentencepiece(file, architecture, vocabulary)
+        result = (
+            _byte_level(file, vocabulary) if model == _BYTE_LEVEL else _sentencepiece(file, architecture, vocabulary)
+        )
     except ConfigError:
         raise
     except Exception as error:  # tokenizers raises a bare Exception
@@ -59,9 +61,9 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     stripped = architecture.strips and model == _SENTENCEPIECE
     for kinds, special in (((_UNKNOWN, _CONTROL), True), ((_USER_DEFINED,), False)):
         tokens = vocabulary.of_kind(*kinds).values()
-        made.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
-    _add_ends(file, made, vocabulary)
-    made.save(str(directory / "tokenizer.json"))
+        result.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
+    _add_ends(file, result, vocabulary)
+    result.save(str(directory / "tokenizer.json"))
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     found = {key: _token(file, vocabulary, name) for name, key in names.items()}
     config = {
@@ -84,7 +86,7 @@ def ends_of(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
     kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
     named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
     control = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind == _CONTROL)
-    ends = named | {i for i in control if tokens[i] in architecture.ends}
+    ends = named | {i for i in control if tokens[i] in architecture.end_tokens}
     bos = _id(file, "bos")
     return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
 
@@ -142,12 +144,12 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     splitting = SPLITTINGS[file.fields.choice(f"{_GGML}pre", REQUIRED, tuple(SPLITTINGS))]
     merges = [tuple(merge.split(" ")) for merge in _array(file, "merges")]
     tokens = {token: i for i, token in vocabulary.tokens.items()}
-    made = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
+    result = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
     if (normalizer := splitting.normalizer()) is not None:
-        made.normalizer = normalizer
-    made.pre_tokenizer = splitting.pre_tokenizer()
-    made.decoder = decoders.ByteLevel()
-    return made
+        result.normalizer = normalizer
+    result.pre_tokenizer = splitting.pre_tokenizer()
+    result.decoder = decoders.ByteLevel()
+    return result
 
 
 def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocabulary) -> Tokenizer:
@@ -159,16 +161,16 @@ def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocab
     merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
     unknown = _token(file, vocabulary, "unknown")
     model = BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
-    made = Tokenizer(model)
+    result = Tokenizer(model)
     spaces = normalizers.Replace(" ", _SPACE)
     decoding: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.fields.boolean(f"{_GGML}add_space_prefix", True):
-        made.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        result.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
         decoding.append(decoders.Strip(" ", 1, 0))
     else:
-        made.normalizer = spaces
-    made.decoder = decoders.Sequence(decoding)
-    return made
+        result.normalizer = spaces
+    result.decoder = decoders.Sequence(decoding)
+    return result
 
 
 def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -176,16 +178,16 @@ def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
 
     SentencePiece merges the two neighbours whose token has the best score, whatever they are.
     """
-    found = [
+    result = [
         ((rank, -cut), (token[:cut], token[cut:]))
         for token, rank in ranks.items()
         for cut in range(1, len(token))
         if token[:cut] in ranks and token[cut:] in ranks
     ]
-    return [pair for _, pair in sorted(found)]
+    return [pair for _, pair in sorted(result)]
 
 
-def _add_ends(file: GgufFile, made: Tokenizer, vocabulary: Vocabulary) -> None:
+def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     """Have the tokenizer put BOS before a text, and EOS behind it, if the file says so."""
     if file.fields.data[f"{_GGML}model"] == _SENTENCEPIECE:
         default = True
@@ -204,7 +206,7 @@ def _add_ends(file: GgufFile, made: Tokenizer, vocabulary: Vocabulary) -> None:
     if ends:
         before, behind = ([ends[name][1]] if name in ends else [] for name in ("bos", "eos"))
         special = [(token, i) for i, token in set(ends.values())]
-        made.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=[*before, "$A", *behind], pair=[*before, "$A", "$B:1", *behind], special_tokens=special
         )
 

@@ -11,7 +11,7 @@ from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.kv_tier.block_format import ArrayFormat
 from jaxgen.offload.kv_tier.directory import DirectoryStore
 from jaxgen.offload.kv_tier.kv_tier import KVTier
-from jaxgen.offload.kv_tier.prefetcher import MOST_PATIENCE, FetchPlan, FetchPlanner, Prefetcher
+from jaxgen.offload.kv_tier.prefetcher import MAX_WAIT, FetchPlan, FetchPlanner, Prefetcher
 from jaxgen.offload.kv_tier.store import ByteStore
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.restore_plan import ContextCost, plan_restore
@@ -51,9 +51,9 @@ def build_prefetcher(
     assert offload is not None, "a KV tier is behind host memory"
     assert offload.tier is not None, "this is called for a KV tier"
     tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace, secret=offload.tier_key)
-    answered = tier.probe(MOST_PATIENCE)
-    said = _speed(tier) if answered else f"which did not answer in {MOST_PATIENCE:.0f} s"
-    logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, said)
+    answered = tier.probe(MAX_WAIT)
+    speed = _speed(tier) if answered else f"which did not answer in {MAX_WAIT:.0f} s"
+    logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, speed)
     return Prefetcher(
         tier,
         store,

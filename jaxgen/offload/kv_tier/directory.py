@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.private_folders import open_to_others
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._folder = directory, directory / FOLDER
-        self._room = Room(most_bytes, self._files, self._remove_files)
+        self._room = ByteQuota(most_bytes, self._files, self._remove_files)
 
     @property
     def name(self) -> str:
@@ -142,7 +142,7 @@ class DirectoryStore:
 
     def _files(self) -> list[StoredValue]:
         """Return all values, and remove temporary files that were left behind."""
-        found: list[StoredValue] = []
+        result: list[StoredValue] = []
         for folder in filter(_is_ours, _entries(self._folder)):
             for entry in _entries(Path(folder.path)):
                 with suppress(FileNotFoundError):  # removed by another process
@@ -150,10 +150,10 @@ class DirectoryStore:
                         continue
                     state = entry.stat(follow_symlinks=False)
                     if _FILE_NAME.fullmatch(entry.name):
-                        found.append(StoredValue(state.st_mtime, state.st_size, entry.path))
+                        result.append(StoredValue(state.st_mtime, state.st_size, entry.path))
                     elif _PARTIAL_NAME.fullmatch(entry.name) and time.time() - state.st_mtime > PARTIAL_SECONDS:
                         Path(entry.path).unlink()
-        return found
+        return result
 
 
 def _is_ours(folder: os.DirEntry[str]) -> bool:

@@ -18,7 +18,7 @@ from jaxgen.offload.kv_tier.kv_tier import KVTier
 
 logger = logging.getLogger(__name__)
 
-MOST_PATIENCE = 5.0
+MAX_WAIT = 5.0
 """Most seconds that a sequence waits for blocks, however long computing them would take."""
 PROBE_SECONDS = 30.0
 """Seconds without a read after which one block of a slow tier is read, as it may be faster now."""
@@ -31,7 +31,7 @@ class FetchPlan:
     """Whether to fetch blocks, and how many seconds a sequence should wait for them at most."""
 
     pays: bool
-    patience: float = inf
+    max_wait: float = inf
 
 
 FetchPlanner = Callable[[int, int, int, int], FetchPlan]
@@ -62,7 +62,7 @@ class Prefetcher:
         self._compares = compares
         self._clock = clock
         self._fetches: list[Fetch] = []
-        self._late: set[Fetch] = set()
+        self._abandoned: set[Fetch] = set()
         """Fetches that were given up and have not ended: nothing else is asked of the tier meanwhile."""
         self._pinned: dict[Fetch, list[bytes]] = {}
         """Blocks that fetches under way have put into the host store."""
@@ -102,37 +102,37 @@ class Prefetcher:
 
     def may_wait(self, fetch: Fetch) -> bool:
         """See Fetcher."""
-        if fetch.ended or self._late or not fetch.patience:
+        if fetch.ended or self._abandoned or not fetch.max_wait:
             return False
         now = self._clock()
         if fetch.waited_from is None:
             fetch.waited_from = now
-        if now - fetch.waited_from < fetch.patience:
+        if now - fetch.waited_from < fetch.max_wait:
             return True
-        self._late.add(fetch)
+        self._abandoned.add(fetch)
         self.tier.stats.timeouts += 1
         logger.info("the KV tier %s is slow: blocks are computed until it answers", self.tier.name)
         return False
 
     def fail(self) -> None:
         """End all fetches; nothing is pinned for them any more. Answers that come later are dropped."""
-        for fetch in (*self._fetches, *self._late):
+        for fetch in (*self._fetches, *self._abandoned):
             fetch.ended = True
         self._fetches.clear()
-        self._late.clear()
+        self._abandoned.clear()
         self._pinned.clear()
 
     def _begin(self, fetch: Fetch) -> None:
         """Look the blocks of a fetch up, if they would come sooner than they are computed, or to probe a slow tier."""
         plan = self._plan(fetch)
         if not plan.pays:
-            if self._late or self._clock() - self._last_asked < PROBE_SECONDS:
+            if self._abandoned or self._clock() - self._last_asked < PROBE_SECONDS:
                 fetch.ended = True
                 return
             self._last_asked = self._clock()
             del fetch.keys[1:]
-        fetch.patience = min(plan.patience, MOST_PATIENCE) if plan.pays else 0.0
-        fetch.ended = bool(self._late) or not self.tier.look_up(tuple(fetch.keys), partial(self._found, fetch))
+        fetch.max_wait = min(plan.max_wait, MAX_WAIT) if plan.pays else 0.0
+        fetch.ended = bool(self._abandoned) or not self.tier.look_up(tuple(fetch.keys), partial(self._found, fetch))
 
     def _plan(self, fetch: Fetch) -> FetchPlan:
         ahead = sum(len(other.keys) - other.num_arrived for other in self._fetches if not other.ended)
@@ -140,25 +140,25 @@ class Prefetcher:
             ahead -= len(fetch.keys)
         return self._planner(len(fetch.keys), fetch.start, ahead, fetch.num_waiting)
 
-    def _found(self, fetch: Fetch, found: int) -> None:
+    def _found(self, fetch: Fetch, num_found: int) -> None:
         """Begin to read the blocks that the tier has."""
         if fetch.ended:
             return
-        self.tier.stats.hit_blocks += found
-        self.tier.stats.missed_blocks += len(fetch.keys) - found
-        del fetch.keys[found:]
-        probes = fetch.patience == 0
-        if found > 1 and self._compares and not probes:
+        self.tier.stats.hit_blocks += num_found
+        self.tier.stats.missed_blocks += len(fetch.keys) - num_found
+        del fetch.keys[num_found:]
+        probes = fetch.max_wait == 0
+        if num_found > 1 and self._compares and not probes:
             self._num_compared += 1
             if self._num_compared % COMPARE_ONE_IN == 0:
                 self.tier.compare(fetch.keys.pop())
-        if not probes and found and not self._plan(fetch).pays:
+        if not probes and num_found and not self._plan(fetch).pays:
             fetch.keys.clear()
         self._read_next(fetch, afresh=probes)
 
     def _read_next(self, fetch: Fetch, *, afresh: bool = False) -> None:
         keys = fetch.keys[fetch.num_arrived :][: self._batch]
-        wanted = keys and fetch not in self._late and _waits(fetch)
+        wanted = keys and fetch not in self._abandoned and _waits(fetch)
         if wanted and self.tier.read(keys, partial(self._enter, fetch, keys), afresh=afresh):
             self._last_asked = self._clock()
         else:
@@ -170,7 +170,7 @@ class Prefetcher:
             return
         for key, block in zip(keys, blocks, strict=False):
             if self._store.reserve(key):
-                self._store.fill(key, block)
+                self._store.put(key, block)
                 self._store.pin([key])  # until the end, lest what comes later takes its place
                 self._pinned.setdefault(fetch, []).append(key)
             elif not self._store.has_place(key):  # all places are pinned or reserved
@@ -185,7 +185,7 @@ class Prefetcher:
     def _end(self, fetch: Fetch) -> None:
         fetch.ended = True
         del fetch.keys[fetch.num_arrived :]
-        self._late.discard(fetch)
+        self._abandoned.discard(fetch)
         self._store.unpin(self._pinned.pop(fetch, ()))
 
 

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as NotConnectedError
 from redis.retry import Retry
 
 from jaxgen.core.tier_address import RedisAddress
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 KEEP_SECONDS = 7 * 24 * 3600
 """How long a value is kept that nobody uses."""
@@ -45,7 +45,7 @@ class RedisStore:
             ssl=address.tls,
             **(tls if address.tls else {}),
         )
-        self._room = Room(most_bytes, self._values, self._remove_values)
+        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:
@@ -56,16 +56,16 @@ class RedisStore:
         with self._client.pipeline(transaction=False) as calls:
             for key in keys:
                 calls.exists(_key(key))
-            found = calls.execute()
-        return next((index for index, there in enumerate(found) if not there), len(keys))
+            result = calls.execute()
+        return next((index for index, there in enumerate(result) if not there), len(keys))
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ByteStore."""
         with self._client.pipeline(transaction=False) as calls:
             for index, key in enumerate(keys):  # a block is useful only with those before it: it may go sooner
                 calls.getex(_key(key), px=KEEP_SECONDS * 1000 - index)
-            found: list[bytes | None] = calls.execute()
-        return found
+            result: list[bytes | None] = calls.execute()
+        return result
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
         """See ByteStore."""
@@ -88,13 +88,13 @@ class RedisStore:
                 for key in keys:
                     calls.pttl(key)
                     calls.strlen(key)
-                found = calls.execute()
-            for key, left, num_bytes in zip(keys, found[::2], found[1::2], strict=True):
+                result = calls.execute()
+            for key, left, num_bytes in zip(keys, result[::2], result[1::2], strict=True):
                 yield StoredValue(left, num_bytes, key.decode())
 
     def _remove_values(self, values: Sequence[StoredValue]) -> None:
-        for some in batched(values, LISTED_TOGETHER):
-            self._client.unlink(*(value.name for value in some))
+        for batch in batched(values, LISTED_TOGETHER):
+            self._client.unlink(*(value.name for value in batch))
 
 
 def _key(key: bytes) -> str:

@@ -15,7 +15,7 @@ import obstore
 from obstore.store import S3Store
 
 from jaxgen.core.tier_address import S3Address
-from jaxgen.offload.kv_tier.room import Room, StoredValue
+from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
 
 CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
 """Most seconds that a connection, and a request, may take. A request is tried twice."""
@@ -32,7 +32,7 @@ class BucketStore:
 
     def __init__(self, store: Any, name: str, most_bytes: int) -> None:
         self._store, self._name = store, name
-        self._room = Room(most_bytes, self._values, self._remove_values)
+        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:
@@ -41,9 +41,9 @@ class BucketStore:
     def count(self, keys: Sequence[bytes]) -> int:
         """See ByteStore."""
         for start in range(0, len(keys), AT_ONCE):
-            some = keys[start : start + AT_ONCE]
-            found = _all(lambda path: obstore.head_async(self._store, path), some)
-            missing = next((index for index, there in enumerate(found) if there is None), None)
+            batch = keys[start : start + AT_ONCE]
+            result = _all(lambda path: obstore.head_async(self._store, path), batch)
+            missing = next((index for index, there in enumerate(result) if there is None), None)
             if missing is not None:
                 return start + missing
         return len(keys)
@@ -67,13 +67,13 @@ class BucketStore:
         self._remove([_path(key)])
 
     async def _read(self, path: str) -> bytes:
-        found = await obstore.get_async(self._store, path)
-        value: bytes = (await found.bytes_async()).to_bytes()
+        result = await obstore.get_async(self._store, path)
+        value: bytes = (await result.bytes_async()).to_bytes()
         return value
 
     def _values(self) -> Iterator[StoredValue]:
-        for some in obstore.list(self._store, FOLDER):
-            for one in some:
+        for batch in obstore.list(self._store, FOLDER):
+            for one in batch:
                 if _NAME.fullmatch(one["path"]):
                     yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
 

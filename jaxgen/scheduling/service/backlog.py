@@ -142,10 +142,10 @@ class Backlog:
         """Return a tenant's work before a place in the order of service."""
         level = order_key[0]
         lines = [(other, self._lines[other].get(tenant)) for other in Level if other <= level]
-        found = [
+        result = [
             line.total if other < level else line.before(order_key[1:]) for other, line in lines if line is not None
         ]
-        return total(found)
+        return total(result)
 
     def _record(self, sequence: Sequence) -> bool:
         """Return whether it wants."""
@@ -155,7 +155,7 @@ class Backlog:
         service = sequence.service
         promises = None if service.inter_token_seconds is None else service
         given_up = service.name if waits and sequence.targets_dropped else None
-        self._recorded[sequence] = _Recorded(level, tenant, sequence.place, work, promises, given_up)
+        self._recorded[sequence] = _Recorded(level, tenant, sequence.due_key, work, promises, given_up)
         if promises is not None:
             self.promises[promises] += 1
         if given_up is not None:
@@ -163,7 +163,7 @@ class Backlog:
         if work is not None:
             counts_on = service.first_token_target(1) is not None and not service.serve_late
             line = self._lines[level].setdefault(tenant, OrderedWork())
-            line.add(sequence.place, work, service if counts_on else None)
+            line.add(sequence.due_key, work, service if counts_on else None)
         return work is not None
 
     def _forget(self, sequence: Sequence) -> None:

@@ -15,8 +15,8 @@ from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, DuePrompt, FillRule
 from jaxgen.scheduling.policy import Fifo
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, MOST_REGARDED, DuePrompt, PrefillLimits
 from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
 from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
@@ -46,16 +46,16 @@ class ServicePolicy(Fifo):
         kv_cache: KVCacheManager,
         *,
         step_times: StepTimes | None = None,
-        fill: FillRule = DEFAULT_FILL,
+        limits: PrefillLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(config, kv_cache)
         self._backlog = Backlog(kv_cache)
         self.queues = RequestQueues(by_priority=True, touched=self._touch)
         self._kv_cache = kv_cache
         self._step_times = step_times
-        self._fill = fill
+        self._limits = limits
         self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
-        self._predictor = Predictor(self.queues, self._backlog, kv_cache, self._fair_shares[False], fill)
+        self._predictor = Predictor(self.queues, self._backlog, kv_cache, self._fair_shares[False], limits)
         self._now = 0.0  # when the step that is planned began
 
     @property
@@ -76,14 +76,14 @@ class ServicePolicy(Fifo):
 
     def quote(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> Quote:
         """See Fifo. One more step is planned before a request can follow its quote."""
-        found = self._set_place(sequence, now, in_flight, next_is_planned=True)
-        if found is None:
-            found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
+        result = self._set_place(sequence, now, in_flight, next_is_planned=True)
+        if result is None:
+            result = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
         return Quote(
             cached_tokens=sequence.num_expected,
-            first_token=found.first_token,
-            inter_token=found.inter_token,
-            longest_step=found.longest_step,
+            first_token=result.first_token,
+            inter_token=result.inter_token,
+            longest_step=result.longest_step,
         )
 
     def prediction(
@@ -146,7 +146,7 @@ class ServicePolicy(Fifo):
     ) -> None:
         """Limit prompts by the inter-token targets of classes.
 
-        If nothing has a target, ``fill`` limits them; prompts that must be early may lengthen steps.
+        If nothing has a target, ``limits`` limits them; prompts that must be early may lengthen steps.
         """
         begins = self.queues.waiting and self._kv_cache.has_row
         if self.step_time is None or not (prompts or begins or any_forced):
@@ -164,8 +164,8 @@ class ServicePolicy(Fifo):
                 for s in islice(order, MOST_REGARDED)
                 if s.level is Level.BEST_EFFORT
             )
-            budget.seconds = self._fill.seconds_for_prompts(self.step_time, len(decodes), contexts, due)
-            budget.spare = self._fill.spare(self.step_time, len(decodes), contexts, budget.seconds)
+            budget.seconds = self._limits.seconds_for_prompts(self.step_time, len(decodes), contexts, due)
+            budget.spare = self._limits.spare(self.step_time, len(decodes), contexts, budget.seconds)
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
@@ -217,9 +217,9 @@ class ServicePolicy(Fifo):
             try:
                 # If it came before sequences that gave up their targets, these might not be served at all.
                 if not (service.serve_late and self._backlog.has_given_up(tenant, service.name)):
-                    found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
-                    check(sequence, found)
-                    return found
+                    result = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
+                    check(sequence, result)
+                    return result
             except WouldBeLateError:
                 if not service.serve_late:
                     raise

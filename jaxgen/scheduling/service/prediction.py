@@ -8,8 +8,8 @@ from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.average import Average
-from jaxgen.scheduling.fill import DuePrompt, FillRule
 from jaxgen.scheduling.ordered_work import Work, total
+from jaxgen.scheduling.prefill_limits import DuePrompt, PrefillLimits
 from jaxgen.scheduling.queues import RequestQueues, may_preempt
 from jaxgen.scheduling.rows import Rows
 from jaxgen.scheduling.service.backlog import Backlog
@@ -44,7 +44,7 @@ class Predictor:
     """
 
     def __init__(
-        self, queues: RequestQueues, backlog: Backlog, kv_cache: KVCacheManager, share: FairShare, fill: FillRule
+        self, queues: RequestQueues, backlog: Backlog, kv_cache: KVCacheManager, share: FairShare, limits: PrefillLimits
     ) -> None:
         self.answered = Average(1.0)
         """Share of ``max_tokens`` that recent answers reached."""
@@ -52,7 +52,7 @@ class Predictor:
         self._backlog = backlog
         self._kv_cache = kv_cache
         self._share = share
-        self._fill = fill
+        self._limits = limits
         self._rows: dict[Level, Rows] = {}
 
     def rows_changed(self) -> None:
@@ -98,7 +98,7 @@ class Predictor:
         tokens = step_time.prompt_tokens(beside) + beside.count
         longest = step_time.wide.seconds(tokens, contexts=beside.contexts)
         if by_fill:
-            longest = self._fill.longest(step_time, beside.count, beside.contexts)
+            longest = self._limits.longest(step_time, beside.count, beside.contexts)
             # Prompts behind it fill up the step with the last of its own.
             first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
         step = step_time.wide.seconds(each + decodes.count, contexts=decodes.contexts)
@@ -147,7 +147,7 @@ class Predictor:
 
     def _beside_filled(self, decodes: Decodes, due: DuePrompt, step_time: StepTimeModel) -> Decodes:
         """Return the decodes with the time between tokens that the rule of filling leaves them."""
-        seconds = self._fill.seconds_for_prompts(step_time, decodes.count, decodes.contexts, [due])
+        seconds = self._limits.seconds_for_prompts(step_time, decodes.count, decodes.contexts, [due])
         seconds += step_time.wide.seconds(decodes.count, contexts=decodes.contexts)
         return replace(decodes, targets=(seconds / MARGIN,))
 

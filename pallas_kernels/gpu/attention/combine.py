@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.gpu.attention.config import Scalar, Walk
 from pallas_kernels.gpu.attention.items import Pieces
 from pallas_kernels.gpu.attention.online_softmax import FLOOR, Part, merge, normalized, sink
-from pallas_kernels.gpu.persistent import CTA, Items, Ref, repeat
+from pallas_kernels.gpu.persistent import CTA, CtaItems, Ref, repeat
 
 _AHEAD = 8
 """Pieces that are loaded together."""
@@ -64,7 +64,7 @@ def _cta(walk: Walk, refs: dict[str, Ref]) -> None:
     together = heads_together(walk.head_dim)
     per_head = -(-walk.group // together)
     per_row = walk.kv_heads * per_head
-    items = Items(refs["num_rows"][0] * per_row, walk.num_ctas * _CTAS)
+    items = CtaItems(refs["num_rows"][0] * per_row, walk.num_ctas * _CTAS)
 
     def item(n: Scalar) -> None:
         at = items[n]

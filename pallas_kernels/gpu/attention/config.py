@@ -111,7 +111,7 @@ class Walk:
         return left // (2 * KV_TILE * row)
 
 
-class Item(NamedTuple):
+class WorkItem(NamedTuple):
     """One item as a CTA sees it: its place in the list, its kv head, and the list's fields."""
 
     index: Scalar
@@ -125,24 +125,24 @@ class Item(NamedTuple):
 
 
 def for_each_item(
-    walk: Walk, refs: dict[str, Ref], body: Callable[[Scalar, Item, Scalar], Scalar]
+    walk: Walk, refs: dict[str, Ref], body: Callable[[Scalar, WorkItem, Scalar], Scalar]
 ) -> tuple[Scalar, Scalar]:
     """Call ``body(items before, item, KV tiles before)`` for each of this CTA's items.
 
     ``body`` returns the KV tiles before the next item. Returns the number of items and of KV tiles.
     """
-    items = persistent.Items(refs["num_items"][0] * walk.kv_heads, walk.num_ctas)
+    items = persistent.CtaItems(refs["num_items"][0] * walk.kv_heads, walk.num_ctas)
 
     def step(n: Scalar, tiles: Scalar) -> Scalar:
         at = items[n]
         index = lax.div(at, walk.kv_heads)
-        item = Item(index, lax.rem(at, walk.kv_heads), *(refs[name][index] for name in FIELDS))
+        item = WorkItem(index, lax.rem(at, walk.kv_heads), *(refs[name][index] for name in FIELDS))
         return body(n, item, tiles)
 
     return items.mine, lax.fori_loop(0, items.mine, step, jnp.int32(0))
 
 
-def slots_of(walk: Walk, refs: dict[str, Ref], item: Item, tile: Scalar, copy: int) -> tuple[Scalar, Any]:
+def slots_of(walk: Walk, refs: dict[str, Ref], item: WorkItem, tile: Scalar, copy: int) -> tuple[Scalar, Any]:
     """The block and the slots in it of one copy of a KV tile; past the context those of the context's last block again,
     which are masked."""
     last = refs["context_lens"][item.row] - 1

@@ -6,7 +6,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu.attention.config import Item, Scalar, Walk, for_each_item, slots_of
+from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, slots_of
 from pallas_kernels.gpu.attention.items import GRANULE, WARPGROUP_ROWS
 from pallas_kernels.gpu.persistent import Ref
 
@@ -14,7 +14,7 @@ from pallas_kernels.gpu.persistent import Ref
 def fetch(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
     """Fetch the operands of every item of this CTA; return when all of them have been consumed."""
 
-    def item(n: Scalar, item: Item, fetched: Scalar) -> Scalar:
+    def item(n: Scalar, item: WorkItem, fetched: Scalar) -> Scalar:
         _fetch_queries(walk, refs, shared, n, item)
         return lax.fori_loop(item.begin, item.end, partial(_fetch_tile, walk, refs, shared, item), fetched)
 
@@ -25,7 +25,7 @@ def fetch(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
         pl.when(tiles > stage)(partial(plgpu.barrier_wait, shared["consumed"].at[stage]))
 
 
-def _fetch_queries(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar, item: Item) -> None:
+def _fetch_queries(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar, item: WorkItem) -> None:
     slot = lax.rem(n, walk.query_slots)
     pl.when(n >= walk.query_slots)(lambda: plgpu.barrier_wait(shared["q_consumed"].at[slot]))
     for group in range(walk.tile_groups):
@@ -35,7 +35,7 @@ def _fetch_queries(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: 
 
 
 def _fetch_tile(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: Item, tile: Scalar, fetched: Scalar
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: WorkItem, tile: Scalar, fetched: Scalar
 ) -> Scalar:
     stage = lax.rem(fetched, walk.stages)
     # The table is read before the wait, which hides its latency.

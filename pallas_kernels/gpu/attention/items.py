@@ -26,7 +26,7 @@ PIECE_TILES = 8
 PIECE_TOKENS = PIECE_TILES * KV_TILE
 
 
-class Batch(NamedTuple):
+class RaggedBatch(NamedTuple):
     """A ragged batch of R rows, those past ``num_rows`` of length and context 0."""
 
     lengths: Int[Array, "R"]
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     first_granules: Int[Array, "R"]
 
 
-class Items(NamedTuple):
+class WorkItems(NamedTuple):
     """Work on n tiles of packed queries, for each of the kv heads, in the order in which it is done."""
 
     num_items: Int[Array, "1"]
@@ -57,7 +57,7 @@ class Items(NamedTuple):
 class Pieces(NamedTuple):
     """The items of the rows whose contexts are walked in pieces by many CTAs, then combined."""
 
-    items: Items
+    items: WorkItems
     num_rows: Int[Array, "1"]
     """These are the rows from 0 to ``num_rows``."""
     begin: Int[Array, "R"]
@@ -81,7 +81,7 @@ class Packing(NamedTuple):
 
 @register_dataclass
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """All that attention needs to know of a step's rows, except their block tables.
 
     It is the same in every layer with the same window.
@@ -91,7 +91,7 @@ class Plan:
     """0 for rows past the last. An array of the plan's own: kernels need operands aligned to 256 bytes, and XLA passes
     a slice of a larger array as an offset into it."""
     pieces: Pieces
-    tiles: Items
+    tiles: WorkItems
     packing: Packing
     tile_groups: int = field(metadata={"static": True})
     """Warpgroups of WARPGROUP_ROWS packed queries in a tile."""
@@ -109,14 +109,14 @@ def make_plan(
     block_size: int,
     window: int | None,
     tile_groups: int,
-) -> Plan:
+) -> AttentionPlan:
     """Return the plan of a step of T tokens, with a cache of ``num_blocks`` blocks."""
     R, tile_rows = len(context_lens), tile_groups * WARPGROUP_ROWS
     batch = make_batch(query_starts, context_lens, num_rows, group)
     pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
     tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
     packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, tile_rows))
-    return Plan(batch.context_lens, pieces, tiles, packing, tile_groups)
+    return AttentionPlan(batch.context_lens, pieces, tiles, packing, tile_groups)
 
 
 def best_tile_groups(T: int, group: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
@@ -140,12 +140,12 @@ def value_slices(head_dim: int) -> int:
 
 def make_batch(
     query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], group: int
-) -> Batch:
+) -> RaggedBatch:
     starts, real = query_starts[:-1], jnp.arange(len(context_lens)) < num_rows
     lengths = jnp.where(real, query_starts[1:] - starts, 0)
     context_lens = jnp.where(real, context_lens, 0)
     granules = (lengths * group + GRANULE - 1) // GRANULE
-    return Batch(lengths, starts, context_lens, granules, jnp.cumsum(granules) - granules)
+    return RaggedBatch(lengths, starts, context_lens, granules, jnp.cumsum(granules) - granules)
 
 
 def piece_capacity(num_blocks: int, block_size: int, max_rows: int) -> int:
@@ -153,7 +153,9 @@ def piece_capacity(num_blocks: int, block_size: int, max_rows: int) -> int:
     return num_blocks * block_size // PIECE_TOKENS + max_rows
 
 
-def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: int | None, capacity: int) -> Pieces:
+def make_pieces(
+    batch: RaggedBatch, num_decodes: Int[Array, ""], group: int, window: int | None, capacity: int
+) -> Pieces:
     """Make one item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity``
     (contexts that share many blocks) are left to ``make_tiles``, which gives the same bits."""
     R = len(batch.lengths)
@@ -170,13 +172,13 @@ def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: i
     at = position[row]
     begin = jnp.maximum(piece * PIECE_TILES, first_seen_tile(at, window))
     end = jnp.minimum((piece + 1) * PIECE_TILES, at // KV_TILE + 1)
-    items = Items(last[None], row, batch.first_granules[row], batch.granules[row], at * group, begin, end)
+    items = WorkItems(last[None], row, batch.first_granules[row], batch.granules[row], at * group, begin, end)
     return Pieces(items, num_rows[None], ends - counts, ends)
 
 
 def make_tiles(
-    batch: Batch, first_row: Int[Array, ""], T: int, group: int, window: int | None, tile_rows: int
-) -> Items:
+    batch: RaggedBatch, first_row: Int[Array, ""], T: int, group: int, window: int | None, tile_rows: int
+) -> WorkItems:
     """Make one item for each tile of the rows from ``first_row``; it walks the whole context."""
     R = len(batch.lengths)
     packed = batch.lengths * group
@@ -191,7 +193,7 @@ def make_tiles(
     granule = offset // GRANULE
     granules = batch.granules[row] - granule
     origin = start * group + offset
-    return Items(ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1)
+    return WorkItems(ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1)
 
 
 def first_seen_tile(position: Int[Array, "n"], window: int | None) -> Int[Array, "n"]:
@@ -209,7 +211,7 @@ def num_granules(T: int, R: int, group: int, tile_rows: int) -> int:
     return (T * group + R * (GRANULE - 1)) // GRANULE + tile_rows // GRANULE
 
 
-def make_packing(batch: Batch, pieces: Pieces, T: int, group: int, granules: int) -> Packing:
+def make_packing(batch: RaggedBatch, pieces: Pieces, T: int, group: int, granules: int) -> Packing:
     row = owner(batch.first_granules + batch.granules, jnp.arange(granules))
     index = (jnp.arange(granules) - batch.first_granules[row])[:, None] * GRANULE + jnp.arange(GRANULE)
     token = jnp.arange(T)

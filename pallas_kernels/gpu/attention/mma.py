@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu.attention.config import Item, Scalar, Walk, for_each_item, slots_of, tiled
+from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, slots_of, tiled
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, WARPGROUP_ROWS
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
 from pallas_kernels.gpu.attention.tile import walk_item, weigh
@@ -55,7 +55,9 @@ def run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
             pl.when(tiles > stage)(partial(plgpu.barrier_wait, shared["consumed"].at[stage]))
 
 
-def _attend(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar, item: Item, walked: Scalar) -> Scalar:
+def _attend(
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar, item: WorkItem, walked: Scalar
+) -> Scalar:
     if walk.bulk:
         pl.when(n > 0)(lambda: plgpu.barrier_wait(shared["q_consumed"]))
     first = pl.multiple_of(item.granule * GRANULE, GRANULE)
@@ -80,7 +82,7 @@ def _attend(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar,
 
 
 def _fold(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: Item, tile: Scalar, carry: tuple[Part, Scalar]
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: WorkItem, tile: Scalar, carry: tuple[Part, Scalar]
 ) -> tuple[Part, Scalar]:
     """Fold one more KV tile into the result."""
     part, walked = carry
@@ -109,7 +111,7 @@ def _fold(
 
 
 def _fetch_tile(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: Item, tile: Scalar, fetched: Scalar
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: WorkItem, tile: Scalar, fetched: Scalar
 ) -> None:
     """``fetched``: KV tiles that this CTA has fetched before."""
     stage, full = lax.rem(fetched, STAGES), None

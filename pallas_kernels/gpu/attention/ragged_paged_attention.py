@@ -19,7 +19,7 @@ from pallas_kernels.gpu.attention.items import (
     KV_TILE,
     MOST_VALUES,
     WARPGROUP_ROWS,
-    Plan,
+    AttentionPlan,
     best_tile_groups,
     make_plan,
     pack,
@@ -70,7 +70,7 @@ def ragged_paged_attention(
     window: int | Int[Array, ""] | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
-    plan: Plan | None = None,
+    plan: AttentionPlan | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     bulk: bool = True,
     wgmma: bool = True,
@@ -142,7 +142,7 @@ def plan_attention(
     window: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     wgmma: bool = True,
-) -> Plan:
+) -> AttentionPlan:
     """What ``ragged_paged_attention`` of these arrays does before all else, and that is the same in every layer of the
     same window; for the same ``wgmma``. Of q and cache only the shapes matter."""
     num_blocks, K, B = cache.shape[0], *cache.shape[3:5]

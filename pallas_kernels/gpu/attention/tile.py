@@ -8,7 +8,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu.attention.config import Item, Scalar, Walk
+from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, PIECE_TILES, WARPGROUP_ROWS
 from pallas_kernels.gpu.attention.online_softmax import (
     FLOOR,
@@ -27,7 +27,7 @@ Fold = Callable[[Scalar, tuple[Part, Scalar]], tuple[Part, Scalar]]
 
 
 def walk_item(
-    walk: Walk, refs: dict[str, Ref], item: Item, rows: Scalar, fold: Fold, walked: Scalar
+    walk: Walk, refs: dict[str, Ref], item: WorkItem, rows: Scalar, fold: Fold, walked: Scalar
 ) -> tuple[Part, Scalar]:
     """An item's tiles: of one piece as they are; of more, piece by piece, which are merged from the left."""
     if walk.in_pieces:
@@ -98,7 +98,7 @@ def _nothing(walk: Walk) -> Part:
     )
 
 
-def _beginning(walk: Walk, refs: dict[str, Ref], rows: Scalar, item: Item) -> Part:
+def _beginning(walk: Walk, refs: dict[str, Ref], rows: Scalar, item: WorkItem) -> Part:
     """Return the part of no keys, or of each query head's sink."""
     nothing = _nothing(walk)
     if "sinks" not in refs:

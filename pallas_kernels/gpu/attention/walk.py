@@ -20,9 +20,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.attention import mma
-from pallas_kernels.gpu.attention.config import Item, Scalar, Walk, for_each_item, scratch
+from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, scratch
 from pallas_kernels.gpu.attention.fetch import fetch
-from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, Items
+from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, WorkItems
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
 from pallas_kernels.gpu.attention.tile import walk_item, weigh
 from pallas_kernels.gpu.persistent import CTA, Ref
@@ -35,7 +35,7 @@ def walk_contexts(
     layer: Int[Array, ""],
     tables: Int[Array, "R M"],
     context_lens: Int[Array, "R"],
-    items: Items,
+    items: WorkItems,
     sinks: Float[Array, "K P"] | None,
 ) -> Any:
     """Return outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32.
@@ -95,7 +95,7 @@ def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
 
 
 def _attend(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: Item, walked: Scalar
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: WorkItem, walked: Scalar
 ) -> Scalar:
     """Compute one warpgroup's share of an item."""
     slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
@@ -180,7 +180,7 @@ def _show(walk: Walk, *operands: Ref) -> None:
 
 
 def _store_rows(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: Item, part: Part
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: WorkItem, part: Part
 ) -> None:
     """The queries' outputs, as many granules as are the row's."""
     staging = shared["output"].at[group]
@@ -195,7 +195,7 @@ def _store_rows(
 
 
 def _store_piece(
-    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: Item, part: Part
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: WorkItem, part: Part
 ) -> None:
     """Maxima, sums and outputs of one token's query heads."""
     rows = pl.ds(0, walk.piece_granules * GRANULE)

@@ -45,7 +45,7 @@ class Answer:
     seen: Seen
 
     @property
-    def told(self) -> Any:
+    def computed(self) -> Any:
         """The tokens that were computed."""
         return np.concatenate([self.prompt, self.greedy[:-1]])
 
@@ -111,14 +111,14 @@ def complete(model: Any, prompt: Any) -> Answer:
 
 def arrays(answers: list[Answer]) -> dict[str, Any]:
     """Return the content of golden.npz, except ``bfloat16``."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for i, answer in enumerate(answers):
         prompt, rows = answer.prompt, answer.rows
-        found |= {f"prompt_{i}": prompt, f"greedy_{i}": answer.greedy}
+        result |= {f"prompt_{i}": prompt, f"greedy_{i}": answer.greedy}
         hidden = answer.seen.hidden[: len(prompt)]
         pooled = np.stack([hidden.mean(axis=0), hidden[-1], hidden[0]]).astype(np.float32)
-        found |= {f"rows_{i}": rows, f"logits_{i}": answer.seen.logits[rows], f"pooled_{i}": pooled}
-    return found
+        result |= {f"rows_{i}": rows, f"logits_{i}": answer.seen.logits[rows], f"pooled_{i}": pooled}
+    return result
 
 
 def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float, str]:
@@ -128,9 +128,9 @@ def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float,
     """
 
     def change(other: Any) -> float:
-        return max(answer.error(forward(other, answer.told)) for answer in answers)
+        return max(answer.error(forward(other, answer.computed)) for answer in answers)
 
-    found = [(change(changed(variant, model, contrast)), str(contrast)) for contrast in variant.contrasts]
+    result = [(change(changed(variant, model, contrast)), str(contrast)) for contrast in variant.contrasts]
     for name, parameter in model.named_parameters():
         if name.startswith(tuple(f"model.{unused}" for unused in UNUSED)):
             continue
@@ -139,10 +139,10 @@ def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float,
                 raise PoorSeedError(f"{name} is said to be idle and changes the logits")
             continue
         for part, piece in pieces(name, parameter):
-            found.append((without(model, piece, neutral(variant, name), change), part))
-    if poor := sorted(part for value, part in found if value < MIN_CHANGE):
+            result.append((without(model, piece, neutral(variant, name), change), part))
+    if poor := sorted(part for value, part in result if value < MIN_CHANGE):
         raise PoorSeedError(f"{', '.join(poor)} {WEAK}")
-    return min(found)
+    return min(result)
 
 
 def without(model: Any, piece: Any, value: float, change: Any) -> float:
@@ -150,9 +150,9 @@ def without(model: Any, piece: Any, value: float, change: Any) -> float:
     kept = piece.detach().clone()
     with torch.no_grad():
         piece.fill_(value)
-        found: float = change(model)
+        result: float = change(model)
         piece.copy_(kept)
-    return found
+    return result
 
 
 def pieces(name: str, parameter: Any) -> list[tuple[str, Any]]:

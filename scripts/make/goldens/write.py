@@ -30,7 +30,7 @@ def write(directory: Path, variant: Variant, model: Any, answers: list[Answer]) 
         rewrite(directory / "model.safetensors", variant, experts)
     check(directory, variant, answers[-1])
     longest = max(answers, key=lambda answer: len(answer.prompt))
-    narrow = bfloat16_error(directory, variant, longest.told, longest.rows, longest.seen.logits[longest.rows])
+    narrow = bfloat16_error(directory, variant, longest.computed, longest.rows, longest.seen.logits[longest.rows])
     np.savez_compressed(directory / "golden.npz", **arrays(answers), bfloat16=narrow)
 
 
@@ -46,12 +46,12 @@ def rewrite(path: Path, variant: Variant, experts: Tensors) -> None:
 
 def packed_experts(model: Any) -> Tensors:
     """Return blocks and scales of the experts of gpt-oss, whose rows are outputs."""
-    found: Tensors = {}
+    result: Tensors = {}
     for name, parameter in model.named_parameters():
         if name.endswith(EXPERTS):
             blocks, scales = quantize(parameter.detach().transpose(1, 2).contiguous().numpy())
-            found |= {f"{name}_blocks": torch.from_numpy(blocks), f"{name}_scales": torch.from_numpy(scales)}
-    return found
+            result |= {f"{name}_blocks": torch.from_numpy(blocks), f"{name}_scales": torch.from_numpy(scales)}
+    return result
 
 
 def check(directory: Path, variant: Variant, answer: Answer) -> None:
@@ -62,5 +62,5 @@ def check(directory: Path, variant: Variant, answer: Answer) -> None:
     model = getattr(transformers, variant.architecture).from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", **more
     )
-    difference = answer.error(forward(model.eval(), answer.told))
+    difference = answer.error(forward(model.eval(), answer.computed))
     assert difference < 1e-5, f"{directory.name}: read again, logits differ by {difference:.1e}"

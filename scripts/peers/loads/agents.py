@@ -62,10 +62,12 @@ class Agents:
         turns = asyncio.run(run(base_url, SERVED_NAME, self, VOCAB_SIZE, seed, peer.tokens, times.patience))
         return figures(turns, perf_counter() - began)
 
-    def summary(self, found: dict[str, Any]) -> str:
+    def summary(self, figures: dict[str, Any]) -> str:
         """Return the figures in a line."""
-        first, gap = (" / ".join(in_ms(found[name][q]) for q in ("p50", "p95")) for name in ("ttft_s", "inter_token_s"))
-        again = found["computed_again"]
+        first, gap = (
+            " / ".join(in_ms(figures[name][q]) for q in ("p50", "p95")) for name in ("ttft_s", "inter_token_s")
+        )
+        again = figures["computed_again"]
         known = (
             "cached tokens not told"
             if again is None
@@ -73,7 +75,7 @@ class Agents:
         )
         return (
             f"TTFT after the first turn {first} ms, inter-token {gap} ms (P50 / P95); "
-            f"{found['output_tokens_per_s']:.0f} output tokens/s; {known}"
+            f"{figures['output_tokens_per_s']:.0f} output tokens/s; {known}"
         )
 
 
@@ -197,13 +199,13 @@ def figures(conversations: list[list[Turn]], seconds: float) -> dict[str, Any]:
 
 def _again(turns: list[Turn]) -> dict[str, float] | None:
     """Return by how many tokens turns computed more than the new ones; None where a server does not say."""
-    found = [turn.known - turn.cached for turn in turns if turn.cached is not None]
-    return {"median": median(found), "most": max(found)} if found else None
+    result = [turn.known - turn.cached for turn in turns if turn.cached is not None]
+    return {"median": median(result), "most": max(result)} if result else None
 
 
 def _median(values: Iterable[int | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return median(told) if told else None
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def in_ms(seconds: float | None) -> str:

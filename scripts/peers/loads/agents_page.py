@@ -51,22 +51,22 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield f"## {name}"
         yield agreement(mine)
         for load in loads:
-            found = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
-            found = {peer: rounds for peer, rounds in found.items() if rounds}
+            result = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
+            result = {peer: rounds for peer, rounds in result.items() if rounds}
             yield f"### {load.name}"
-            yield _figures(found)
-            yield _by_turn(found, load.turns)
+            yield _figures(result)
+            yield _by_turn(result, load.turns)
 
 
-def _figures(found: dict[str, dict[int, Line]]) -> str:
+def _figures(lines: dict[str, dict[int, Line]]) -> str:
     head = ["", "TTFT P50", "P95", "of the first turns", "inter-token P50", "P95", "output tokens/s", "computed again"]
     rows = []
-    for peer, rounds in found.items():
+    for peer, rounds in lines.items():
         times = [_ms(rounds, "ttft_s", q) for q in ("p50", "p95")]
         gaps = [_ms(rounds, "inter_token_s", q) for q in ("p50", "p95")]
         first = _ms(rounds, "ttft_by_turn_s", 0)
         rate = f"{median(cell['output_tokens_per_s'] for cell in rounds.values()):.0f}"
-        ratios = [with_spread(_ratios(found.get(OURS, {}), rounds, q)) if peer != OURS else "" for q in ("p50", "p95")]
+        ratios = [with_spread(_ratios(lines.get(OURS, {}), rounds, q)) if peer != OURS else "" for q in ("p50", "p95")]
         rows.append([peer, *times, first, *gaps, rate, _again(rounds), *ratios])
     return table([*head, "TTFT P50 over jaxgen's", "P95 over jaxgen's"], rows)
 
@@ -82,14 +82,14 @@ def _ms(rounds: dict[int, Line], name: str, key: str | int) -> str:
 
 
 def _again(rounds: dict[int, Line]) -> str:
-    told = [cell["computed_again"] for cell in rounds.values() if cell["computed_again"]]
-    return f"{median(one['median'] for one in told):g}, {max(one['most'] for one in told)}" if told else "-"
+    known = [cell["computed_again"] for cell in rounds.values() if cell["computed_again"]]
+    return f"{median(one['median'] for one in known):g}, {max(one['most'] for one in known)}" if known else "-"
 
 
-def _by_turn(found: dict[str, dict[int, Line]], turns: int) -> str:
+def _by_turn(lines: dict[str, dict[int, Line]], turns: int) -> str:
     """Return the medians of TTFT, and of cached tokens of servers that say, by turn."""
     rows = []
-    for peer, rounds in found.items():
+    for peer, rounds in lines.items():
         times = [_ms(rounds, "ttft_by_turn_s", turn) for turn in range(turns)]
         rows.append([f"{peer}: TTFT", *times])
         cached = [[cell["cached_by_turn"][turn] for cell in rounds.values()] for turn in range(turns)]

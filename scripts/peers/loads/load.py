@@ -24,7 +24,7 @@ class Load(Protocol):
         requests, ``wrong_lengths``, and the load's own. The same seed makes the same requests."""
         ...
 
-    def summary(self, found: dict[str, Any]) -> str:
+    def summary(self, figures: dict[str, Any]) -> str:
         """Return the figures in a line."""
         ...
 

@@ -52,16 +52,16 @@ class Schemas:
             planner = _planner(peer.usage, round(first["answer_tokens"]), seed + 1, {"ignore_eos": True})
             second = measure(base_url, peer.usage, cell, times, seed, planner)
             wrong, halves[WITHOUT] = second["wrong_lengths"], second
-        found = halves.values()
-        counts = {name: sum(half[name] for half in found) for name in ("completed", "failed")}
+        result = halves.values()
+        counts = {name: sum(half[name] for half in result) for name in ("completed", "failed")}
         return {**halves, **counts, "reasons": [*first["reasons"]], "wrong_lengths": wrong}
 
-    def summary(self, found: dict[str, Any]) -> str:
+    def summary(self, figures: dict[str, Any]) -> str:
         """Return the figures in a line."""
         return "; ".join(
-            f"{name.replace('_', ' ')} {found[name]['output_tokens_per_s']:.0f} output tokens/s, "
-            f"{found[name]['requests_per_s']:.2f} answers/s of {found[name]['answer_tokens']:.0f} tokens, inter-token "
-            f"{' / '.join(in_ms(found[name]['inter_token_s'][q]) for q in ('p50', 'p95'))} ms (P50 / P95)"
+            f"{name.replace('_', ' ')} {figures[name]['output_tokens_per_s']:.0f} output tokens/s, "
+            f"{figures[name]['requests_per_s']:.2f} answers/s of {figures[name]['answer_tokens']:.0f} tokens, "
+            f"inter-token {' / '.join(in_ms(figures[name]['inter_token_s'][q]) for q in ('p50', 'p95'))} ms (P50 / P95)"
             for name in (WITH, WITHOUT)
         )
 

@@ -63,9 +63,9 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
             yield _figures({peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")})
 
 
-def _figures(found: dict[str, dict[int, Line]]) -> str:
-    ours = found.get(OURS, {})
-    rows = [_row(peer, rounds, ours) for peer, rounds in found.items() if rounds]
+def _figures(lines: dict[str, dict[int, Line]]) -> str:
+    ours = lines.get(OURS, {})
+    rows = [_row(peer, rounds, ours) for peer, rounds in lines.items() if rounds]
     return table(["", *COLUMNS], rows)
 
 
@@ -98,7 +98,7 @@ def _answers(cell: Line) -> float:
     return float(cell[WITH]["requests_per_s"])
 
 
-def _ms(found: list[dict[str, Any]], name: str, q: str) -> str:
+def _ms(lines: list[dict[str, Any]], name: str, q: str) -> str:
     """Return the median of a figure over rounds; none where some round has none."""
-    times = [half[name][q] for half in found]
+    times = [half[name][q] for half in lines]
     return in_ms(None if None in times else median(times))

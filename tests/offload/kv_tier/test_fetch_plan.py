@@ -59,7 +59,7 @@ def planned(
 def test_blocks_are_fetched_if_that_is_sooner(rate: float, latency: float, blocks: int, pays: bool) -> None:
     found = planned(blocks, rate=rate, latency=latency)
     assert found.pays is pays
-    assert found.patience == pytest.approx(blocks * BLOCK * 1e-3, rel=0.05)
+    assert found.max_wait == pytest.approx(blocks * BLOCK * 1e-3, rel=0.05)
 
 
 def test_what_is_read_before_counts_and_so_do_those_that_wait() -> None:

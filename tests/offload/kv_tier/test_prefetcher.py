@@ -9,7 +9,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.kv_tier.prefetcher import COMPARE_ONE_IN, MOST_PATIENCE, PROBE_SECONDS, FetchPlan, Prefetcher
+from jaxgen.offload.kv_tier.prefetcher import COMPARE_ONE_IN, MAX_WAIT, PROBE_SECONDS, FetchPlan, Prefetcher
 from tests.offload.kv_tier.fakes import Clock, MemoryStore, answered, block, key, tier_of, written
 
 
@@ -20,7 +20,7 @@ class World:
         self.store, self.host = MemoryStore(), HostStore[HostBlock](host_blocks)
         self.clock, self.tier = Clock(), tier_of(self.store)
         written(self.tier, *range(10))
-        self.plan = plan or (lambda *_: FetchPlan(pays=True, patience=2.0))
+        self.plan = plan or (lambda *_: FetchPlan(pays=True, max_wait=2.0))
         self.prefetcher = Prefetcher(
             self.tier, self.host, lambda *args: self.plan(*args), batch=2, compares=True, clock=self.clock
         )
@@ -60,7 +60,7 @@ def test_what_the_tier_has_is_in_host_memory_a_few_at_a_time() -> None:
 
 
 def test_nothing_is_asked_that_would_not_pay_but_a_probe() -> None:
-    world = World(plan=lambda blocks, *_: FetchPlan(pays=False, patience=9.0))
+    world = World(plan=lambda blocks, *_: FetchPlan(pays=False, max_wait=9.0))
     probe = world.fetch(0, 1, 2)
     assert not world.prefetcher.may_wait(probe)
     world.settle()
@@ -74,7 +74,7 @@ def test_nothing_is_asked_that_would_not_pay_but_a_probe() -> None:
 
 
 def test_what_is_found_is_read_only_if_it_pays_too() -> None:
-    world = World(plan=lambda blocks, *_: FetchPlan(pays=blocks > 2, patience=9.0))
+    world = World(plan=lambda blocks, *_: FetchPlan(pays=blocks > 2, max_wait=9.0))
     fetch = world.fetch(0, 1, 40)
     world.settle()
     assert (fetch.ended, world.held) == (True, [])
@@ -85,7 +85,7 @@ def test_the_planner_is_told_what_comes_before() -> None:
 
     def plan(*args: int) -> FetchPlan:
         told.append(args)
-        return FetchPlan(pays=True, patience=1.0)
+        return FetchPlan(pays=True, max_wait=1.0)
 
     world = World(plan=plan)
     world.store.gate.clear()
@@ -138,7 +138,7 @@ def test_nobody_waits_longer_than_the_most() -> None:
     world.store.gate.clear()
     fetch = world.fetch(0)
     assert world.prefetcher.may_wait(fetch)
-    world.clock.now += MOST_PATIENCE
+    world.clock.now += MAX_WAIT
     assert not world.prefetcher.may_wait(fetch)
     world.store.gate.set()
 

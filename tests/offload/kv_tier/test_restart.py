@@ -34,7 +34,7 @@ def config(directory: Path, **changes: Any) -> EngineConfig:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     """Start an engine that waits for its tier as long as that takes: the processor is shared with other work."""
-    monkeypatch.setattr(prefetcher, "MOST_PATIENCE", 600.0)
+    monkeypatch.setattr(prefetcher, "MAX_WAIT", 600.0)
 
     def started(weights: str = "some", **changes: Any) -> Engine:
         return make_engine(config=config(tmp_path, **changes), identity=Identity({"weights": weights}))

@@ -7,7 +7,7 @@ import pytest
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fill import target
+from jaxgen.scheduling.prefill_limits import target
 from jaxgen.scheduling.service import policy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, Watched, promised

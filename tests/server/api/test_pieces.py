@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message
 
 from jaxgen.server.api import pieces
-from jaxgen.server.generation.logprobs import Later
+from jaxgen.server.generation.logprobs import LazyList
 from tests.support.fuzzing import QUICK
 
 VALUES = st.recursive(
@@ -21,8 +21,8 @@ VALUES = st.recursive(
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, Later):
-        return value.made(0, len(value.items))
+    if isinstance(value, LazyList):
+        return value.entries(0, len(value.items))
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, list) else value
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 @QUICK
 @given(value=VALUES, items=st.lists(VALUES, max_size=300))
 def test_the_bytes_are_those_of_an_answer_in_one(value: Any, items: list[Any]) -> None:
-    answer = {"a": value, "choices": [{"x": Later(items, lambda one: {"made": one}), "y": items}]}
+    answer = {"a": value, "choices": [{"x": LazyList(items, lambda one: {"made": one}), "y": items}]}
     assert b"".join(pieces.encoded(answer)) == JSONResponse(plain(answer)).body
 
 
@@ -46,7 +46,7 @@ def sent(answer: Any) -> list[Message]:
 
 
 def test_a_short_answer_has_its_length() -> None:
-    start, body = sent({"a": Later([1, 2], str)})
+    start, body = sent({"a": LazyList([1, 2], str)})
     assert (b"content-length", b"15") in start["headers"]
     assert body == {"type": "http.response.body", "body": b'{"a":["1","2"]}', "more_body": False}
 
@@ -64,9 +64,9 @@ def test_entries_are_made_only_as_pieces_are_sent() -> None:
         seen.append(len(made))
 
     many = 5000
-    asyncio.run(pieces.send_json({"a": Later(range(many), make)}, send))
+    asyncio.run(pieces.send_json({"a": LazyList(range(many), make)}, send))
     ahead = 2 * (pieces.PIECE_BYTES // 1000 + 2 * pieces.AT_ONCE)
     assert seen[1] <= ahead < many == seen[-1]
-    assert json.loads(b"".join(one.get("body", b"") for one in sent({"a": Later(range(9), str)}))) == {
+    assert json.loads(b"".join(one.get("body", b"") for one in sent({"a": LazyList(range(9), str)}))) == {
         "a": [str(i) for i in range(9)]
     }

@@ -19,7 +19,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen, listening
 from jaxgen.server.commands.run import _reached
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 from jaxgen.server.flags.access import warn_if_open
 from tests.support.fakes import says
 from tests.support.live_server import configured
@@ -36,7 +36,7 @@ def refusal(path: Path) -> str:
 
 
 @contextmanager
-def run_at(listener: socket.socket, config: DoorConfig) -> Iterator[None]:
+def run_at(listener: socket.socket, config: ConnectionConfig) -> Iterator[None]:
     """A server in a thread."""
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))

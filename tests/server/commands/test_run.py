@@ -27,7 +27,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen
 from jaxgen.server.commands.run import Ending, Server, _pace_line, run
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.door.config import DoorConfig
+from jaxgen.server.connections.config import ConnectionConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, body, client_of, error_of, stream_chunks
@@ -102,7 +102,7 @@ def running(engine: StoppableEngine, config: ServerConfig | None = None, *, time
     loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Queue[int]]] = Future()
     ended: Future[Ending] = Future()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    uvicorns = DoorConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
+    uvicorns = ConnectionConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
     server = Server(uvicorns)
 
     async def main() -> Ending:
@@ -173,8 +173,8 @@ def test_whole_answers_that_are_cut_off_are_errors(path: str, how: str, caplog: 
             assert (error["code"], error["type"]) == ("shutting_down", "server_error")
         ending = server.ended.result(60)
     assert ending.code == 0
-    assert ending.said.startswith("ended by SIGTERM: the drain took ")
-    assert ending.said.endswith(" s, 1 request was cut off")
+    assert ending.message.startswith("ended by SIGTERM: the drain took ")
+    assert ending.message.endswith(" s, 1 request was cut off")
     (said,) = lines(caplog)
     assert (said["status"], said["error"]) == (503, "shutting_down")
     assert engine.open == set()
@@ -192,7 +192,7 @@ def test_streams_that_are_cut_off_end_with_an_error_event(path: str, caplog: pyt
             server.tell()
             server.tell()
             text = begun + "".join(pieces)
-        assert server.ended.result(60).said.endswith(" 1 request was cut off")
+        assert server.ended.result(60).message.endswith(" 1 request was cut off")
     events = {"/v1/responses": "response.failed", "/v1/messages": "error"}
     if path in events:
         last = text.split("\n\n")[-2]
@@ -223,7 +223,7 @@ def test_requests_that_end_in_time_are_not_cut_off() -> None:
         assert error_of(refused.json())["code"] == "draining"
         gate.set()
         assert answering.result(60).status_code == 200
-        assert server.ended.result(60).said.endswith(", no requests were cut off")
+        assert server.ended.result(60).message.endswith(", no requests were cut off")
     (left,) = engine.waits
     assert left is not None
     assert 0 < left <= LONG + 5
@@ -264,7 +264,7 @@ def test_a_reader_who_reads_nothing_is_cut(caplog: pytest.LogCaptureFixture) -> 
         server.until_full()
         server.tell()
         server.tell()
-        assert server.ended.result(60).said.endswith(" 1 request was cut off")
+        assert server.ended.result(60).message.endswith(" 1 request was cut off")
     assert len(lines(caplog)) == 1
 
 
@@ -314,7 +314,7 @@ def test_an_upload_that_does_not_end_is_an_error(tmp_path: Path, caplog: pytest.
             received += piece
         assert received.startswith(b"HTTP/1.1 503 ")
         assert b"shutting_down" in received
-        assert server.ended.result(60).said.endswith(" 1 request was cut off")
+        assert server.ended.result(60).message.endswith(" 1 request was cut off")
     (said,) = lines(caplog)
     assert (said["path"], said["error"]) == ("/v1/files", "shutting_down")
 
@@ -328,7 +328,7 @@ def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, cap
             server.until_full()
             server.tell()
             server.tell()
-            assert server.ended.result(60).said.endswith(" 1 request was cut off")
+            assert server.ended.result(60).message.endswith(" 1 request was cut off")
     assert lines(caplog)[1]["error"] == "shutting_down"
 
 
@@ -340,7 +340,7 @@ def test_a_batch_goes_on_at_the_next_start(tmp_path: Path) -> None:
             batch = start(cast("Any", client), upload(cast("Any", client), jsonl(line("a"))))
         until(lambda: bool(engine.open))
         server.tell()
-        assert server.ended.result(60).said.endswith(", no requests were cut off")
+        assert server.ended.result(60).message.endswith(", no requests were cut off")
     with client_of(StoppableEngine(TOKENIZER, model=INFO), config) as again:
         ended = wait(again, batch.id)
         assert ended.status == "completed"
@@ -356,7 +356,7 @@ def test_an_engine_that_hangs_does_not_hold_the_server(caplog: pytest.LogCapture
         assert answering.result(60).status_code == 503
         ending = server.ended.result(60)
     assert (ending.code, ending.engine_ended) == (1, False)
-    assert ending.said.endswith(" 1 request was cut off, and the engine hangs")
+    assert ending.message.endswith(" 1 request was cut off, and the engine hangs")
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "Thread 0x" in said
     assert "test_run.py" in said

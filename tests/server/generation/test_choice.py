@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from jaxgen.core.request import Alternatives, FinishReason, Request, TokenEvent, TokenLogprobs
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice, Piece, given_up
-from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList, Room
+from jaxgen.server.generation.choice import Choice, ChoiceDelta, given_up
+from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList, LogprobQuota
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.tool_calls.deltas import merged
@@ -37,18 +37,18 @@ def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choi
         cache_salt=None,
     )
     return Choice(
-        0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList(TOKENIZER, Room(2**20))
+        0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList(TOKENIZER, LogprobQuota(2**20))
     )
 
 
-def join(pieces: list[Piece]) -> Piece:
+def join(pieces: list[ChoiceDelta]) -> ChoiceDelta:
     logprobs: dict[str, list[Any]] = {}
     for piece in pieces:
         assert piece.logprobs is not None
         for name, values in piece.logprobs.items():
             logprobs.setdefault(name, []).extend(values)
     token_ids = tuple(token for piece in pieces for token in piece.token_ids)
-    return Piece(
+    return ChoiceDelta(
         merged([delta for piece in pieces for delta in piece.deltas]),
         logprobs,
         pieces[-1].finish_reason,
@@ -110,7 +110,7 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
 def test_alternatives_of_one_text_count_once_as_the_best() -> None:
     best, other = 100, 260
     assert SPACED_TOKENIZER.token_text(best) == SPACED_TOKENIZER.token_text(other) == "a"
-    logprobs = LogprobList(SPACED_TOKENIZER, Room(9))
+    logprobs = LogprobList(SPACED_TOKENIZER, LogprobQuota(9))
     logprobs.append(other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0)), 9), 0)
     found = logprobs.take(0, ended=True)
     assert (found["token_logprobs"], found["top_logprobs"]) == ([-3.0], [{"a": -1.0, "b": -2.0}])
@@ -119,9 +119,9 @@ def test_alternatives_of_one_text_count_once_as_the_best() -> None:
 def test_a_log_probability_that_is_no_number_is_an_error() -> None:
     """JSON has no NaN, and null would say that there is none."""
     with pytest.raises(ValueError, match="NaN"):
-        LogprobList(TOKENIZER, Room(9)).append(5, TokenLogprobs(5, float("nan"), (), 1), 0)
+        LogprobList(TOKENIZER, LogprobQuota(9)).append(5, TokenLogprobs(5, float("nan"), (), 1), 0)
     with pytest.raises(ValueError, match="NaN"):
-        ChatLogprobs(TOKENIZER, Room(9)).append(5, TokenLogprobs(5, -1.0, ((6, float("nan")),), 1), 0)
+        ChatLogprobs(TOKENIZER, LogprobQuota(9)).append(5, TokenLogprobs(5, -1.0, ((6, float("nan")),), 1), 0)
 
 
 def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
@@ -133,7 +133,7 @@ def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
 
 def test_what_is_kept_of_log_probabilities_is_bounded_and_what_is_sent_is_not_kept() -> None:
     """The choices of a request share the room."""
-    room = Room(9)
+    room = LogprobQuota(9)
     first, second = (LogprobList(TOKENIZER, room) for _ in range(2))
     entry = TokenLogprobs(5, -1.0, ((5, -1.0), (6, -2.0)), 1)
     for _ in range(3):

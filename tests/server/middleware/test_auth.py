@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.middleware.auth import ApiKeys, Rights
+from jaxgen.server.middleware.auth import ApiKeys, Permissions
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import body, client_of, error_of, fake_engine
@@ -157,18 +157,18 @@ def test_what_is_no_key_is_refused_by_line_and_not_repeated(tmp_path: Path, cont
 @pytest.mark.parametrize(
     ("words", "rights"),
     [
-        ("", Rights()),
-        ("operator", Rights(operator=True)),
-        ("weight=2", Rights(2.0)),
-        ("operator weight=0.5", Rights(0.5, operator=True)),
-        ("weight=2 operator", Rights(2.0, operator=True)),
+        ("", Permissions()),
+        ("operator", Permissions(operator=True)),
+        ("weight=2", Permissions(2.0)),
+        ("operator weight=0.5", Permissions(0.5, operator=True)),
+        ("weight=2 operator", Permissions(2.0, operator=True)),
         *[
             (words, None)
             for words in ("operator operator", "operator=1", "weight=1 weight=2", "weight", "weight=0", "x")
         ],
     ],
 )
-def test_a_line_has_a_key_and_its_rights(tmp_path: Path, words: str, rights: Rights | None) -> None:
+def test_a_line_has_a_key_and_its_rights(tmp_path: Path, words: str, rights: Permissions | None) -> None:
     file = tmp_path / "keys"
     file.write_text(f"first\nsecond {words}\n")
     if rights is None:
@@ -176,7 +176,7 @@ def test_a_line_has_a_key_and_its_rights(tmp_path: Path, words: str, rights: Rig
             ApiKeys((), file)
         return
     keys = ApiKeys((), file)
-    assert [keys.rights(keys.caller(key) or "") for key in (b"first", b"second")] == [Rights(), rights]
+    assert [keys.rights(keys.caller(key) or "") for key in (b"first", b"second")] == [Permissions(), rights]
 
 
 @pytest.mark.parametrize(("mode", "lines"), [(0o600, 0), (0o640, 0), (0o644, 1)])

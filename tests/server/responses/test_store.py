@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.responses.store import ITEM_OVERHEAD, OVERHEAD, Kept, ResponseStore
+from jaxgen.server.responses.store import ITEM_OVERHEAD, OVERHEAD, ResponseStore, StoredResponse
 
 
 class Clock:
@@ -16,13 +16,15 @@ class Clock:
         return self.now
 
 
-def put(store: ResponseStore, name: str, *, caller: str = "a", after: Kept | None = None, text: str = "x") -> None:
+def put(
+    store: ResponseStore, name: str, *, caller: str = "a", after: StoredResponse | None = None, text: str = "x"
+) -> None:
     """Keep a response with one item of input and one of output, called after it."""
     answer: dict[str, Any] = {"id": name, "output": [{"id": f"{name}-out", "text": text}]}
     store.keep(caller, answer, [{"id": f"{name}-in", "text": text}], after)
 
 
-def got(store: ResponseStore, name: str, caller: str = "a") -> Kept:
+def got(store: ResponseStore, name: str, caller: str = "a") -> StoredResponse:
     found = store.get(caller, name)
     assert found is not None
     return found

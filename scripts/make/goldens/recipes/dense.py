@@ -162,12 +162,12 @@ SMOLLM3 = {
 
 def _gpt2_of_the_hub(tensors: Tensors) -> Tensors:
     """The old files: no prefix, and the causal mask of each layer."""
-    found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    result = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     one = tensors["transformer.ln_f.weight"]
     for layer in range(2):
-        found[f"h.{layer}.attn.bias"] = one.new_ones(1, 1, 128, 128).tril().byte()
-        found[f"h.{layer}.attn.masked_bias"] = one.new_full((), -10_000.0).float()
-    return found
+        result[f"h.{layer}.attn.bias"] = one.new_ones(1, 1, 128, 128).tril().byte()
+        result[f"h.{layer}.attn.masked_bias"] = one.new_full((), -10_000.0).float()
+    return result
 
 
 GPT2_SIZES: dict[str, Any] = NO_ENDS | {

@@ -204,14 +204,14 @@ PHI = {
 
 def _neox_of_the_hub(tensors: Tensors) -> Tensors:
     """The old files have the causal mask and the frequencies of each layer."""
-    found = dict(tensors)
+    result = dict(tensors)
     one = tensors["gpt_neox.final_layer_norm.weight"]
     for layer in range(2):
         prefix = f"gpt_neox.layers.{layer}.attention."
-        found[prefix + "bias"] = one.new_ones(1, 1, 128, 128).tril().bool()
-        found[prefix + "masked_bias"] = one.new_full((), -10_000.0)
-        found[prefix + "rotary_emb.inv_freq"] = one.new_ones(2).float()
-    return found
+        result[prefix + "bias"] = one.new_ones(1, 1, 128, 128).tril().bool()
+        result[prefix + "masked_bias"] = one.new_full((), -10_000.0)
+        result[prefix + "rotary_emb.inv_freq"] = one.new_ones(2).float()
+    return result
 
 
 _QUARTER = rope(partial_rotary_factor=0.25)
