@@ -19,6 +19,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import EngineStats
+from jaxgen.engine.anticipation import Anticipation
 from jaxgen.engine.engine import Engine
 from jaxgen.journal import Journal
 from jaxgen.text.constraint import Constraint, Constraints
@@ -46,6 +47,7 @@ class _Stream:
 
     loop: asyncio.AbstractEventLoop
     put: Callable[[_Item], None]
+    request: Request
     over: bool = False
     """Whether the engine has no more events for the request."""
 
@@ -103,6 +105,8 @@ class AsyncEngine:
         self._taken: deque[_Message] = deque()
         """Messages taken from the inbox and not applied yet."""
         self._wake = threading.Condition()
+        self._anticipation = Anticipation()
+        """Guarded by ``_wake``."""
         self._stopping = False
         self._streams: dict[str, _Stream] = {}
         self._status = EngineStatus("starting")
@@ -223,7 +227,7 @@ class AsyncEngine:
         """Send the request to the engine, and abort it if it has not ended when the context is left."""
         self._check(request)
         constraint = await self._start_constraint(request)
-        stream = _Stream(asyncio.get_running_loop(), put)
+        stream = _Stream(asyncio.get_running_loop(), put, request)
         self._send(_Submit(request, stream, constraint))
         try:
             yield
@@ -255,6 +259,8 @@ class AsyncEngine:
                     raise EngineDeadError(self._status.reason or "the engine has stopped")
                 return
             self._inbox.append(message)
+            if isinstance(message, _Submit):
+                self._anticipation.came(message.request.tenant, message.sent)
             self._wake.notify()
 
     def _main(self) -> None:
@@ -264,7 +270,10 @@ class AsyncEngine:
             self._status = EngineStatus("ready")
             self._settled.set()
             while self._receive(engine):
+                began = time.monotonic()
                 events = engine.step()
+                with self._wake:
+                    self._anticipation.stepped(time.monotonic() - began)
                 # Set before events are posted: a client that has its answer then sees figures that count it.
                 before, self._stats = self._stats, engine.stats()
                 self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
@@ -284,6 +293,7 @@ class AsyncEngine:
         """Apply some of the messages received, and wait for one if there is no work. Return False when the thread must
         end."""
         with self._wake:
+            self._await_next(engine)
             while not (self._inbox or self._stopping or (engine.has_work and engine.held_for == 0.0)):
                 self._wake.wait(engine.held_for if engine.has_work else None)
             if self._stopping:
@@ -304,6 +314,16 @@ class AsyncEngine:
             self._stats = engine.stats()
         self._note_progress(moved=False)
         return True
+
+    def _await_next(self, engine: Engine) -> None:
+        """Wait for requests that are likely to come soon, so that the next step computes them."""
+        if engine.runs_ahead:
+            return
+        began = now = time.monotonic()
+        while engine.has_work and not self._stopping and (seconds := self._anticipation.seconds(now)) > 0.0:
+            self._wake.wait(seconds)
+            now = time.monotonic()
+        self._anticipation.waited(now - began)
 
     def _note_progress(self, *, moved: bool) -> None:
         """Update since when requests have waited for a step to finish. Waiting for copies is not progress."""
@@ -338,9 +358,13 @@ class AsyncEngine:
             if not _deliver(loop, items):
                 for stream, item in items:
                     self._forget(stream, item)
+        now = time.monotonic()
         for event in events:
             if event.finish_reason is not None:  # it is delivered: before, an error would have lost it
-                self._streams.pop(event.request_id, None)
+                stream = self._streams.pop(event.request_id, None)
+                if stream is not None and not stream.request.background:
+                    with self._wake:
+                        self._anticipation.ended(stream.request.tenant, now)
 
     def _forget(self, stream: _Stream, item: _Item) -> None:
         """Abort a request whose event loop is closed, since its client cannot."""

@@ -211,6 +211,11 @@ class Engine:
         return found
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether a step begins before the events of the one before it are known."""
+        return self._runs_ahead
+
+    @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
         published = self._block_events is not None and self._block_events.pending
