@@ -126,7 +126,7 @@ struct GroupFetch {
   }
 };
 
-// Integers that are scales or minimums of a block's groups, and the floats of the block: made floats once for all groups.
+// Scales or minimums of a block's groups, where they are integers. The floats of the block are converted once for all.
 struct BlockFactors {
   const int8_t* values;
   Floats of_block[kIntegerVectors];
@@ -143,8 +143,8 @@ struct BlockFactors {
   KERNELS_FETCH void Fetch(int64_t group) const { CodeFetch<1, 2048>()(values + group * kPanel, kPanel); }
 };
 
-// Add the products of a range of groups of one row, whose scales are integers: as AddGroup does, with sums and the
-// floats of a block in registers. A panel has kIntegerVectors vectors.
+// Add the products of a range of groups of one row, whose scales are integers. The operations are AddGroup's, with the
+// same bits; sums and the floats of a block stay in registers. A panel has kIntegerVectors vectors.
 template <int kBits, bool kHasMinimums>
 void AddBlocks(const QuantizedWeight& weight, const uint32_t* codes, InputTile x, GroupRange range, float* sums) {
   const int64_t words = range.quads * kBits / 8;
