@@ -111,20 +111,21 @@ def pack_groups(values: Shaped[Array, "*stack O G"]) -> Shaped[Array, "*stack P 
 
 def unpack_codes(codes: UInt8[Array, "*stack P W N B"], *, bits: int) -> UInt8[Array, "*stack P N J"]:
     """The codes of each panel by output; J inputs: I, and the padding of the last unit."""
-    by_output, unit = codes.swapaxes(-3, -2), unit_inputs(bits)
-    words = by_output.reshape(*by_output.shape[:-2], -1, unit * bits // 32, _WORD_BYTES)
-    found, start, shift = jnp.uint8(0), 0, 0
+    words, unit = lax.bitcast_convert_type(codes.swapaxes(-3, -2), jnp.uint32), unit_inputs(bits)
+    units = words.reshape(*words.shape[:-1], -1, unit * bits // 32)
+    result, start, shift = jnp.uint32(0), 0, 0
     for width in PLANES[bits]:
-        part = words[..., start : start + unit * width // 32, :]
-        quads = jnp.stack([part >> place * width & (1 << width) - 1 for place in range(8 // width)], axis=-2)
-        found |= quads.reshape(*words.shape[:-2], unit) << shift
+        part = units[..., start : start + unit * width // 32, None]
+        places = jnp.arange(0, 8, width, dtype=jnp.uint32)
+        quads = part >> places & jnp.uint32(((1 << width) - 1) * 0x01010101)
+        result |= quads.reshape(*units.shape[:-1], -1) << jnp.uint32(shift)
         start, shift = start + unit * width // 32, shift + width
-    return found.reshape(*by_output.shape[:-2], -1)
+    return lax.bitcast_convert_type(result, jnp.uint8).reshape(*words.shape[:-1], -1)
 
 
 def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, "*stack O J"]:
     """The weight in float32, with the outputs that fill up the last panel and the inputs that fill up the last unit."""
-    unpacked = unpack_codes(weight.codes, bits=bits)
+    unpacked = lax.optimization_barrier(unpack_codes(weight.codes, bits=bits))  # else again for each number
     J = unpacked.shape[-1]
 
     def by_input(values: Array) -> Array:
@@ -143,7 +144,7 @@ def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, 
 def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, group: int) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
-    result = weight.each(lambda part: part[at][:, :, None])  # as panels of one output
+    result = lax.optimization_barrier(weight.each(lambda part: part[at][:, :, None]))  # as panels of one output
     return dequantized(result, bits=bits, group=group)
 
 

@@ -19,38 +19,58 @@ constexpr int HighBits(int bits) { return bits - LowBits(bits); }
 // Quads of the unit: the fewest whose parts fill words of 32 bits.
 constexpr int UnitQuads(int bits) { return 8 / (HighBits(bits) == 0 ? LowBits(bits) : HighBits(bits)); }
 
+// (x & mask) | y
+inline Words AndOr(Words x, uint32_t mask, Words y) {
+#if defined(__AVX512F__)
+  constexpr int kFunction = 0xea;  // gcc 12 would take two instructions
+  return BitCast<Words>(
+      _mm512_ternarylogic_epi32(BitCast<__m512i>(x), BitCast<__m512i>(Words{} + mask), BitCast<__m512i>(y), kFunction));
+#else
+  return (x & mask) | y;
+#endif
+}
+
 // Codes of `quad`, of those of a unit at `unit`, as bytes.
 template <int kBits>
 [[gnu::always_inline]] inline Words QuadOf(const uint32_t* unit, int quad) {
   constexpr int kLow = LowBits(kBits), kHigh = HighBits(kBits), kEach = 8 / kLow;
   constexpr uint32_t kMask = ((1u << kLow) - 1) * 0x01010101u;
   if constexpr (kBits == 8) return Load<Words>(unit + quad * kPanel);
-  const Words low = Load<Words>(unit + quad / kEach * kPanel) >> (kLow * (quad % kEach)) & kMask;
+  const Words low = Load<Words>(unit + quad / kEach * kPanel) >> (kLow * (quad % kEach));
   if constexpr (kHigh == 0) {
-    return low;
+    return low & kMask;
   } else {
-    constexpr uint32_t kHighMask = ((1u << kHigh) - 1) * 0x01010101u;
+    constexpr uint32_t kHighMask = ((1u << kHigh) - 1) * 0x01010101u << kLow;
     const Words high = Load<Words>(unit + UnitQuads(kBits) / kEach * kPanel);
-    return low | (high >> (kHigh * quad) & kHighMask) << kLow;
+    const int up = kLow - kHigh * quad;  // to where they belong
+    return AndOr(low, kMask, (up > 0 ? high << up : high >> -up) & kHighMask);
   }
 }
 
-// Ask the memory for `bytes` from `data` on, into the second-level cache. Addresses without memory do no harm.
+// Ask the memory for `bytes` from `data` on, into the cache of this level. Addresses without memory do no harm.
+template <int kLevel = 2>
 KERNELS_FETCH inline void FetchBytes(uintptr_t data, int64_t bytes) {
   constexpr int64_t kLine = 64;
-  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(reinterpret_cast<const char*>(data + i), 0, 2);
+  for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(reinterpret_cast<const char*>(data + i), 0, 4 - kLevel);
 }
 
-// Codes that are read once are asked for this many bytes ahead, the fastest of 2 to 32 KiB on Zen 5.
-constexpr uintptr_t kFetchAhead = 8192;
+// What is asked for while codes are read: those a number of bytes farther. The best distances were measured on Zen 5.
+template <int kLevel, uintptr_t kAhead>
+struct CodeFetch {
+  bool asks = true;
 
-// Add to each sum the products of `quads` quads. `asks`: whether to ask for codes that are kFetchAhead bytes farther.
-template <int kBits, int kRows>
-[[gnu::always_inline]] inline void AddCodes(const uint32_t* inputs, const uint32_t* codes, int64_t quads, bool asks,
+  KERNELS_FETCH void operator()(const void* data, int64_t bytes) const {
+    if (asks) FetchBytes<kLevel>(reinterpret_cast<uintptr_t>(data) + kAhead, bytes);
+  }
+};
+
+// Add to each sum the products of `quads` quads. `fetch`: called with codes before they are read.
+template <int kBits, int kRows, typename Fetch>
+[[gnu::always_inline]] inline void AddCodes(const uint32_t* inputs, const uint32_t* codes, int64_t quads, Fetch fetch,
                                             Ints (&sums)[kRows][kIntegerVectors]) {
   constexpr int kUnit = UnitQuads(kBits), kUnitWords = kUnit * kBits / 8, kWords = kQuadWords * kTileRows;
   for (int64_t i = 0; i < quads; i += kUnit, codes += kUnitWords * kPanel) {
-    if (asks) FetchBytes(reinterpret_cast<uintptr_t>(codes) + kFetchAhead, kUnitWords * kPanel * sizeof(*codes));
+    fetch(codes, kUnitWords * kPanel * sizeof(*codes));
 #pragma GCC unroll 8
     for (int part = 0; part < kUnit; ++part, inputs += kWords) {
       Words quad[kIntegerVectors];

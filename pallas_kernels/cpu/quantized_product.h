@@ -43,6 +43,11 @@ struct InputTile {
   const float* scales;
   const int32_t* offsets;
   const float* totals;
+
+  // From the group after the first on, which has `quads` quads.
+  InputTile Next(int64_t quads) const {
+    return {words + quads * kQuadWords * kTileRows, scales + kTileRows, offsets + kTileRows, totals + kTileRows};
+  }
 };
 
 // Exact sums begin at kMagic's bits, so that as bits of a float they are kMagic + the sum: 1.5 * 2^23, next to which any
@@ -79,7 +84,7 @@ template <int kBits, int kRows>
       for (int r = 0; r < kRows; ++r) exact[r][v] = Broadcast(x.offsets[r] + BitCast<int32_t>(kMagic));
     }
   }
-  AddCodes<kBits, kRows>(x.words, codes + output, quads, asks, exact);
+  AddCodes<kBits, kRows>(x.words, codes + output, quads, CodeFetch<2, 8192>{asks}, exact);
   const bool has_minimums = weight.minimums.exist();
   const Float16* const scale_block = weight.scales.OfBlock(group);
   const Float16* const minimum_block = has_minimums ? weight.minimums.OfBlock(group) : nullptr;
@@ -121,12 +126,66 @@ struct GroupFetch {
   }
 };
 
+// Scales or minimums of a block's groups, where they are integers. The floats of the block are converted once for all.
+struct BlockFactors {
+  const int8_t* values;
+  Floats of_block[kIntegerVectors];
+
+  BlockFactors(const Factors& factors, int64_t group) : values(reinterpret_cast<const int8_t*>(factors.values)) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kIntegerVectors; ++v) of_block[v] = LoadFloats(factors.OfBlock(group) + v * kLanes);
+  }
+
+  // As Factors::At.
+  Floats At(int64_t group, int v) const {
+    return ToFloats(LoadSignedBytes(values + group * kPanel + v * kLanes)) * of_block[v];
+  }
+  KERNELS_FETCH void Fetch(int64_t group) const { CodeFetch<1, 2048>()(values + group * kPanel, kPanel); }
+};
+
+// Add the products of a range of groups of one row, whose scales are integers. The operations are AddGroup's, with the
+// same bits; sums and the floats of a block stay in registers. A panel has kIntegerVectors vectors.
+template <int kBits, bool kHasMinimums>
+void AddBlocks(const QuantizedWeight& weight, const uint32_t* codes, InputTile x, GroupRange range, float* sums) {
+  const int64_t words = range.quads * kBits / 8;
+  for (int64_t group = range.begin; group < range.end;) {
+    const int64_t end = std::min(group + weight.scales.block_groups, range.end);
+    const BlockFactors scales(weight.scales, group), minimums(kHasMinimums ? weight.minimums : weight.scales, group);
+    Floats sum[kIntegerVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kIntegerVectors; ++v) sum[v] = Load<Floats>(sums + v * kLanes);
+    for (; group < end; ++group, codes += words * kPanel, x = x.Next(range.quads)) {
+      scales.Fetch(group);
+      if (kHasMinimums) minimums.Fetch(group);
+      Ints exact[1][kIntegerVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kIntegerVectors; ++v) exact[0][v] = Broadcast(x.offsets[0] + BitCast<int32_t>(kMagic));
+      AddCodes<kBits, 1>(x.words, codes, range.QuadsOf(group), CodeFetch<1, 4096>(), exact);
+#pragma GCC unroll 16
+      for (int v = 0; v < kIntegerVectors; ++v) {
+        const GroupScale scaled(scales.At(group, v), true);
+        sum[v] = MultiplyAdd(scaled(exact[0][v]), Broadcast(x.scales[0]), sum[v]);
+        if (kHasMinimums) sum[v] = MultiplyAdd(minimums.At(group, v), Broadcast(x.totals[0]), sum[v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < kIntegerVectors; ++v) Store(sums + v * kLanes, sum[v]);
+  }
+}
+
 // Add the products of a range of groups. Codes of kBits, and `x`, are those from its first group on.
 template <int kBits, int kRows>
 void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x, int rows, GroupRange range,
                float* sums, GroupFetch fetch) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return AddGroups<kBits, kRows - 1>(weight, codes, x, rows, range, sums, fetch);
+  }
+  if constexpr (kRows == 1 && kBits != 8 && kIntegerVectors * kLanes == kPanel) {
+    const bool in_blocks = weight.scales.kind == Factors::Kind::kInt8 && weight.zeros == nullptr;
+    if (in_blocks && fetch.reads_once && range.quads == weight.group_quads) {
+      return weight.minimums.exist() ? AddBlocks<kBits, true>(weight, codes, x, range, sums)
+                                     : AddBlocks<kBits, false>(weight, codes, x, range, sums);
+    }
   }
   const int64_t words = range.quads * kBits / 8;
   int64_t of_weight = range.begin * range.quads / weight.group_quads;
@@ -137,8 +196,7 @@ void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x
     AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch.reads_once);
     for (int output = kIntegerVectors * kLanes; output < kPanel; output += kIntegerVectors * kLanes)
       AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, false);
-    x = {x.words + range.quads * kQuadWords * kTileRows, x.scales + kTileRows, x.offsets + kTileRows,
-         x.totals + kTileRows};
+    x = x.Next(range.quads);
     codes += words * kPanel;
   }
 }
