@@ -1,4 +1,4 @@
-"""The libraries that the C++ sources of this package make: a model has only those that it needs compiled and proven."""
+"""The parts of the native kernels, each a shared library. A model needs some of them."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,10 @@ def _of_experts(element: str) -> Part:
 
 
 def _of_codes(bits: str, *compiled: str) -> Part:
-    """``bits``: of the codes. ``compiled``: these and those that codes become, as they are divided among units."""
+    """Return the part that multiplies codes of these ``bits``.
+
+    ``compiled``: the widths of each further unit: ``bits``, and 8, to which codes are widened for many rows.
+    """
     units = (
         Unit("quantized.cc", (f"-DKERNELS_BITS={bits}",)),
         *(Unit("codes.cc", (f"-DKERNELS_BITS={some}",)) for some in compiled),
@@ -46,13 +49,13 @@ _EIGHT_BITS, _FEWER_BITS = "8-bits", "fewer-bits"
 PARTS = {
     "bfloat16": _of_element("Bfloat16", "bfloat16"),
     "float32": _of_element("float", "float32"),
-    _FEWER_BITS: _of_codes("2,4,5,6", "5,6,8", "2,4"),  # codes of few bits become 8 for many rows
+    _FEWER_BITS: _of_codes("2,4,5,6", "5,6,8", "2,4"),
     _EIGHT_BITS: _of_codes("8", "8"),
     "bfloat16-experts": _of_experts("Bfloat16"),
     "float32-experts": _of_experts("float"),
     ELEMENTS: Part((Unit("elements.cc"),), ("RmsNorm", "LayerNorm", "Activate", "Gated", "RotatedHeads", "Zeros")),
 }
-"""By their names, those that take the longest to compile first."""
+"""The parts by name; the slowest to compile comes first."""
 _BY_BITS = {2: _FEWER_BITS, 4: _FEWER_BITS, 5: _FEWER_BITS, 6: _FEWER_BITS, 8: _EIGHT_BITS}
 
 
@@ -62,7 +65,7 @@ def part_of_experts(dtype: str) -> str:
 
 
 def part_of_codes(bits: int) -> str:
-    """Return the part that multiplies codes of so many bits; raises ValueError if there is none."""
+    """Return the part that multiplies codes of ``bits`` bits; raises ValueError if there is none."""
     if bits not in _BY_BITS:
         *all_but_last, last = map(str, _BY_BITS)
         raise ValueError(f"codes have neither {', '.join(all_but_last)} nor {last} bits, but {bits}")
