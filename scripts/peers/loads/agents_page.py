@@ -19,8 +19,9 @@ LOADS = """
 - **Load**: conversations that begin together, over one system prompt of {system:,} tokens. A turn adds {new} new tokens
   and gets an answer of {answer}, or of lengths that are drawn, without a pause between turns. A turn sends all tokens
   before it, with the answers as the server gave them.
-- **Equal answers**: where all answers are equally long, the agents stay one step apart. Each sends its turn while the
-  prompt of the one before is computed, and waits for that. Agents whose answers differ meet by chance.
+- **Equal answers**: where all answers are equally long, the agents stay one step apart. If a server begins its next
+  step at once, each turn comes while the prompt of the one before is computed, and waits for it. jaxgen waits a moment
+  for such turns ([tuning.md](tuning.md#a-wait-after-an-answer)).
 - **Requests**: prompts are token ids. Decoding is greedy and ignores EOS. Each round has other prompts, so nothing is
   cached at first.
 - *TTFT* is of turns after the first. *Of the first turns* is the median of the first turns alone. Times are in ms.
