@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from jaxgen.cache.block_log import BlockEvent
+from jaxgen.cache.block_log import BlockEvent, BlockStored
 from jaxgen.core.request import Request
 from jaxgen.core.stats import KVEventStats
 from jaxgen.engine.engine import Engine
@@ -100,6 +100,21 @@ def test_a_block_is_told_of_only_when_its_step_has_ended() -> None:
     assert sink.batches == 0
     engine.step()
     assert set(sink.index.paths) == held(engine)
+
+
+def test_equal_blocks_of_two_answers_are_told_of_once() -> None:
+    """Both sequences sample the same tokens at the same time, so each fills blocks of its own with the same content."""
+    stored: list[bytes] = []
+
+    class Counting(Sink):
+        def publish(self, events: abc.Sequence[BlockEvent]) -> None:
+            stored.extend(event.key for event in events if isinstance(event, BlockStored))
+            super().publish(events)
+
+    engine = make_engine(config=engine_config(), events=Counting())
+    run(engine, [request(name, range(3, 12), max_tokens=30, temperature=0.0, ignore_eos=True) for name in "ab"])
+    assert len(stored) > 9 // engine.config.cache.block_size, "blocks of answers are among them"
+    assert len(set(stored)) == len(stored)
 
 
 def test_a_failed_step_clears_everything(monkeypatch: pytest.MonkeyPatch) -> None:
