@@ -31,7 +31,8 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.hardware.nvidia import versions
 from jaxgen.identify import identify, sources_digest, xla_flags
-from jaxgen.kernels.choice import Kernels, choose, reference
+from jaxgen.kernels.choice import choose, reference
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import dequantised_bytes, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts

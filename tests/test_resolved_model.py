@@ -16,7 +16,8 @@ from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.errors import NoRoomError
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.model_texts import own_texts
 from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.programs import CompiledStep

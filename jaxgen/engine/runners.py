@@ -5,7 +5,8 @@ from typing import Any
 from uuid import uuid4
 
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from jaxgen.layerwise.programs import compile_layers
 from jaxgen.layerwise.start import start_streaming

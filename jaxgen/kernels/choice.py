@@ -3,24 +3,20 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, overload
-
-import jax.numpy as jnp
+from typing import Any
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.mixed_weight import AnyFormat
-from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, WeightFormat
+from jaxgen.core.quantization import PLAIN_BITS
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.expert_support import expert_trouble
+from jaxgen.kernels.kernels import Kernels, PackedProduct, QuantizedProduct
 from jaxgen.kernels.native_support import MATRIX_UNITS, native_parts, uses_matrix_units
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
-from pallas_kernels.activations import activate_ref, gated_ref
-from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
@@ -28,7 +24,6 @@ from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
 from pallas_kernels.fp8_inputs import fp8_inputs as fp8_inputs
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width
-from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
@@ -44,94 +39,9 @@ from pallas_kernels.quantized_product import GroupedCodes as GroupedCodes
 from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.rotary import Angles as Angles
-from pallas_kernels.rotary import rotated_heads_ref
 from pallas_kernels.write_kv import write_kv_ref
 
 logger = logging.getLogger(__name__)
-
-Kernel = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class PackedProduct:
-    """Matrix products with weights that were packed once; see pallas_kernels.packed_product, and of ``expert_product``
-    pallas_kernels.expert_product."""
-
-    pack: Kernel
-    product: Kernel
-    rows: Kernel
-    expert_product: Kernel
-
-
-@dataclass(frozen=True)
-class QuantizedProduct:
-    """Products with weights of 2 to 8 bits that were packed once; see pallas_kernels.quantized_product."""
-
-    pack_codes: Kernel
-    pack_groups: Kernel
-    product: Kernel
-    rows: Kernel
-    expert_product: Kernel
-    bits: tuple[int, ...] = NATIVE_BITS
-    """Bit widths that codes may have."""
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels of programs, each with the signature of its ``_ref`` twin; equal Kernels make equal programs."""
-
-    name: str
-    ragged_paged_attention: Kernel
-    write_kv: Kernel
-    plan_attention: Kernel | None = None
-    """Makes the ``plan`` argument of ``ragged_paged_attention``, the same in all layers; None: it takes none."""
-    packed: PackedProduct | None = None
-    """None: XLA's own products, with weights that are not packed."""
-    quantized: QuantizedProduct | None = None
-    """None: quantized weights become numbers of the model's dtype when they are loaded."""
-    floats: QuantizedProduct | None = None
-    """Of codes that are floating-point numbers. None: these become integers, if such hold them, or numbers."""
-    rms_norm: Kernel = rms_norm_ref
-    layer_norm: Kernel = layer_norm_ref
-    activate: Kernel = activate_ref
-    gated: Kernel = gated_ref
-    rotated_heads: Kernel = rotated_heads_ref
-    expert_product: Kernel = expert_product_ref
-    """Of weights that are not packed."""
-    zeros: Kernel = jnp.zeros
-    """Makes an array of zeros, of a shape and a dtype, from no array."""
-    gather_blocks: Kernel = gather_blocks_ref
-    scatter_blocks: Kernel = scatter_blocks_ref
-    partial_recompute: Kernel | None = None
-    """None: K and V are computed from layer inputs by the step's own products, with the queries, which on a CPU gives
-    the same bits."""
-    separate_layers: bool = False
-    """Whether the program has unrolled layers, with matrices that are separate arrays."""
-    compiler_options: tuple[tuple[str, str], ...] = ()
-    """XLA's, for programs of these kernels."""
-    separate_sampling: bool = False
-    """Whether programs that the host chooses sample, instead of branches of the step."""
-    build: tuple[tuple[str, str], ...] = ()
-    """How native kernels were compiled: by name, the digest of their code and their compiler."""
-    reason: str = field(default="", compare=False)
-    """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
-
-    @overload
-    def placed(self, form: WeightFormat) -> WeightFormat | None: ...
-
-    @overload
-    def placed(self, form: AnyFormat) -> AnyFormat | None: ...
-
-    def placed(self, form: AnyFormat) -> AnyFormat | None:
-        """Return the format of a weight that programs read; None: numbers of the model's dtype."""
-        integers = () if self.quantized is None else self.quantized.bits
-        return form.placed(integers=integers, floats=self.floats is not None)
-
-    @property
-    def skips_padding(self) -> bool:
-        """Whether products leave out rows of padding, so that a step's time follows its tokens."""
-        return self.packed is not None
-
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""

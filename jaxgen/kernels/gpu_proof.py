@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT, Kernels
+from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT
 from jaxgen.kernels.coded_weights import coded_weights
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ExpertShapes
 from pallas_kernels import proof
 

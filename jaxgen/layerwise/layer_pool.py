@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.models.layer_stack import Layer, project

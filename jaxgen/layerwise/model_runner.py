@@ -18,7 +18,7 @@ import numpy as np
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
 from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traffic
 from jaxgen.layerwise.meter import StreamMeter

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.kernels.choice import Kernels, for_windows_as_data
+from jaxgen.kernels.choice import for_windows_as_data
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.choice import Angles, Kernels
+from jaxgen.kernels.choice import Angles
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Linear, Shape

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.attention import Attention, plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache

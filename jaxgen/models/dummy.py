@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import FLOATS, WeightFormat
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_params, dotted, initial_state
 from jaxgen.models.mixed_weight import map_parts
 from jaxgen.models.placement import placed_formats, placing

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
-from jaxgen.kernels.choice import CODE_DTYPES, REFERENCE, Kernels, row_width
+from jaxgen.kernels.choice import CODE_DTYPES, REFERENCE, row_width
+from jaxgen.kernels.kernels import Kernels
 
 
 @jax.tree_util.register_dataclass

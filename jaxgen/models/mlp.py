@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
 
 

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.moe_config import MoEConfig
-from jaxgen.kernels.choice import Kernels, row_sum
+from jaxgen.kernels.choice import row_sum
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.stacked_weight import StackedWeight

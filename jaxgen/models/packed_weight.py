@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.kernels.choice import PackedProduct
+from jaxgen.kernels.kernels import PackedProduct
 
 
 @jax.tree_util.register_dataclass

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, place_of
 from jaxgen.core.quantization import GroupedWeight
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
 from jaxgen.models.mixed_weight import MixedCodes, MixedQuantizedWeight, joined, map_parts

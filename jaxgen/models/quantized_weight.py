@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.quantization import PLANES, Bits, GroupedWeight, WeightFormat
-from jaxgen.kernels.choice import GroupedCodes, QuantizedProduct, fp8_inputs
+from jaxgen.kernels.choice import GroupedCodes, fp8_inputs
+from jaxgen.kernels.kernels import QuantizedProduct
 
 Shape = tuple[int, ...]
 

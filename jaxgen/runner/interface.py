@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.step import StepOutput
 
 

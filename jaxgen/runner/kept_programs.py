@@ -25,7 +25,7 @@ from jax._src import compilation_cache as jax_internals  # nothing public names 
 from jaxlib import xla_client  # nothing of jax tells for which processor XLA compiles
 
 from jaxgen.core.kept_files import find, keep, make_room
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.programs import CompiledStep, RowPrograms
 
 logger = logging.getLogger(__name__)

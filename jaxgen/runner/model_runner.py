@@ -11,7 +11,7 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.large_pages import use_large_pages
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.placement import pack_params

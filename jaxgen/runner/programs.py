@@ -11,7 +11,8 @@ from jaxtyping import Array
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import abstract_packed_params

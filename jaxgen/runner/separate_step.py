@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.sampling_params import Sampling
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import abstract_packed_params

@@ -20,8 +20,9 @@ from jaxtyping import Array, Float, Int32
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, RopeConfig, llama_config
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import Kernels, made_for
+from jaxgen.kernels.choice import made_for
 from jaxgen.kernels.gpu_proof import PROOF_TOLERANCE, prove_block_copies, prove_expert_products
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.models.attention import attend, plan_attention
 from jaxgen.models.kv_cache import KVCache

@@ -20,7 +20,8 @@ from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import compile_step

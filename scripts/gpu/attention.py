@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
 from scripts.gpu.report import Measurement, Run

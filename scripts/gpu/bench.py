@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.models.dummy import dummy_params
 from jaxgen.runner.programs import CompiledStep, compile_step

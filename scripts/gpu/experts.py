@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernel, Kernels
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.coded_weights import coded_weights
+from jaxgen.kernels.kernels import Kernel, Kernels
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import kernels_for
 from scripts.gpu.report import Measurement, Run

@@ -9,7 +9,7 @@ from typing import Any
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from scripts.gpu.bench import Bench, Shared
 from scripts.gpu.kernels import kernels_for
 from scripts.gpu.report import Measurement, Run

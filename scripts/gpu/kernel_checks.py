@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.kernels.choice import REFERENCE, Kernel, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernel, Kernels
 from jaxgen.kernels.proof import run_proof
 from jaxgen.kernels.verdict import ServedShapes
 from pallas_kernels.proof import prove_expert_product

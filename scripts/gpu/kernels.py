@@ -4,7 +4,8 @@ from dataclasses import replace
 from functools import cache, partial
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.kernels.choice import Kernel, Kernels, hopper, maker_of, reference
+from jaxgen.kernels.choice import hopper, maker_of, reference
+from jaxgen.kernels.kernels import Kernel, Kernels
 from jaxgen.runner.model_runner import device_info
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.bench import Bench

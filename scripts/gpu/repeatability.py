@@ -14,7 +14,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.runner.programs import compile_step
 from scripts.gpu.bench import Bench

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from jaxgen.core.config import DType
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.kernels import Kernels
 from pallas_kernels.cpu.loading import load
 from tests.support import family_checks as checks
 from tests.support.golden_runs import SMALL, load_golden, relative_logit_error

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import GroupedWeight, Quantization
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
 from jaxgen.weights import convert
 from jaxgen.weights.load import load_model_config, load_params

@@ -22,7 +22,8 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.core.moe_config import MoEConfig
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route

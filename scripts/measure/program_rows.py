@@ -18,7 +18,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.programs import compile_step

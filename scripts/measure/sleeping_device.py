@@ -10,7 +10,8 @@ import jaxgen.engine.engine
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.step import Logprobs, StepOutput
 

@@ -22,7 +22,8 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels, choose
+from jaxgen.kernels.choice import REFERENCE, choose
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step

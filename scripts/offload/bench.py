@@ -8,7 +8,8 @@ import numpy as np
 from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import Kernels, choose, reference
+from jaxgen.kernels.choice import choose, reference
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.calibration import load_of, run_in_turn, time_steps
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming

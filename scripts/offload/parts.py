@@ -6,7 +6,7 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from scripts.offload.bench import Bench, Mode, kernels_here
 from scripts.offload.modes import Modes, Results, half_of, modes_of, only

@@ -15,7 +15,7 @@ from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadCo
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, init_params
 from jaxgen.offload.build import Offload, context_cost, make_planner
 from jaxgen.offload.restore_plan import Rates

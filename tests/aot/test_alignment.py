@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.kernels.choice import Kernels, ampere, hopper
+from jaxgen.kernels.choice import ampere, hopper
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.programs import width_programs
 from jaxgen.runner.programs import STEP_DONATES, step_program

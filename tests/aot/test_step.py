@@ -14,7 +14,8 @@ import pytest
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, hopper
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program

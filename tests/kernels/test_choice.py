@@ -13,7 +13,8 @@ from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, choose, for_windows_as_data, reference
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
 from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError

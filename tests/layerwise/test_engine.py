@@ -12,7 +12,8 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import compile_for
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from jaxgen.layerwise.start import start_streaming

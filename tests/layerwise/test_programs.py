@@ -11,7 +11,8 @@ import pytest
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.programs import take_apart
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import pack_params

@@ -17,7 +17,8 @@ from scipy.special import erf, softmax
 
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels import choice
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route

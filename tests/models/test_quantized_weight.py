@@ -16,16 +16,8 @@ from jaxgen.core.quantization import FLOATS as NUMBERS
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import (
-    REFERENCE,
-    REFERENCE_GPU,
-    QuantizedProduct,
-    ampere,
-    blackwell,
-    blackwell_rtx,
-    hopper,
-    native,
-)
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, blackwell, blackwell_rtx, hopper, native
+from jaxgen.kernels.kernels import QuantizedProduct
 from jaxgen.models.placement import abstract_packed_params, pack_params, placed_formats
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run

@@ -14,8 +14,9 @@ from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadCo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.choice import native as native_kernels
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import abstract_params, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.offload.build import context_cost, make_planner

@@ -16,7 +16,8 @@ import pytest
 
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
 from jaxgen.runner import kept_programs
 from jaxgen.runner.compilation_cache import persistent_compilation

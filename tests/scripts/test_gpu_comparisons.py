@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from scripts.gpu import attention, serving
 from scripts.gpu.attention import dense, distance, inputs_of, measure
 from scripts.gpu.bench import UnavailableError

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, hopper
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, hopper
+from jaxgen.kernels.kernels import Kernels
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks

@@ -16,7 +16,8 @@ from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 from tests.support.quantized import random_parts

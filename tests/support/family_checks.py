@@ -22,7 +22,8 @@ from jaxgen.core.config import (
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import compile_for
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.models import Params
 from jaxgen.models.placement import pack_params

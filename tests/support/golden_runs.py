@@ -14,7 +14,8 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, Params, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import pack_params

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxgen.kernels.choice import Kernel, Kernels
+from jaxgen.kernels.kernels import Kernel, Kernels
 
 
 def with_nan_in_padding(kernels: Kernels) -> Kernels:

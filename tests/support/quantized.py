@@ -10,7 +10,8 @@ import numpy as np
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, Part
 from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
-from jaxgen.kernels.choice import REFERENCE, QuantizedProduct
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import QuantizedProduct
 from jaxgen.models import abstract_params
 from pallas_kernels.quantized_product import (
     pack_codes,

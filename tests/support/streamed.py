@@ -7,7 +7,8 @@ import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
 from jaxgen.engine.runners import compile_for
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import CompiledLayers
 from tests.models.test_layers_apart import OPT

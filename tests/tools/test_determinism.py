@@ -10,7 +10,8 @@ from jaxgen.core.config import DType, EngineConfig, OffloadConfig
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier

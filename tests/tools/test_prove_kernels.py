@@ -10,7 +10,8 @@ import pytest
 from jaxgen.core.decoder_config import AttentionConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
+from jaxgen.kernels.choice import REFERENCE_GPU
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ExpertShapes, ServedShapes
 from jaxgen.tools import prove_kernels
 from jaxgen.tools.prove_kernels import LONGEST, prove, rows_of_step
