@@ -19,7 +19,7 @@ FOLDERS = {
     "checksums": "v2",
     "converted": "v1",
     "packaged": "v1",
-    "starts": "v2",
+    "starts": "v3",
     "prepared": "v1",
     "traced": "v1",
     "templates": "v1",

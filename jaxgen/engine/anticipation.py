@@ -17,9 +17,11 @@ SHARE = 0.01
 MOST_SAVED = 0.05
 """Most seconds of that share that are saved up: agents that began together end in consecutive steps."""
 LIKELY = 0.5
-"""Least share of a caller's answers that a request followed within ``MOST_SECONDS``, for the next to be awaited."""
+"""Least share of a tenant's answers that a request followed within ``MOST_SECONDS``, for the next to be awaited."""
+LEARNED = 0.5
+"""Weight of the last answer in that share. One that a request followed is enough: a conversation may have few turns."""
 RATE = 0.25
-"""Weight of the newest sample in averages."""
+"""Weight of the newest sample in averages of times."""
 MOST_TENANTS = 1024
 MOST_ENDS = 64
 
@@ -33,7 +35,7 @@ class _Habit:
 
     def note(self, seconds: float | None) -> None:
         """Note that a request followed after ``seconds``; None: none came soon."""
-        self.share += RATE * ((seconds is not None) - self.share)
+        self.share += LEARNED * ((seconds is not None) - self.share)
         if seconds is not None:
             self.seconds += RATE * (seconds - self.seconds) if self.seconds else seconds
 

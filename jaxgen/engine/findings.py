@@ -10,10 +10,14 @@ from jaxgen.engine.step_time_probe import StepSamples
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings of a model whose logits are finite. ``narrow``: on the narrow program; None: there is none."""
+    """Findings of a model whose logits are finite. ``narrow``: on the narrow program; None: there is none.
+
+    ``slow_starts``: starts in which the narrow program was too slow, one after the other.
+    """
 
     narrow: NarrowResult | None
     times: StepSamples
+    slow_starts: int = 0
 
 
 def kept_findings(path: Path | None) -> Findings | None:
@@ -22,7 +26,8 @@ def kept_findings(path: Path | None) -> Findings | None:
     if kept is None:
         return None
     narrow = kept["narrow"]
-    return Findings(None if narrow is None else NarrowResult(**narrow), StepSamples.read(kept["times"]))
+    result = None if narrow is None else NarrowResult(**narrow)
+    return Findings(result, StepSamples.read(kept["times"]), kept["slow_starts"])
 
 
 def keep_findings(path: Path | None, findings: Findings) -> None:

@@ -24,6 +24,8 @@ MIN_STEPS = 16
 """Fewest steps before times count: the first steps are slower."""
 CLEARLY_FASTER = 0.95
 """Largest ratio of step times, narrow to wide, for which two programs are worth having."""
+CLEARLY_SLOWER = 1.1
+"""Smallest ratio that another measurement would not bring below ``CLEARLY_FASTER``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class NarrowResult:
     @property
     def use_narrow(self) -> bool:
         return self.equal and self.ratio <= CLEARLY_FASTER
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether the program was too slow by so little that it may be fast enough at another time."""
+        return self.equal and CLEARLY_FASTER < self.ratio < CLEARLY_SLOWER
 
 
 def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> NarrowResult:

@@ -72,20 +72,54 @@ def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
     found = Findings(
         NarrowResult(equal=True, ratio=0.1), StepSamples((StepSample(3, 2, 0.1),), (StepSample(1, 0, 0.3),))
     )
-    for one in (found, replace(found, narrow=None)):
+    for one in (found, replace(found, narrow=None), replace(found, slow_starts=2)):
         keep_findings(tmp_path / "found.json", one)
         assert kept_findings(tmp_path / "found.json") == one
     assert kept_findings(tmp_path / "others.json") is None
     assert kept_findings(None) is None
 
 
-def test_a_program_that_was_too_slow_is_timed_again(
+def compared(monkeypatch: pytest.MonkeyPatch, done: list[str], ratio: float) -> None:
+    """Let comparisons give this ratio from here on."""
+
+    def compare(*_: Any) -> NarrowResult:
+        done.append("compare")
+        return NarrowResult(equal=True, ratio=ratio)
+
+    monkeypatch.setattr(warm_up, "compare", compare)
+
+
+def test_a_program_that_was_a_little_too_slow_is_timed_once_more(
     tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(narrow, "CLEARLY_FASTER", 0.0)
-    for times in (1, 2):
+    compared(monkeypatch, done, narrow.CLEARLY_FASTER + 0.01)
+    for expected in ([*CHECKS], ["compare"], [], []):
+        del done[:]
         assert not start(tmp_path / "found.json")._device.uses_narrow(StepPlan(()))
-        assert done == [*CHECKS] * times
+        assert done == expected
+
+
+def test_a_program_that_is_fast_enough_at_the_second_time_is_used(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "found.json"
+    compared(monkeypatch, done, narrow.CLEARLY_FASTER + 0.01)
+    start(path)
+    compared(monkeypatch, done, narrow.CLEARLY_FASTER)
+    for expected in (["compare", "measure_step_time"], []):
+        del done[:]
+        assert start(path)._device.uses_narrow(StepPlan(()))
+        assert done == expected
+
+
+def test_a_program_that_is_clearly_slower_is_not_timed_again(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared(monkeypatch, done, narrow.CLEARLY_SLOWER)
+    for expected in ([*CHECKS], []):
+        del done[:]
+        assert not start(tmp_path / "found.json")._device.uses_narrow(StepPlan(()))
+        assert done == expected
 
 
 def test_a_damaged_file_is_found_out_again(
