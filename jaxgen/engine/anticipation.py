@@ -19,7 +19,10 @@ MOST_SAVED = 0.05
 LIKELY = 0.5
 """Least share of a tenant's answers that a request followed within ``MOST_SECONDS``, for the next to be awaited."""
 LEARNED = 0.5
-"""Weight of the last answer in that share. One that a request followed is enough: a conversation may have few turns."""
+"""Weight of the last answer in that share."""
+FIRST_SECONDS = 0.003
+"""Seconds after which the first request of a tenant is expected to follow. The first answers are awaited too: agents
+that begin together would else compute their second prompts in one step, and stay together."""
 RATE = 0.25
 """Weight of the newest sample in averages of times."""
 MOST_TENANTS = 1024
@@ -30,14 +33,14 @@ MOST_ENDS = 64
 class _Habit:
     """What a tenant's requests do after its answers: the share that come soon, and after how many seconds."""
 
-    share: float = 0.0
-    seconds: float = 0.0
+    share: float = LIKELY
+    seconds: float = FIRST_SECONDS
 
     def note(self, seconds: float | None) -> None:
         """Note that a request followed after ``seconds``; None: none came soon."""
         self.share += LEARNED * ((seconds is not None) - self.share)
         if seconds is not None:
-            self.seconds += RATE * (seconds - self.seconds) if self.seconds else seconds
+            self.seconds += RATE * (seconds - self.seconds)
 
 
 class _End(NamedTuple):
@@ -86,8 +89,8 @@ class Anticipation:
     def _wait(self, tenant: str) -> float:
         """Seconds after an answer for which a request of the tenant is awaited. 0 where that would be no gain: few
         come, or the step to be put off takes little longer."""
-        habit = self._habits.get(tenant)
-        if habit is None or habit.share < LIKELY or 2.0 * habit.seconds > self._step_seconds:
+        habit = self._habits.get(tenant, _Habit())
+        if habit.share < LIKELY or 2.0 * habit.seconds > self._step_seconds:
             return 0.0
         return min(2.0 * habit.seconds, MOST_SECONDS)
 

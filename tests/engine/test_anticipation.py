@@ -34,12 +34,12 @@ def after(answers: int, gap: float, *, step: float = STEP, tenant: str = "a") ->
 
 
 def test_waits_twice_as_long_as_requests_need() -> None:
-    anticipation, now = after(8, 0.003)
+    anticipation, now = after(16, 0.004)
     assert anticipation.seconds(now) == 0.0
     anticipation.ended("a", now)
-    assert anticipation.seconds(now) == pytest.approx(0.006)
-    assert anticipation.seconds(now + 0.004) == pytest.approx(0.002)
-    assert anticipation.seconds(now + 0.007) == 0.0
+    assert anticipation.seconds(now) == pytest.approx(0.008, rel=0.01)
+    assert anticipation.seconds(now + 0.006) == pytest.approx(0.002, rel=0.05)
+    assert anticipation.seconds(now + 0.009) == 0.0
 
 
 def test_a_request_ends_the_wait_and_one_of_another_tenant_does_not() -> None:
@@ -62,7 +62,6 @@ def test_all_of_several_answers_are_waited_for() -> None:
 @pytest.mark.parametrize(
     ("answers", "gap", "step"),
     [
-        pytest.param(0, 0.003, STEP, id="nothing is known"),
         pytest.param(8, 2 * MOST_SECONDS, STEP, id="requests come late"),
         pytest.param(8, 0.003, 0.005, id="the step takes little longer"),
     ],
@@ -74,10 +73,13 @@ def test_does_not_wait(answers: int, gap: float, step: float) -> None:
     assert anticipation.seconds(now) == 0.0
 
 
-def test_one_answer_that_a_request_followed_is_enough() -> None:
-    anticipation, now = after(1, 0.003)
-    anticipation.ended("a", now)
+def test_a_tenant_that_is_not_known_is_awaited_until_no_request_follows() -> None:
+    anticipation, now = after(8, 0.003)
+    anticipation.ended("b", now)
     assert anticipation.seconds(now) == pytest.approx(0.006)
+    now += 1.0
+    anticipation.ended("b", now)
+    assert anticipation.seconds(now) == 0.0
 
 
 def test_a_tenant_that_stops_is_not_waited_for_long() -> None:
@@ -119,8 +121,7 @@ def test_few_tenants_are_remembered() -> None:
     for number in range(MOST_TENANTS):
         anticipation.ended(f"t{number}", now)
         anticipation.came(f"t{number}", now)
-    anticipation.ended("a", now)
-    assert anticipation.seconds(now) == 0.0
+    assert len(anticipation._habits) == MOST_TENANTS
 
 
 class Always:
