@@ -83,7 +83,13 @@ def expert_product(
         compiler_params=plgpu.CompilerParams(),
         interpret=interpret,
         kernel_name="expert_product",
-    )(jnp.pad(x, ((0, shape.rows), (0, 0))), weights, layer.reshape(1), tiles, count, *of_groups)
+    )(_padded(x, shape.rows), weights, layer.reshape(1), tiles, count, *of_groups)
+
+
+def _padded(x: Float[Array, "S I"], rows: int) -> Float[Array, "P I"]:
+    """Return x and at least ``rows`` more rows, so that the last tile lies in it. The copy engine takes only whole
+    granules of rows."""
+    return jnp.pad(x, ((0, rows + -len(x) % GRANULE), (0, 0)))
 
 
 @dataclass(frozen=True)

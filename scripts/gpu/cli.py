@@ -51,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     rows = rows_of(DRY if options.dry_run else FULL)
+    only = set(options.rows.split(",")) if options.rows else {row.name for row in rows}
+    if strange := sorted(only - {row.name for row in rows}):
+        parser.error(f"--rows has {strange[0]!r}, which is no row; the file of a result lists all rows")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that the worker is ended too
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             unpacked = restore_programs(options, cache_dir)
             report = make_report(options, workers.header(), rows)
             report.note(programs={"unpacked": unpacked})
-            asked = [row for row in rows if row.part in parts]
+            asked = [row for row in rows if row.part in parts and row.name in only]
             try:
                 Supervisor(asked, report, workers, ends=ends, compile_limit=options.compile_limit).run()
             finally:
@@ -103,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes; made if need be")
     parser.add_argument("--commit", help="hash to record (default: what git says)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of: %(default)s")
+    parser.add_argument("--rows", default="", metavar="NAME,...", help="only these rows (default: all of the parts)")
     parser.add_argument(
         "--seconds",
         type=float,

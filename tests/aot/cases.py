@@ -139,6 +139,7 @@ CASES = (
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
     Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),
     Case("expert_product_qwen3_30b_a3b", experts, expert_args(256, 8, 128, 2048, 1536), in_place=False),
+    Case("expert_product_odd_rows", experts, expert_args(225, 4, 12, 448, 320), in_place=False),
     Case("expert_product_many_rows", experts, expert_args(2048, 8, 128, 2048, 1536), in_place=False),
     Case("expert_product_gpt_oss_20b", experts, expert_args(64, 4, 32, 2880, 5760), in_place=False),
     Case("expert_product_fp8", experts, expert_args(2048, 8, 128, 2048, 1536, jnp.float8_e4m3fn), in_place=False),

@@ -174,7 +174,14 @@ def assert_few_small_files(out: Path) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", path.name) and path.stat().st_size < 16 * 2**20 for path in files)
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["--parts", "ceilings,kernel"], "'kernel'"), ([], "--dry-run")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--parts", "ceilings,kernel"], "'kernel'"),
+        (["--rows", "smoke_write_kv,smoke_writes"], "'smoke_writes'"),
+        ([], "--dry-run"),
+    ],
+)
 def test_what_cannot_be_done_is_refused(
     arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
