@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,7 +14,7 @@ from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
-from jaxgen.runner.timing import dummy_sequence, time_step
+from jaxgen.runner.timing import TimedStep, dummy_sequence, time_step
 from jaxgen.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -51,12 +52,31 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> NarrowR
 
     Ends early if the narrow program would not be used. Leaves the device's cache and rows used: reset it after.
     """
+    equal = True
+    ratios: list[float] = []
+    for step in steps_of_both(device, model, config):
+        ratios.append(step.narrow.seconds / step.wide.seconds)
+        equal = _same_bits(step.narrow.output, step.wide.output, step.rows)
+        if not equal or (len(ratios) >= MIN_STEPS and median(ratios) > CLEARLY_FASTER):
+            break
+    return NarrowResult(equal, median(ratios) if ratios else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfBoth:
+    """The same decodes of ``rows`` sequences by both programs."""
+
+    narrow: TimedStep
+    wide: TimedStep
+    rows: int
+
+
+def steps_of_both(device: Runner, model: ModelConfig, config: EngineConfig) -> Iterator[StepOfBoth]:
+    """Yield each step of decodes of as many random sequences as the narrow program takes, by both programs."""
     scheduler = Scheduler(config.scheduler, config.cache)
     for sequence in _sequences(model, config):
         scheduler.add(sequence)
-    equal = True
-    ratios: list[float] = []
-    while scheduler.has_work and equal and not (len(ratios) >= MIN_STEPS and median(ratios) > CLEARLY_FASTER):
+    while scheduler.has_work:
         plan = scheduler.schedule()
         if not plan.decodes_only:
             output = device.run(plan)
@@ -65,11 +85,9 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> NarrowR
             # Input tokens are known on the host, so the second run starts from what the first started from.
             wide = time_step(device, plan, narrow=False)
             output = wide.output
-            ratios.append(narrow.seconds / wide.seconds)
-            equal = equal and _same_bits(narrow.output, output, len(plan.chunks))
+            yield StepOfBoth(narrow, wide, len(plan.chunks))
         tokens = np.asarray(output.tokens)
         scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
-    return NarrowResult(equal, median(ratios) if ratios else 1.0)
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:

@@ -38,12 +38,12 @@ def expert_product(
 
     x and weights are of one dtype of 16 bits, or x is bfloat16 and weights are codes as ``plain_codes`` makes them.
     With ``scales`` each ``group`` of their inputs has one for each output; codes times scales are rounded to bfloat16.
-    I is a multiple of 64 and O of 32, with codes of 64. NotImplementedError for others.
+    I and O are multiples of 64; O is one of 128 for results of 16 bits. NotImplementedError for others.
 
     A tile is 64 or 128 rows and up to 256 columns of one expert. Reads a weight once per tile of rows of its expert,
     and x once per 256 columns, mostly from the L2 cache; 2 * I * O FLOPs for each row of a tile.
     """
-    shape = Shape.of(x, weights, group if scales is not None else None)
+    shape = Shape.of(x, weights, group if scales is not None else None, dtype)
     of_groups = () if scales is None else (scales,)
     tiles, count = cut(starts, len(x), shape.rows)
 

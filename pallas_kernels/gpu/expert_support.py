@@ -6,6 +6,8 @@ COMPUTE = 2
 """Compute warpgroups, each with half of a tile's columns; one more loads."""
 MAX_COLUMNS = 128
 """Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
+_ROW_ALIGNMENT = 128
+"""Bytes that the address of a row of results in shared memory is a multiple of."""
 CODE_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
 """Bits of codes by their dtype; uint4: e2m1."""
 _CODES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
@@ -27,7 +29,7 @@ def supports(
     if codes is not None and (reason := _trouble(codes, dtype, group)) is not None:
         return reason
     if inputs % TILE_K or not columns_of(outputs, coded=codes is not None):
-        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {32 if codes is None else 64}"
+        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K}"
     return None
 
 
@@ -40,15 +42,19 @@ def supports_codes(
     return supports(inputs=inputs, outputs=outputs, dtype=dtype, codes=_CODES[bits, floats], group=group)
 
 
-def columns_of(outputs: int, *, coded: bool) -> int:
+def columns_of(outputs: int, *, coded: bool, result_bytes: int = 4) -> int:
     """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does.
+
+    ``result_bytes``: of a number of the result, by default of float32. The copy engine takes a row of results from
+    shared memory, where it must begin at a multiple of 128 bytes.
 
     For codes these are whole tiles of a wgmma's operand: only these have a layout in registers that allows a scale for
     each column.
     """
     if coded:
         return next((n for n in (MAX_COLUMNS, MAX_COLUMNS // 2) if outputs % n == 0), 0)
-    return next((n for n in range(MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0), 0)
+    aligned = range(MAX_COLUMNS, 0, -_ROW_ALIGNMENT // result_bytes)
+    return next((n for n in aligned if outputs % (COMPUTE * n) == 0), 0)
 
 
 def _trouble(codes: str, numbers: str, group: int | None) -> str | None:

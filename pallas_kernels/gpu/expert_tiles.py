@@ -59,17 +59,21 @@ class Shape:
     """None: weights are numbers."""
 
     @classmethod
-    def of(cls, x: jax.Array, weights: jax.Array, group: int | None) -> "Shape":
+    def of(cls, x: jax.Array, weights: jax.Array, group: int | None, dtype: DTypeLike) -> "Shape":
+        """``dtype``: of the results."""
         _, experts, outputs, inputs = weights.shape
         name = None if x.dtype == weights.dtype else weights.dtype.name
         if reason := supports(inputs=inputs, outputs=outputs, dtype=x.dtype.name, codes=name, group=group):
             raise NotImplementedError(reason)
         codes = None if name is None else Codes(weights.dtype, x.dtype, group, TILE_K)
+        columns = columns_of(outputs, coded=codes is not None, result_bytes=jnp.dtype(dtype).itemsize)
+        if not columns:
+            raise NotImplementedError(f"{outputs} outputs of {jnp.dtype(dtype)}: their number is not a multiple of 128")
         return cls(
             x.dtype,
             inputs,
             outputs,
-            columns_of(outputs, coded=codes is not None),
+            columns,
             2 if len(x) >= MANY_ROWS * experts else 1,
             codes,
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.models.linear import product
-from scripts.gpu.bench import Bench
+from scripts.gpu.bench import Bench, Options
 from scripts.gpu.report import MATRIX_RATE, Measurement, Run
 from scripts.gpu.timing import compiled, seconds_of
 
@@ -47,13 +47,14 @@ def measure(bench: Bench, inputs: int, outputs: int) -> Run:
     return run
 
 
-def bits(bench: Bench, inputs: int, outputs: int) -> Run:
-    """Report whether a row of a product has the same bits whatever the number of rows."""
+def bits(bench: Bench, inputs: int, outputs: int, options: Options = ()) -> Run:
+    """Report whether a row of a product has the same bits whatever the number of rows. ``options``: of XLA."""
     keys = jax.random.split(jax.random.key(0))
     draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
     most = max(bench.sizes.bits_tokens)
     x, weight = (draw(key, (n, inputs), jnp.bfloat16) for key, n in zip(keys, (most, outputs), strict=True))
-    calls = {n: partial(compiled(_chain, x[:n], [weight]), x[:n], [weight]) for n in bench.sizes.bits_tokens}
+    programs = {n: compiled(_chain, x[:n], [weight], options=options) for n in bench.sizes.bits_tokens}
+    calls = {n: partial(program, x[:n], [weight]) for n, program in programs.items()}
 
     def run() -> Measurement:
         least = min(calls)

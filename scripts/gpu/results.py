@@ -30,8 +30,6 @@ INTRO = """# Figures of GPUs
 The *floor* is max(bytes / copy rate, FLOPs / matrix rate), with the rates that the same machine reached in the same
 run. "Of the floor" is the floor over the time taken. The *bill* is explained in [gpu_bill.md](gpu_bill.md).
 """
-DISPATCH = "gpu-dispatch-2026-11-26.json"
-"""Times of steps as several programs, of another H200."""
 _DATED = re.compile(r"-(\d{4}-\d\d-\d\d)(?:-(\d+))?$")
 NOTHING = """
 **Nothing here has run on a GPU yet.** The tables show what will be measured.
@@ -54,14 +52,7 @@ def bill(docs: Path) -> str | None:
     measured, path = find_results(docs / "results").get("NVIDIA H200"), docs / "results" / bill_page.BILLS
     if measured is None or not path.exists():
         return None
-    header, other = newest_rows(measured)[0], docs / "results" / DISPATCH
-    named = json.loads(other.read_text()) if other.exists() else {}
-    rows = [
-        {"name": name, "state": State.RAN, "seconds": one["median"], "detail": one}
-        for name, one in named.items()
-        if "median" in one
-    ]
-    return bill_page.page(json.loads(path.read_text()), header | {"rows": [*header["rows"], *rows]})
+    return bill_page.page(json.loads(path.read_text()), newest_rows(measured)[0])
 
 
 def page(docs: Path) -> str:

@@ -17,8 +17,6 @@ WRITE_KV = "write_kv"
 EXPERTS = "expert_product"
 WHOLE_SUMS = (("xla_gpu_experimental_force_split_k", "1"),)
 """XLA splits no sum of a product among thread blocks, as it does by default for some widths."""
-WITHOUT_CUBLAS = (("xla_gpu_cublas_fallback", "False"),)
-"""XLA's tuning does not choose cuBLAS for a product with codes, for which it writes a matrix of numbers first."""
 STEP_COMPILE = 240.0
 """Seconds for a step of 32 layers to compile, with the time to make its weights."""
 
@@ -33,6 +31,7 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
         *_variants(sizes),
         *_served(sizes),
         *_launches(sizes),
+        *_widths(sizes),
         *_attention(sizes),
         *_other_smoke(sizes),
         *_experts(sizes),
@@ -187,6 +186,18 @@ def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
 
 
+def _widths(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield a program of few tokens next to one of many."""
+    load = sizes.variants[0]
+    for narrow, wide in sizes.widths:
+        name, arguments = (
+            f"widths_{load.name}_{narrow}_of_{wide}",
+            (load, (narrow, wide), sizes.widths_rows, WHOLE_SUMS),
+        )
+        needs = (*_of_model(load.model, narrow), *_of_model(load.model, wide))
+        yield PlannedRow(name, "launches", "widths:compare", arguments, needs=needs)
+
+
 def _plain_launches(sizes: Sizes) -> Iterator[PlannedRow]:
     """Yield the same without CUDA graphs, which compiles the step once more; a dry run has no such graphs."""
     if not sizes.pallas:
@@ -217,9 +228,9 @@ def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
             row = _step("formats", load, budget)
             row = replace(row, configuration=f"step of {load.name}", needs=needs, compile_limit=120.0)
             yield row
-            if load.name == sizes.without_cublas:
-                row = replace(row, entry="step_times:with_options", arguments=(load, budget, WITHOUT_CUBLAS))
-                yield replace(row, name=f"{row.name}_without_cublas")
+            if load.name == sizes.whole_sums:
+                row = replace(row, entry="step_times:with_options", arguments=(load, budget, WHOLE_SUMS))
+                yield replace(row, name=f"{row.name}_whole_sums")
 
 
 def _experts(sizes: Sizes) -> Iterator[PlannedRow]:
@@ -238,7 +249,9 @@ def _restores(sizes: Sizes) -> Iterator[PlannedRow]:
 def _products(sizes: Sizes) -> Iterator[PlannedRow]:
     for name, inputs, outputs in sizes.products:
         yield PlannedRow(f"products_{name}", "products", "products:measure", (inputs, outputs))
-        yield PlannedRow(f"bits_products_{name}", "products", "products:bits", (inputs, outputs))
+        bits = PlannedRow(f"bits_products_{name}", "products", "products:bits", (inputs, outputs))
+        yield bits
+        yield replace(bits, name=f"{bits.name}_whole_sums", arguments=(inputs, outputs, WHOLE_SUMS))
 
 
 def _tools(sizes: Sizes) -> Iterator[PlannedRow]:

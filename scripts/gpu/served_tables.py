@@ -44,7 +44,7 @@ def formats(result: Result) -> str:
         for budget in load.budgets:
             row = result.row(f"step_{load.name}_{budget}")
             rows.append(_format(f"step_{load.name}_{budget}", row))
-    other = f"step_{FULL.without_cublas}_{FULL.variants[0].budgets[0]}_without_cublas"
+    other = f"step_{FULL.whole_sums}_{FULL.variants[0].budgets[0]}_whole_sums"
     rows.append(_format(other, result.row(other)))
     steps = table(["step", "kernels", "time, ms", "by its bill, ms", "floor, ms", "floor / time"], rows)
     rows = []

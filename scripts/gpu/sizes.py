@@ -255,8 +255,11 @@ class Sizes:
         StepLoad(f"llama3_8b_8_layers_{name}", model, (64,), rows=32, context=1024)
         for name, model in variants(replace(LLAMA3_8B, num_layers=8)).items()
     )
-    without_cublas: str = "llama3_8b_8_layers_int8"
-    """The one of ``variants`` that is measured without cuBLAS too."""
+    widths: tuple[tuple[int, int], ...] = ((64, 512), (256, 512))
+    """Tokens of two programs that compute the same decodes, of the first of ``variants``."""
+    widths_rows: int = 256
+    whole_sums: str = "llama3_8b_8_layers_int4"
+    """The one of ``variants`` that is measured with whole sums too."""
     moe_step: StepLoad = StepLoad("qwen3_30b_a3b_8_layers", QWEN3_30B_A3B.of_layers(8), (256,), rows=32, context=1024)
     expert_loads: tuple[ExpertLoad, ...] = (
         ExpertLoad("qwen3_30b_a3b_32", 32, 8, 128, 2048, 1536),
@@ -309,7 +312,9 @@ DRY = Sizes(
         for name, model in variants(replace(TINY, num_layers=1)).items()
         if name in ("int8", "kv_int8")
     ),
-    without_cublas="",
+    whole_sums="",
+    widths=((4, 16),),
+    widths_rows=4,
     moe_step=StepLoad("tiny_moe", TINY_MOE, (16,), rows=4, context=96),
     expert_loads=(
         ExpertLoad("tiny", 8, 2, 4, 64, 32),

@@ -24,7 +24,16 @@ def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> li
     return samples[1:]
 
 
-def compiled(function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """Compile a function for arguments of these shapes. ``donate``: numbers of the arguments that it may overwrite."""
-    program: Callable[..., Any] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+def compiled(
+    function: Callable[..., Any],
+    *args: Any,
+    donate: tuple[int, ...] = (),
+    options: tuple[tuple[str, str], ...] = (),
+) -> Callable[..., Any]:
+    """Compile a function for arguments of these shapes.
+
+    ``donate``: numbers of the arguments that it may overwrite. ``options``: of XLA.
+    """
+    lowered = jax.jit(function, donate_argnums=donate).lower(*args)
+    program: Callable[..., Any] = lowered.compile(dict(options))
     return program

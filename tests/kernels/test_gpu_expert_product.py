@@ -15,11 +15,11 @@ import pytest
 from pallas_kernels.expert_product import expert_product_ref
 from pallas_kernels.gpu import expert_tiles
 from pallas_kernels.gpu.expert_product import expert_product
-from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K
+from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K, columns_of
 from pallas_kernels.gpu.expert_tiles import ROWS, STAGES
 from tests.support.interpreted import RaceError, run
 
-I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741
+I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 96, ROWS + 22  # noqa: E741
 """Outputs of two tiles."""
 CODED_OUTPUTS = 3 * 64
 """With codes: half a tile lies past them."""
@@ -164,15 +164,24 @@ def test_sums_are_rounded_to_the_wanted_type() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "dtype", "message"),
     [
-        (TILE_K, 32, jnp.float32, "weights of float32"),
-        (TILE_K + 8, 32, jnp.bfloat16, "72 inputs"),
-        (TILE_K, 40, jnp.bfloat16, "40 outputs"),
+        (TILE_K, 64, jnp.float32, "weights of float32"),
+        (TILE_K + 8, 64, jnp.bfloat16, "72 inputs"),
+        (TILE_K, 96, jnp.bfloat16, "96 outputs"),
     ],
 )
 def test_what_it_cannot_do_is_refused(inputs: int, outputs: int, dtype: Any, message: str) -> None:
     x, weights = jnp.zeros((8, inputs), dtype), jnp.zeros((1, 1, outputs, inputs), dtype)
     with pytest.raises(NotImplementedError, match=message):
         expert_product(x, weights, jnp.int32(0), jnp.array([0, 8]))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "result_bytes", "columns"), [(320, 4, 32), (2880, 4, 96), (2880, 2, 0), (384, 2, 64)]
+)
+def test_rows_of_results_begin_where_the_copy_engine_takes_them(outputs: int, result_bytes: int, columns: int) -> None:
+    """An H200 ends a process that copies a row of 80 results of float32 from shared memory."""
+    assert columns_of(outputs, coded=False, result_bytes=result_bytes) == columns
+    assert columns * result_bytes % 128 == 0
 
 
 @pytest.mark.full  # as for partial_recompute
@@ -186,7 +195,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("dtype", "outputs", "x", "group", "message"),
     [
-        (jnp.int8, 96, jnp.bfloat16, None, "multiples of 64 and 64"),
+        (jnp.int8, 96, jnp.bfloat16, None, "multiples of 64"),
         (jnp.int8, 64, jnp.float16, None, "codes of int8 for products in float16"),
         (jnp.float8_e5m2, 64, jnp.bfloat16, None, "codes of float8_e5m2"),
         (jnp.int4, 64, jnp.bfloat16, 48, "groups of 48 inputs"),

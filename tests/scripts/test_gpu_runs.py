@@ -112,6 +112,8 @@ def assert_figures(rows: dict[str, Any], ceilings: dict[str, float]) -> None:
     knee = rows["step_tiny_knee"]
     assert knee["seconds"] == rows[f"step_tiny_{knee['detail']['token_budget']}"]["seconds"]
     assert rows["expert_product_tiny_mxfp4"]["detail"]["equal"] is True
+    widths = rows["widths_tiny_int8_4_of_16"]["detail"]
+    assert (widths["compared_rows"] > 0, widths["rows_with_other_hidden_states"]) == (True, 0)
     assert rows["check_bits"]["detail"]["equal"] is True
     assert rows["products_qkv"]["detail"]["tokens"].keys() == {"8", "16"}
     host = rows["host_step_tiny_16_full"]["detail"]

@@ -1,0 +1,49 @@
+"""Compare a step's program of few tokens with one of many: the bits of the same decodes, and the time of both."""
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from jaxgen.engine.narrow import StepOfBoth, steps_of_both
+from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.step import StepOutput
+from scripts.gpu.bench import Bench, Options
+from scripts.gpu.kernels import kernels_for
+from scripts.gpu.report import Measurement, Run
+from scripts.gpu.sizes import StepLoad
+from scripts.gpu.step_times import step_config
+
+
+def compare(bench: Bench, load: StepLoad, widths: tuple[int, int], rows: int, options: Options) -> Run:
+    """Count the rows whose bits differ. ``widths``: tokens of both programs, fewer first; ``rows``: of the wide one."""
+    narrow, wide = widths
+    config = replace(step_config(load, wide, rows), narrow_width=narrow)
+    kernels = kernels_for(bench, model=load.model)
+    params = bench.shared.params_of(load.model, kernels)
+    device = ModelRunner(load.model, config, params, bench.shared.compiled_step(load.model, config, kernels, options))
+
+    def run() -> Measurement:
+        steps = list(steps_of_both(device, load.model, config))
+        detail: dict[str, Any] = {
+            "compared_rows": sum(step.rows for step in steps),
+            "rows_with_other_hidden_states": sum(_other(step, "hidden") for step in steps),
+            "rows_with_other_logprobs": sum(_other(step, "logprobs") for step in steps),
+            "wide_seconds": median(step.wide.seconds for step in steps),
+            "compiler_options": dict(options),
+        }
+        return Measurement(seconds=median(step.narrow.seconds for step in steps), detail=detail)
+
+    return run
+
+
+def _other(step: StepOfBoth, name: str) -> int:
+    """Return the number of rows whose bytes differ."""
+    narrow, wide = (_rows(one.output, name)[: step.rows] for one in (step.narrow, step.wide))
+    return int((narrow != wide).any(axis=1).sum())
+
+
+def _rows(output: StepOutput, name: str) -> np.ndarray:
+    array = np.ascontiguousarray(output.hidden if name == "hidden" else output.logprobs.top_values)
+    return array.view(np.uint8)
