@@ -77,14 +77,18 @@ class Anticipation:
             self._habit(tenant).note(now - end.time)
 
     def seconds(self, now: float) -> float:
-        """Return for how many seconds the next step should wait for requests; 0: not at all."""
+        """Return for how many seconds the next step should wait for requests; 0: not at all.
+
+        A wait is as long as it should be or does not begin. One cut short would end before the request comes, at the
+        cost of the next one. So this may be asked again during a wait, which ``waited`` notes only at its end.
+        """
         self._expire(now)
         until = max([end.time + self._wait(end.tenant) for end in self._ends], default=now)
-        return max(0.0, min(until - now, self._saved))
+        return until - now if now < until <= now + self._saved else 0.0
 
     def waited(self, seconds: float) -> None:
-        """Note that the engine waited for ``seconds``."""
-        self._saved = max(0.0, self._saved - seconds)
+        """Note that the engine waited for ``seconds``. For a wait that took too long, steps pay before the next."""
+        self._saved -= seconds
 
     def _wait(self, tenant: str) -> float:
         """Seconds after an answer for which a request of the tenant is awaited. 0 where that would be no gain: few
