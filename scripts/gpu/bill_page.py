@@ -78,7 +78,7 @@ another way. So the bill shows what the program asks for. The tables of times be
 CODES_ABOUT = """### Weights in 8 and 4 bits
 
 The rows with eight layers compare formats (2026-11-27). Back to back, bf16 takes 2.08 ms per step, fp8 1.85,
-fp8_dynamic 1.87, int8 1.95 and int4 3.04.
+fp8_dynamic 1.87, int8 1.95 and int4 3.02.
 
 - **int8**: the program that ran is the one of the bill, and reads each code once. XLA's tuning may also choose cuBLAS,
   for which it writes a matrix of numbers. Without that choice the program and the time were the same (1.95 ms). So the
