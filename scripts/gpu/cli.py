@@ -51,9 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     rows = rows_of(DRY if options.dry_run else FULL)
-    only = set(options.rows.split(",")) if options.rows else {row.name for row in rows}
-    if strange := sorted(only - {row.name for row in rows}):
-        parser.error(f"--rows has {strange[0]!r}, which is no row; the file of a result lists all rows")
+    asked = _asked(parser, rows, parts, options.rows)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that the worker is ended too
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
             unpacked = restore_programs(options, cache_dir)
             report = make_report(options, workers.header(), rows)
             report.note(programs={"unpacked": unpacked})
-            asked = [row for row in rows if row.part in parts and row.name in only]
             try:
                 Supervisor(asked, report, workers, ends=ends, compile_limit=options.compile_limit).run()
             finally:
@@ -81,6 +78,20 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
     print(f"written: {report.path}; with it in {options.out}: {', '.join(files_of(options.out))}")
     return exit_status(report, asked)
+
+
+def _asked(
+    parser: argparse.ArgumentParser, rows: Sequence[PlannedRow], parts: Sequence[str], names: str
+) -> list[PlannedRow]:
+    """Return the rows of these parts, or those of them that ``names`` has, separated by commas; all must be there."""
+    part_of = {row.name: row.part for row in rows}
+    only = names.split(",") if names else [row.name for row in rows if row.part in parts]
+    for name in only:
+        if name not in part_of:
+            parser.error(f"--rows has {name!r}, which is no row; the file of a result lists all rows")
+        if part_of[name] not in parts:
+            parser.error(f"--rows has {name!r}, which is of the part {part_of[name]}: add that to --parts")
+    return [row for row in rows if row.name in only]
 
 
 def restore_programs(options: argparse.Namespace, cache_dir: Path) -> int:

@@ -181,6 +181,7 @@ def assert_few_small_files(out: Path) -> None:
     [
         (["--parts", "ceilings,kernel"], "'kernel'"),
         (["--rows", "smoke_write_kv,smoke_writes"], "'smoke_writes'"),
+        (["--rows", "smoke_write_kv", "--parts", "steps,ceilings"], "'smoke_write_kv', which is of the part smoke"),
         ([], "--dry-run"),
     ],
 )
