@@ -96,7 +96,8 @@ def run(command: list[str], *, seconds: float) -> str:
         raise UnavailableError(f"{name}: {error}") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        # A compiler says much after its first error: notes, the source around it, how it came there.
-        words = " | ".join([line.strip() for line in lines if "error: " in line][:3] or lines[-3:])
+        # A compiler says much after its first error: notes, the source around it, how it came there. Its last line may
+        # call it an error that the linker failed, and the lines before say why.
+        words = " | ".join([line.strip() for line in lines[:-1] if "error: " in line][:3] or lines[-3:])
         raise UnavailableError(f"{name} ended with status {done.returncode}: {words}")
     return done.stdout

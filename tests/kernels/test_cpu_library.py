@@ -187,6 +187,16 @@ def test_a_compilers_error_is_given_however_much_it_says_after_it(tmp_path: Path
         load(tmp_path / "kernels", compiler=compiler_script(tmp_path / "broken", *lines))
 
 
+def test_a_linkers_reason_is_given_not_only_that_it_failed(tmp_path: Path) -> None:
+    lines = (
+        'case "$target" in *.o) : > "$target"; exit ;; esac',
+        "echo '/usr/bin/ld: final link failed: No space left on device' >&2",
+        "echo 'collect2: error: ld returned 1 exit status' >&2; exit 1",
+    )
+    with pytest.raises(UnavailableError, match="No space left on device"):
+        load(tmp_path / "kernels", parts=(EXPERTS,), compiler=compiler_script(tmp_path / "full", *lines))
+
+
 def test_a_library_that_crashes_is_not_loaded(tmp_path: Path) -> None:
     source = " ".join(f'extern "C" void {handler}() {{ __builtin_trap(); }}' for handler in PARTS[EXPERTS].handlers)
     crashing = compiler_script(tmp_path / "crashing", f"echo '{source}' | $real -shared -fPIC -x c++ - -o \"$target\"")
