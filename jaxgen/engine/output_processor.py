@@ -53,9 +53,9 @@ class OutputProcessor:
         ]
         scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
         if scored:
-            result = _HostLogprobs.fetch(output.prompt_logprobs)
+            logprobs = _HostLogprobs.fetch(output.prompt_logprobs)
             for chunk, start in scored:
-                self._collect(chunk, start, result)
+                self._collect(chunk, start, logprobs)
         pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
         if pooled:
             hidden = np.asarray(output.hidden)

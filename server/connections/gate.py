@@ -115,11 +115,11 @@ class Gate:
         """Close the connection, of this address unless it is None, that has been idle the longest. Return whether there
         was one."""
         latest = monotonic() - self.least_idle
-        for ticket, (since, close) in self.idle.items():
+        for slot, (since, close) in self.idle.items():
             if since > latest:
                 break
-            if (name is None or ticket.name == name) and close():
-                ticket.release()  # its end is told later
+            if (name is None or slot.name == name) and close():
+                slot.release()  # its end is told later
                 return True
         return False
 
