@@ -29,8 +29,8 @@ from jaxgen.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""Seconds after which Python's threads take turns, instead of 5 ms. The engine's thread and an event loop that passes
-many tokens on want the interpreter at the same time, and the device has no step until the engine's gets it."""
+"""Seconds after which Python's threads take turns, instead of 5 ms. An event loop that passes many tokens on competes
+with the engine's thread for the interpreter. The device has no step until the engine's thread gets it."""
 
 
 class AsyncEngine:
@@ -47,7 +47,7 @@ class AsyncEngine:
         build: Callable[[], Engine],
         constraints: Constraints | None = None,
     ):
-        """``constraints`` None: requests that not every token is allowed for are refused."""
+        """``constraints`` None: a request is refused if not every token is allowed for it."""
         self._model = model
         self._constraints = constraints
         self._tokenizer = tokenizer

@@ -124,8 +124,8 @@ class Engine:
     def add(self, request: Request, constraint: Constraint | None = None) -> None:
         """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
 
-        Raises RequestRefusedError, which names field and limit, for a request that can never run, and ValueError if its
-        id is that of one that has not ended. After any error the request is not accepted. Raises DeviceLostError as
+        Raises RequestRefusedError, which names field and limit, for a request that can never run. Raises ValueError if
+        a request with its id has not ended. After any error the request is not accepted. Raises DeviceLostError as
         ``step`` does.
         """
         self._outbox.check(request.request_id)
@@ -247,8 +247,10 @@ class Engine:
         self._meter.counters.host_seconds += time.perf_counter() - started - waited
 
     def close(self) -> None:
-        """Write to the KV tier what waits for that, and publish what is known of blocks, within a few seconds; the
-        engine runs nothing more."""
+        """Write the blocks that wait to the KV tier and publish the events of blocks, within a few seconds.
+
+        The engine runs nothing after that.
+        """
         until = time.monotonic() + CLOSE_SECONDS
         if self.offload is not None and self.offload.tier.fetcher is not None:
             while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:

@@ -11,8 +11,8 @@ from jaxgen.engine.engine import Engine
 from jaxgen.engine.messages import Abort, Message, Submit
 
 MOST_MESSAGES = 16
-"""Most messages that are taken between two steps: a burst of requests, each of which takes a tenth of a millisecond or
-two, does not stop the streams that run."""
+"""Most messages that are taken between two steps. To accept a request takes 0.1 or 0.2 ms, and a burst of them must not
+stop the streams that run."""
 STOPPED = "the engine has stopped"
 
 

@@ -44,7 +44,7 @@ class OutputProcessor:
     _logprobs: _HostLogprobs | None = None
 
     def read(self, plan: StepPlan, output: StepOutput) -> None:
-        """Fetch the log-probabilities and hidden states that the plan's requests ask for from the device."""
+        """Fetch from the device the log-probabilities and hidden states that the plan's requests ask for."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
         starts = accumulate([chunk.length for chunk in plan.chunks], initial=0)

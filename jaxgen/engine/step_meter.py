@@ -28,7 +28,7 @@ class StepMeter:
         latencies: LatencyMeter,
         offload: Offload | None,
     ) -> None:
-        """Compilations from now on are counted: all that the engine needs are done."""
+        """Compilations are counted from now on, since the engine should need no more."""
         self.counters = Counters()
         self._compilations_at_ready = num_compilations()
         self._config = config

@@ -22,13 +22,12 @@ MOST_SLOW_STARTS = 2
 def warm_up(
     device: Runner, model: ModelConfig, config: EngineConfig, findings: Path | None = None
 ) -> StepTimeEstimator:
-    """Run each program once, check that logits are finite, decide whether the narrow program may be used, and measure
-    the time of steps.
+    """Run each program once, and return an estimate of the time of steps. Use the narrow program if that is right.
 
-    ``findings``: a file with what an earlier start of the same engine on the same device found out, which is then not
-    done again; written if there is none. None: nothing is kept. A narrow program that was a little too slow is timed
-    once more at the next start, as the machine may have been busy. Raises ConfigError for a model whose logits are not
-    finite.
+    ``findings``: the file of what an earlier start of the same engine on the same device found out. That is not found
+    out again; the file is written if there is none. None: nothing is kept. A narrow program that was a little too slow
+    is timed once more at the next start, as the machine may have been busy. Raises ConfigError for a model whose logits
+    are not finite.
     """
     device.run(StepPlan(()))
     known = kept_findings(findings)
