@@ -195,6 +195,7 @@ def agreement(servers: list[Line]) -> str:
         count, length = len(answers[OURS]), len(answers[OURS][0])
         text += f" Of {count} prompts, how many agree with jaxgen in the first token, and in all {length}: "
         text += "; ".join(parts) + "."
+        text += " Random weights leave the largest logits close to each other, so other roundings choose other tokens."
     return text
 
 
