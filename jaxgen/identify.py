@@ -129,10 +129,10 @@ def _content(path: str) -> str:
 
 def _device(device: DeviceInfo) -> dict[str, Any]:
     """Return what of a device decides bits: of a CPU not its cores, of a GPU all, as kernels divide work by them."""
-    result: dict[str, Any] = {"platform": device.platform, "kind": device.kind}
+    facts: dict[str, Any] = {"platform": device.platform, "kind": device.kind}
     if device.is_cpu:
-        return {**result, "features": list(device.features)}
-    return {**result, "compute_capability": device.compute_capability, "multiprocessors": device.num_cores}
+        return {**facts, "features": list(device.features)}
+    return {**facts, "compute_capability": device.compute_capability, "multiprocessors": device.num_cores}
 
 
 def _model(model: ModelConfig) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def sources_digest() -> str:
 def _sources(package: Path) -> str:
     """Return a digest of the Python sources that decide bits: a version alone does not tell two checkouts apart."""
     rooms = [package, package.parent / "pallas_kernels", package / "weights"]  # a checkout links weights
-    result = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted({path for room in rooms for path in room.rglob("*.py")}):
         name = path.relative_to(package.parent)
         if name.parts[1] not in _ELSEWHERE:
-            result.update(f"{name.as_posix()}\0".encode() + path.read_bytes())
-    return result.hexdigest()[:DIGITS]
+            digest.update(f"{name.as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:DIGITS]

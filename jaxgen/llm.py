@@ -187,11 +187,11 @@ class LLM:
         ``dimensions`` None: all that the model has. A prompt is a string or token ids. Raises
         RequestRefusedError for more dimensions than the model has, and what ``generate`` raises.
         """
-        result = self.engine.model.embedding
-        assert result is not None, "all models that can be loaded have one"
-        dimensions = result.size if dimensions is None else dimensions
-        check_dimensions(dimensions, result.size)
-        vectors = _run_to_end(_all(self._embed(prompt, dimensions, result.pooling) for prompt in prompts))
+        embedding = self.engine.model.embedding
+        assert embedding is not None, "all models that can be loaded have one"
+        dimensions = embedding.size if dimensions is None else dimensions
+        check_dimensions(dimensions, embedding.size)
+        vectors = _run_to_end(_all(self._embed(prompt, dimensions, embedding.pooling) for prompt in prompts))
         return np.array(vectors, np.float32).reshape(len(vectors), dimensions)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[str, None]:

@@ -94,6 +94,6 @@ def by_tiles(
         product = multiply(lax.dynamic_slice_in_dim(rows, first, tile_rows), expert)
         return lax.dynamic_update_slice_in_dim(y, product, first, axis=0)
 
-    result = jax.eval_shape(multiply, rows[:tile_rows], starts[0])
-    y = lax.fori_loop(0, ends[-1], turn, jnp.zeros((S + past, result.shape[1]), result.dtype))
+    tile = jax.eval_shape(multiply, rows[:tile_rows], starts[0])
+    y = lax.fori_loop(0, ends[-1], turn, jnp.zeros((S + past, tile.shape[1]), tile.dtype))
     return y[:S]

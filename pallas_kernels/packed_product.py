@@ -31,8 +31,8 @@ def pack(weight: Float[Array, "*stack O I"]) -> Float[Array, "*stack P U N E"]:
 
 def rows(packed: Float[Array, "P U N E"], ids: Int[Array, "n"]) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight that was packed (of an embedding table); J = U * E: I, or I + 1 with a zero."""
-    result = packed[ids // PANEL, :, ids % PANEL]
-    return result.reshape(len(ids), -1)
+    gathered = packed[ids // PANEL, :, ids % PANEL]
+    return gathered.reshape(len(ids), -1)
 
 
 def packed_product_ref(

@@ -156,8 +156,8 @@ def _rows_of_experts(experts: int, rows: int) -> np.ndarray:
 
 def _plain_weights(outputs: int, inputs: int, dtype: str) -> Weights:
     def make(used: np.ndarray) -> tuple[jax.Array, Callable[[int, np.ndarray], np.ndarray]]:
-        result = _expert_weights(jax.random.key(1), jnp.asarray(used), outputs, inputs, dtype)
-        return result, lambda expert, columns: rounded(result[0, expert, columns], dtype)
+        weights = _expert_weights(jax.random.key(1), jnp.asarray(used), outputs, inputs, dtype)
+        return weights, lambda expert, columns: rounded(weights[0, expert, columns], dtype)
 
     return make
 

@@ -113,14 +113,14 @@ def unpack_codes(codes: UInt8[Array, "*stack P W N B"], *, bits: int) -> UInt8[A
     """The codes of each panel by output; J inputs: I, and the padding of the last unit."""
     words, unit = lax.bitcast_convert_type(codes.swapaxes(-3, -2), jnp.uint32), unit_inputs(bits)
     units = words.reshape(*words.shape[:-1], -1, unit * bits // 32)
-    result, start, shift = jnp.uint32(0), 0, 0
+    merged, start, shift = jnp.uint32(0), 0, 0
     for width in PLANES[bits]:
         part = units[..., start : start + unit * width // 32, None]
         places = jnp.arange(0, 8, width, dtype=jnp.uint32)
         quads = part >> places & jnp.uint32(((1 << width) - 1) * 0x01010101)
-        result |= quads.reshape(*units.shape[:-1], -1) << jnp.uint32(shift)
+        merged |= quads.reshape(*units.shape[:-1], -1) << jnp.uint32(shift)
         start, shift = start + unit * width // 32, shift + width
-    return lax.bitcast_convert_type(result, jnp.uint8).reshape(*words.shape[:-1], -1)
+    return lax.bitcast_convert_type(merged, jnp.uint8).reshape(*words.shape[:-1], -1)
 
 
 def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, "*stack O J"]:
@@ -144,8 +144,8 @@ def dequantized(weight: GroupedCodes, *, bits: int, group: int) -> Float[Array, 
 def quantized_rows(weight: GroupedCodes, ids: Int[Array, "n"], *, bits: int, group: int) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
-    result = lax.optimization_barrier(weight.each(lambda part: part[at][:, :, None]))  # as panels of one output
-    return dequantized(result, bits=bits, group=group)
+    gathered = lax.optimization_barrier(weight.each(lambda part: part[at][:, :, None]))  # as panels of one output
+    return dequantized(gathered, bits=bits, group=group)
 
 
 def input_group(group: int) -> int:

@@ -252,8 +252,8 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
     for route in ROUTES:
         bodies = [references[model, "validation"] for model in route.bodies]
         body = {"anyOf": bodies} if route.or_body else next(iter(bodies), None)
-        result = [references[model, "validation"] for model in route.answers]
-        answer = {"anyOf": result} if route.or_answer else next(iter(result), None)
+        of_answers = [references[model, "validation"] for model in route.answers]
+        answer = {"anyOf": of_answers} if route.or_answer else next(iter(of_answers), None)
         errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {

@@ -58,8 +58,8 @@ def read_special_tokens(directory: Path) -> dict[str, str]:
 
     A name may have a text, or an object with one. Raises ConfigError that names a file that cannot be read.
     """
-    result = _read_config(directory / _TOKENS_MAP) | _read_config(directory / TOKENIZER_CONFIG)
-    texts = {name: _text_of(result.get(name)) for name in _TOKENS}
+    config = _read_config(directory / _TOKENS_MAP) | _read_config(directory / TOKENIZER_CONFIG)
+    texts = {name: _text_of(config.get(name)) for name in _TOKENS}
     return {name: text for name, text in texts.items() if text is not None}
 
 
@@ -84,10 +84,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        result = json.loads(_read_text(path))
+        config = json.loads(_read_text(path))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
-    return result if isinstance(result, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _read_text(path: Path) -> str:

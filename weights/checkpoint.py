@@ -108,7 +108,7 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, An
         saved = ocp.metadata((directory / PARAMS).resolve()).metadata
     if saved is None:
         raise ConfigError(f"{directory / PARAMS} is not an Orbax checkpoint; convert the checkpoint again")
-    result = {path: tuple(array.shape) for path, array in saved.items()}
+    shapes = {path: tuple(array.shape) for path, array in saved.items()}
     wanted: dict[str, tuple[int, ...]] = {}
     for parameter in parameters(config):
         form = formats.get(parameter.path)
@@ -122,10 +122,10 @@ def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, An
         arrays = {} if form is None else form.arrays(parameter.shape)
         wanted |= {f"{parameter.path}.{name}": shape for name, (shape, _) in arrays.items()}
         wanted |= {} if arrays else {parameter.path: parameter.shape}
-    for path in sorted(result.keys() | wanted.keys()):
-        if result.get(path) != wanted.get(path):
+    for path in sorted(shapes.keys() | wanted.keys()):
+        if shapes.get(path) != wanted.get(path):
             raise ConfigError(
-                f"{directory / PARAMS}: {path} has shape {result.get(path)}, but {CONFIG} means {wanted.get(path)}; "
+                f"{directory / PARAMS}: {path} has shape {shapes.get(path)}, but {CONFIG} means {wanted.get(path)}; "
                 f"convert the checkpoint again"
             )
 

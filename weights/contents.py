@@ -40,10 +40,10 @@ def file_checksums(
     known = {name: found for name, path in paths.items() if (found := _kept(path, kept)) is not None}
     before = {name: _state(path) for name, path in paths.items() if name not in known}
     if before:
-        result = checksums_of(directory, before, "computing checksums of the weights", progress)
+        computed = checksums_of(directory, before, "computing checksums of the weights", progress)
         for name, state in before.items():
-            _keep(paths[name], state, result[name], kept)
-        known |= result
+            _keep(paths[name], state, computed[name], kept)
+        known |= computed
     return known
 
 

@@ -40,19 +40,21 @@ def read_sampling_defaults(directory: Path, choice: str = "auto") -> SamplingDef
         if own:
             return NEUTRAL
         raise ConfigError(f"--generation-config {choice}: there is no {file}; write auto, none or a directory with one")
-    result = NEUTRAL
+    defaults = NEUTRAL
     for name, value in read_json(folder, GENERATION_CONFIG).items():
         if name not in _FIELDS or value is None:
             continue
         try:
-            result = _with(result, name, value)
+            defaults = _with(defaults, name, value)
         except (RequestRefusedError, TypeError) as error:
             if not own:
                 raise ConfigError(f"{file}: {error}") from error
             logger.warning("%s: %s; it is left out", file, error)
-    if result != NEUTRAL:
-        logger.info("requests that leave them out get %s, from %s (--generation-config none: not)", shown(result), file)
-    return result
+    if defaults != NEUTRAL:
+        logger.info(
+            "requests that leave them out get %s, from %s (--generation-config none: not)", shown(defaults), file
+        )
+    return defaults
 
 
 def shown(defaults: SamplingDefaults) -> str:

@@ -41,8 +41,8 @@ def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download, *,
 
 def tags_of(names: Iterable[str]) -> list[str]:
     """Return how each GGUF model among a repository's files is named behind a colon."""
-    result = dict.fromkeys(tag for name in _models(names) if (tag := _tag(name)) is not None)
-    return list(result)
+    tags = dict.fromkeys(tag for name in _models(names) if (tag := _tag(name)) is not None)
+    return list(tags)
 
 
 def _of_hub(name: str, tag: str, hub: HubOptions, fetch: FetchFiles, flag: str) -> Path:

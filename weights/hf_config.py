@@ -144,8 +144,8 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
         value: Any = fields.data.get("eos_token_id")
         if value is None and (text := text_part(fields.data)) is not None:
             value = text.get("eos_token_id")
-        result = value if isinstance(value, list) else [] if value is None else [value]
-        for token in result:
+        tokens = value if isinstance(value, list) else [] if value is None else [value]
+        for token in tokens:
             if not isinstance(token, int) or isinstance(token, bool) or token < 0:
                 raise fields.error("eos_token_id", f"must be a token id, a list of them or null, not {value!r}")
             ids.add(token)

@@ -37,8 +37,8 @@ def download(
 
 def files_of(name: str, hub: HubOptions) -> list[str]:
     """Return the names of a hub id's files, by the hub. Raises the errors of the hub's client."""
-    result = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=SECONDS).siblings or ()
-    return sorted(file.rfilename for file in result)
+    siblings = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=SECONDS).siblings or ()
+    return sorted(file.rfilename for file in siblings)
 
 
 def fetched(flag: str, name: str, hub: HubOptions, fetch: Fetch) -> Path:

@@ -75,21 +75,21 @@ def texts_differ(directory: Path, max_model_len: int) -> list[str]:
     if not member(directory, SENTENCE_CONFIG).is_file():
         return []
     fields = JsonFields(read_json(directory, SENTENCE_CONFIG), str(directory / SENTENCE_CONFIG))
-    longest, result = fields.size_or_null("max_seq_length"), []
+    longest, differences = fields.size_or_null("max_seq_length"), []
     if longest is not None and longest < max_model_len:
-        result.append(
+        differences.append(
             f"{fields.source}: max_seq_length is {longest}, to which sentence-transformers cuts texts; here they are "
             f"embedded whole: say truncate_prompt_tokens {longest} with a request, or --max-model-len {longest} to "
             f"refuse longer ones"
         )
     if fields.data.get("do_lower_case"):
-        result.append(f"{fields.source}: do_lower_case is true, which is not done here: send texts in lower case")
-    return result
+        differences.append(f"{fields.source}: do_lower_case is true, which is not done here: send texts in lower case")
+    return differences
 
 
 def _config_file(directory: Path) -> str:
     """Return the name of the pooling module's configuration file."""
-    path, result = directory / MODULES, None
+    path, file = directory / MODULES, None
     for module in read_json_list(directory, MODULES):
         kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(where, str):
@@ -98,7 +98,7 @@ def _config_file(directory: Path) -> str:
         if name not in _HONOURED:
             raise ConfigError(f"{path}: embeddings cannot pass through {name}; to leave it out, {_REMEDY}")
         if name == "Pooling":
-            result = f"{where}/config.json"
-    if result is None:
+            file = f"{where}/config.json"
+    if file is None:
         raise ConfigError(f"{path} names no module that pools; {_REMEDY}")
-    return result
+    return file

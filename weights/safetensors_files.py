@@ -69,11 +69,11 @@ class SafetensorsFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         names, listed = files_of(directory)
-        result = {name: read_header(member(directory, name)) for name in names}
-        file_of = listed or {tensor: name for name, tensors in result.items() for tensor in tensors}
+        headers = {name: read_header(member(directory, name)) for name in names}
+        file_of = listed or {tensor: name for name, tensors in headers.items() for tensor in tensors}
         cut = len(wrapping_of(file_of))
         self._file_of = {tensor[cut:]: name for tensor, name in file_of.items()}
-        self._headers = {name: {tensor[cut:]: one for tensor, one in of.items()} for name, of in result.items()}
+        self._headers = {name: {tensor[cut:]: one for tensor, one in of.items()} for name, of in headers.items()}
         self._maps: dict[str, np.memmap[Any, np.dtype[np.uint8]]] = {}
 
     def __contains__(self, name: str) -> bool:

@@ -85,8 +85,8 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
 
 def _encodings(directory: Path) -> str:
     """Return what the encodings of a checkpoint that is not converted are called; empty: it has none."""
-    result = () if is_converted(directory) else encodings_of(directory)
-    return " and ".join(dict.fromkeys(encoding.title for encoding in result))
+    encodings = () if is_converted(directory) else encodings_of(directory)
+    return " and ".join(dict.fromkeys(encoding.title for encoding in encodings))
 
 
 def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:

@@ -86,9 +86,9 @@ def text_of(name: str, fields: JsonFields, head: Collection[str]) -> tuple[str, 
     if [outer.get(_TIED), given.get(_TIED)] in ([True, False], [False, True]):
         # transformers 4 took the text's, transformers 5 takes the whole model's
         data[_TIED] = not any("lm_head" in one for one in head)
-    result = JsonFields(data, inside.source)
-    result.ignore(*_OF_IMAGES, *wrapper.ignored)
-    return architecture, result
+    text_fields = JsonFields(data, inside.source)
+    text_fields.ignore(*_OF_IMAGES, *wrapper.ignored)
+    return architecture, text_fields
 
 
 def _architecture(name: str, wrapper: Wrapper, text: JsonFields) -> str:

@@ -91,14 +91,14 @@ def make_room(folder: Path, size: int, most: int) -> None:
 
     Files that other processes are writing stay.
     """
-    result: list[tuple[float, int, Path]] = []
+    files: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
         if path.name.endswith(_PART):
             continue
         with suppress(FileNotFoundError):  # another process has renamed or removed it
             status = path.stat()
-            result.append((status.st_mtime, status.st_size, path))
-    for _, used, path in sorted(result, reverse=True):
+            files.append((status.st_mtime, status.st_size, path))
+    for _, used, path in sorted(files, reverse=True):
         size += used
         if size > most:
             path.unlink(missing_ok=True)

@@ -75,5 +75,5 @@ def parse_kv_events(text: str | None) -> KVEventsConfig | None:
     for name in given:
         if name not in known:
             raise ConfigError(f"{FLAG}: unknown key {name!r}; there are {', '.join(known)}")
-    result = KVEventsConfig(**given)
-    return result if result.is_on else None
+    config = KVEventsConfig(**given)
+    return config if config.is_on else None

@@ -73,10 +73,10 @@ class MixedFormat:
 
     def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
         """See ``WeightFormat.placed``; None if a part must be dequantized."""
-        result = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
+        placed = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
         kinds: list[Kind] = []
         for kind in self.kinds:
-            parts = [Part(form, part.outputs) for part in kind if (form := result[part.form]) is not None]
+            parts = [Part(form, part.outputs) for part in kind if (form := placed[part.form]) is not None]
             if len(parts) < len(kind):
                 return None
             kinds.append(tuple(parts))

@@ -123,8 +123,8 @@ class Alternatives(Sequence[tuple[int, float]]):
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         count = len(self)
-        result = unpack(f"={count}i{count}d", self._packed)
-        return zip(result[:count], result[count:], strict=True)
+        numbers = unpack(f"={count}i{count}d", self._packed)
+        return zip(numbers[:count], numbers[count:], strict=True)
 
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented

@@ -72,12 +72,12 @@ def tier_address(
     if tier is not None and directory is not None:
         raise ConfigError(f"{FLAG} and --kv-tier-dir both name a KV tier: drop one of the two")
     if directory is not None:
-        result: TierAddress | None = _directory("--kv-tier-dir", directory)
+        address: TierAddress | None = _directory("--kv-tier-dir", directory)
     else:
-        result = None if tier is None else _parse(tier, password)
-    if password is not None and not isinstance(result, RedisAddress):
+        address = None if tier is None else _parse(tier, password)
+    if password is not None and not isinstance(address, RedisAddress):
         raise ConfigError(f"--kv-tier-password is for {FLAG} redis://HOST or rediss://HOST: drop it, or name a server")
-    return result
+    return address
 
 
 def check_key(key: str, tier: TierAddress | None) -> None:

@@ -43,11 +43,11 @@ def follow_constraints(
         follow([(one.constraint, one.token) for one in taken])
         ends += [_end(one) for one in taken if one.constraint.error is not None]
         left = most_forced - len(forced) if count < MOST_FORCED else 0
-        result = list(islice(_forced(taken, scheduler), left))
-        if not result:
+        run = list(islice(_forced(taken, scheduler), left))
+        if not run:
             break
-        forced += result
-        taken = list(_followed(result))
+        forced += run
+        taken = list(_followed(run))
     return forced, ends
 
 

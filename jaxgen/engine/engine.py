@@ -1,20 +1,16 @@
 """The engine: its loop is schedule -> dispatch -> complete; accelerators run a step while the next is planned."""
 
 import logging
-import random
-import sys
 import time
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.identity import UNKNOWN, Identity
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
@@ -22,11 +18,12 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import BlockEvents
-from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
+from jaxgen.engine.intake import Intake
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.outbox import Outbox
 from jaxgen.engine.output_processor import OutputProcessor
+from jaxgen.engine.quiet import Quiet
 from jaxgen.engine.recorder import Recorder, StepTimings
 from jaxgen.engine.recovery import recover
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
@@ -35,19 +32,13 @@ from jaxgen.engine.warm_up import warm_up
 from jaxgen.journal import Journal
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload
-from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
-from jaxgen.scheduling.pace import StepPace
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.text.constraint import Constraint
 
 logger = logging.getLogger(__name__)
 
-QUIET_SECONDS = 1.0
-"""Seconds after the last online request in which background requests get no tokens, unless they get some next to online
-requests. A request that finds the device busy with background ones waits for two steps, and after one online request
-more are likely to arrive."""
 CLOSE_SECONDS = 5.0
 """Most seconds that an engine writes blocks to its KV tier when it ends."""
 MOST_WAIT = 0.02
@@ -94,19 +85,17 @@ class Engine:
         self.model = model
         self.config = config
         self.identity = identity
-        self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
         self._most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
         self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
-        self._seeds = random.Random(config.seed)
-        self._arrivals = count()
+        self._intake = Intake(model, config, eos_token_ids)
         self._outbox = Outbox()
         self._planned = NO_STEP
         """The plan made last."""
         self._in_flight: _InFlight | None = None
-        self._quiet_from = 0.0
+        self._quiet = Quiet()
         self._last_read = 0.0
         self._step_time = warm_up(self._device, model, config, findings)
         start_device(self._device, model, config)
@@ -126,8 +115,7 @@ class Engine:
             narrow=narrow,
             copies_blocks=self._device.copies_blocks,
         )
-        self._recorder = Recorder(config, self._scheduler, self._host_blocks)
-        self._compilations_at_ready = num_compilations()
+        self._recorder = Recorder(config, self._scheduler, self._meter.host_blocks)
 
     @property
     def journal(self) -> Journal:
@@ -136,24 +124,12 @@ class Engine:
     def add(self, request: Request, constraint: Constraint | None = None) -> None:
         """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
 
-        Raises RequestRefusedError, which names field and limit, for a request that can never run, and ValueError if its
-        id is that of one that has not ended. After any error the request is not accepted. Raises DeviceLostError as
+        Raises RequestRefusedError, which names field and limit, for a request that can never run. Raises ValueError if
+        a request with its id has not ended. After any error the request is not accepted. Raises DeviceLostError as
         ``step`` does.
         """
         self._outbox.check(request.request_id)
-        check_request(request, self.model, self.config, self._eos_token_ids)
-        if constraint is None and request.params.is_constrained:
-            raise RequestRefusedError(
-                "grammar, allowed_token_ids, bad_words: this engine was not given a tokenizer to follow them with"
-            )
-        seed = request.params.seed
-        sequence = Sequence(
-            request,
-            eos_token_ids=self._eos_token_ids,
-            arrival=next(self._arrivals),
-            seed=self._seeds.getrandbits(63) if seed is None else seed,
-            constraint=constraint,
-        )
+        sequence = self._intake.take(request, constraint)
         try:
             self._accept(sequence)
         except Exception as error:
@@ -182,10 +158,9 @@ class Engine:
 
         Raises RequestRefusedError and WouldBeLateError as ``add`` does; grammars are not compiled for it.
         """
-        check_request(request, self.model, self.config, self._eos_token_ids)
+        sequence = self._intake.preview(request)
         if request.params.max_tokens == 0 and not request.wants_every_token:
             return Quote()
-        sequence = Sequence(request, eos_token_ids=self._eos_token_ids, arrival=sys.maxsize, seed=0)
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
@@ -228,7 +203,7 @@ class Engine:
             return 0.0
         if self.offload is not None and self.offload.transfer.busy:
             return 0.0
-        return max(0.0, self._quiet_from - time.monotonic())
+        return self._quiet.seconds_left(time.monotonic())
 
     def step(self) -> list[TokenEvent]:
         """Dispatch the next step, then wait for the one before it and return its events.
@@ -272,8 +247,10 @@ class Engine:
         self._meter.counters.host_seconds += time.perf_counter() - started - waited
 
     def close(self) -> None:
-        """Write to the KV tier what waits for that, and publish what is known of blocks, within a few seconds; the
-        engine runs nothing more."""
+        """Write the blocks that wait to the KV tier and publish the events of blocks, within a few seconds.
+
+        The engine runs nothing after that.
+        """
         until = time.monotonic() + CLOSE_SECONDS
         if self.offload is not None and self.offload.tier.fetcher is not None:
             while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
@@ -284,35 +261,15 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
-        scheduler, rows = self._scheduler, self.config.scheduler.max_num_seqs
-        running, ahead = scheduler.num_running, scheduler.waiting_tokens
-        return EngineStats(
-            kernels=self._device.kernels.name,
-            kernels_reason=self._device.kernels.reason,
-            num_running=scheduler.num_running + scheduler.num_ending,
-            num_waiting=scheduler.num_waiting,
-            block_size=self.config.cache.block_size,
-            blocks_total=scheduler.pool.num_blocks,
-            blocks_free=scheduler.pool.num_free,
-            blocks_cached=scheduler.pool.num_cached,
-            prefix_queries=scheduler.prefix_queries,
-            prefix_hits=scheduler.prefix_hits,
-            preemptions=scheduler.preemptions,
-            compilations_after_ready=num_compilations() - self._compilations_at_ready,
-            pace=StepPace(self._step_time.model, self._step_time.spread, running, rows, ahead),
-            offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
-            kv_tier=None if self.offload is None else self.offload.kv_tier_stats(),
-            kv_events=None if self._block_events is None else self._block_events.stats(),
-            **vars(self._meter.counters),
-        )
+        return self._meter.stats(self._scheduler, self._block_events)
 
     def _plan(self) -> StepPlan:
         """Return the plan of the next step. Enters finished restores first, and starts the copies of the plan."""
         now = time.monotonic()
         if self.config.scheduler.background_tokens == 0:
             if self._scheduler.num_online:
-                self._quiet_from = now + QUIET_SECONDS
-            self._scheduler.hold_background = now < self._quiet_from
+                self._quiet.begin(now)
+            self._scheduler.hold_background = self._quiet.seconds_left(now) > 0.0
         if self.offload is None:
             plan = self._scheduler.schedule(now)
             self._recorder.planned(plan)
@@ -390,12 +347,6 @@ class Engine:
         for sequence in ended:
             self._forget(sequence, FinishReason.ERROR)
         self._outbox.put([TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in ended])
-
-    def _host_blocks(self) -> int:
-        if self.offload is not None:
-            return len(self.offload.tier.store)
-        streamed = self._device.offload_stats()
-        return 0 if streamed is None else streamed.host_blocks
 
     def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
         """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""

@@ -44,7 +44,7 @@ class OutputProcessor:
     _logprobs: _HostLogprobs | None = None
 
     def read(self, plan: StepPlan, output: StepOutput) -> None:
-        """Fetch the log-probabilities and hidden states that the plan's requests ask for from the device."""
+        """Fetch from the device the log-probabilities and hidden states that the plan's requests ask for."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
         starts = accumulate([chunk.length for chunk in plan.chunks], initial=0)
@@ -53,9 +53,9 @@ class OutputProcessor:
         ]
         scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
         if scored:
-            result = _HostLogprobs.fetch(output.prompt_logprobs)
+            logprobs = _HostLogprobs.fetch(output.prompt_logprobs)
             for chunk, start in scored:
-                self._collect(chunk, start, result)
+                self._collect(chunk, start, logprobs)
         pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
         if pooled:
             hidden = np.asarray(output.hidden)

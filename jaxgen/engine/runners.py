@@ -35,9 +35,9 @@ def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REF
 
 
 def program_texts(compiled: Compiled) -> Iterator[str]:
-    """Yield the text of each compiled program that computes what is wider than a decode's: XLA's last form of it.
+    """Yield XLA's final text of each compiled program, except the narrow ones.
 
-    Not of the narrow programs, which are used only where their bits are the wide ones'.
+    A narrow program is used only where its bits are those of the wide one.
     """
     if isinstance(compiled, CompiledStep):
         yield _text(compiled.run)

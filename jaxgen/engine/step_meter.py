@@ -1,14 +1,19 @@
-"""Count what steps do and how long they take."""
+"""Count what steps do and how long they take, and tell it for metrics."""
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sequence import Chunk
+from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.counters import Counters
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.recorder import StepTimings
 from jaxgen.offload.build import Offload
+from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.pace import StepPace
+from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
 
@@ -23,7 +28,9 @@ class StepMeter:
         latencies: LatencyMeter,
         offload: Offload | None,
     ) -> None:
+        """Compilations are counted from now on, since the engine should need no more."""
         self.counters = Counters()
+        self._compilations_at_ready = num_compilations()
         self._config = config
         self._device = device
         self._step_time = step_time
@@ -58,6 +65,37 @@ class StepMeter:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
                 self._latencies.count_prompt_chunk(chunk.sequence.request_id)
         return StepTimings(counters.steps, seconds, predicted, width, pieces)
+
+    def host_blocks(self) -> int:
+        """Return how many blocks of the KV cache are in host memory now."""
+        if self._offload is not None:
+            return len(self._offload.tier.store)
+        streamed = self._device.offload_stats()
+        return 0 if streamed is None else streamed.host_blocks
+
+    def stats(self, scheduler: Scheduler, block_events: BlockEvents | None) -> EngineStats:
+        """Return a snapshot for metrics."""
+        device, step_time, offload, limits = self._device, self._step_time, self._offload, self._config.scheduler
+        running, ahead = scheduler.num_running, scheduler.waiting_tokens
+        return EngineStats(
+            kernels=device.kernels.name,
+            kernels_reason=device.kernels.reason,
+            num_running=running + scheduler.num_ending,
+            num_waiting=scheduler.num_waiting,
+            block_size=self._config.cache.block_size,
+            blocks_total=scheduler.pool.num_blocks,
+            blocks_free=scheduler.pool.num_free,
+            blocks_cached=scheduler.pool.num_cached,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            preemptions=scheduler.preemptions,
+            compilations_after_ready=num_compilations() - self._compilations_at_ready,
+            pace=StepPace(step_time.model, step_time.spread, running, limits.max_num_seqs, ahead),
+            offload=device.offload_stats() if offload is None else offload.stats(),
+            kv_tier=None if offload is None else offload.kv_tier_stats(),
+            kv_events=None if block_events is None else block_events.stats(),
+            **vars(self.counters),
+        )
 
 
 def _is_piece(chunk: Chunk) -> bool:

@@ -16,8 +16,8 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
 REPEATS = 3
-"""Times that a step is run. The least counts: the first is slower, and the time of one that something held up would be
-taken for what its tokens or its context cost, and extrapolated."""
+"""Times that a step is run. The least counts: the first is slower, and something may hold another up. Its delay would
+be taken for the cost of its tokens or context, and extrapolated."""
 LONG_SECONDS = 0.5
 """Once its times sum to this a step is not repeated. Delays are small compared with such a step, and a large model must
 not start late."""

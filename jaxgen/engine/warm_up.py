@@ -22,28 +22,27 @@ MOST_SLOW_STARTS = 2
 def warm_up(
     device: Runner, model: ModelConfig, config: EngineConfig, findings: Path | None = None
 ) -> StepTimeEstimator:
-    """Run each program once, check that logits are finite, decide whether the narrow program may be used, and measure
-    the time of steps.
+    """Run each program once, and return an estimate of the time of steps. Use the narrow program if that is right.
 
-    ``findings``: a file with what an earlier start of the same engine on the same device found out, which is then not
-    done again; written if there is none. None: nothing is kept. A narrow program that was a little too slow is timed
-    once more at the next start, as the machine may have been busy. Raises ConfigError for a model whose logits are not
-    finite.
+    ``findings``: the file of what an earlier start of the same engine on the same device found out. That is not found
+    out again; the file is written if there is none. None: nothing is kept. A narrow program that was a little too slow
+    is timed once more at the next start, as the machine may have been busy. Raises ConfigError for a model whose logits
+    are not finite.
     """
     device.run(StepPlan(()))
-    found = kept_findings(findings)
-    if found is None:
-        found = _find_out(device, model, config)
-        keep_findings(findings, found)
-    elif found.narrow is not None and found.narrow.may_be_chance and found.slow_starts < MOST_SLOW_STARTS:
-        found = _time_again(device, model, config, found)
-        keep_findings(findings, found)
-    elif found.narrow is not None:
-        _choose(device, config, found.narrow, "an earlier start found")
-        if found.narrow.use_narrow:
+    known = kept_findings(findings)
+    if known is None:
+        known = _find_out(device, model, config)
+        keep_findings(findings, known)
+    elif known.narrow is not None and known.narrow.may_be_chance and known.slow_starts < MOST_SLOW_STARTS:
+        known = _time_again(device, model, config, known)
+        keep_findings(findings, known)
+    elif known.narrow is not None:
+        _choose(device, config, known.narrow, "an earlier start found")
+        if known.narrow.use_narrow:
             device.run(StepPlan(()), narrow=True)
     device.reset()
-    return found.times.estimator(config)
+    return known.times.estimator(config)
 
 
 def _find_out(device: Runner, model: ModelConfig, config: EngineConfig) -> Findings:
@@ -66,15 +65,15 @@ def _time_again(device: Runner, model: ModelConfig, config: EngineConfig, before
     return replace(before, narrow=narrow, slow_starts=before.slow_starts + 1)
 
 
-def _choose(device: Runner, config: EngineConfig, verdict: NarrowResult, how: str) -> None:
-    if not verdict.use_narrow:
+def _choose(device: Runner, config: EngineConfig, narrow: NarrowResult, how: str) -> None:
+    if not narrow.use_narrow:
         device.disable_narrow()
     logger.info(
         "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s (%s)",
         config.narrow_width,
-        100 * verdict.ratio,
+        100 * narrow.ratio,
         config.scheduler.token_budget,
-        "agree" if verdict.equal else "differ",
-        "used" if verdict.use_narrow else "not used",
+        "agree" if narrow.equal else "differ",
+        "used" if narrow.use_narrow else "not used",
         how,
     )

@@ -31,12 +31,12 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     import psutil  # here: python -m scripts.gpu runs where it is not installed
 
     machine = psutil.virtual_memory()
-    result = HostMemory(machine.available, machine.total)
+    memory = HostMemory(machine.available, machine.total)
     for limit, used in _memory_limits(root):
         left = max(limit - used, 0)
-        if left < result.available or limit < result.total:
-            result = HostMemory(min(left, result.available), min(limit, result.total), min(limit, result.total))
-    return result
+        if left < memory.available or limit < memory.total:
+            memory = HostMemory(min(left, memory.available), min(limit, memory.total), min(limit, memory.total))
+    return memory
 
 
 def allowed_cores() -> int:

@@ -96,11 +96,11 @@ def ptxas() -> tuple[int, ...] | None:
 
 def compiler_trouble() -> str | None:
     """Return why the installed ptxas may compile kernels incorrectly; None: it does not, or it is not found."""
-    result = ptxas()
-    if result is None or result >= LEAST_PTXAS:
+    installed = ptxas()
+    if installed is None or installed >= LEAST_PTXAS:
         return None
     return (
-        f"ptxas {'.'.join(map(str, result))} is older than that of CUDA 12.9.1 and may compile them wrongly: "
+        f"ptxas {'.'.join(map(str, installed))} is older than that of CUDA 12.9.1 and may compile them wrongly: "
         f"pip install 'nvidia-cuda-nvcc-cu12>={'.'.join(map(str, LEAST_PTXAS))}'"
     )
 

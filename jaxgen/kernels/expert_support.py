@@ -25,12 +25,14 @@ def expert_trouble(
         return "their layers have different formats"
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
         sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": model.dtype}
-        result = None if form is None else placed(form)
-        if result is None:
+        placed_form = None if form is None else placed(form)
+        if placed_form is None:
             reason = supports(**sizes)
         else:
-            codes: dict[str, Any] = {"bits": result.bits, "floats": result.floats, "group": result.group}
-            reason = supports_codes(**sizes, **codes, offsets=result.zeros or result.minimums or result.blocks)
+            codes: dict[str, Any] = {"bits": placed_form.bits, "floats": placed_form.floats, "group": placed_form.group}
+            reason = supports_codes(
+                **sizes, **codes, offsets=placed_form.zeros or placed_form.minimums or placed_form.blocks
+            )
         if reason is not None:
             return reason
     return None

@@ -43,8 +43,8 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
     """Return everything that the result of a proof depends on. ``sources``: a digest of the kernels' code."""
     installed = versions(_PACKAGES) | {"ptxas": ptxas()}
     device = asdict(gpu.device)
-    result: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
-    return {**result, "versions": installed}
+    key: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
+    return {**key, "versions": installed}
 
 
 def judge(
@@ -79,9 +79,9 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
     # The child takes only the GPU memory that it needs, not a server's share. Its checks are assertions, so no -O.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
     with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
-        result = Path(work, "verdict.json")
+        file = Path(work, "verdict.json")
         process = subprocess.Popen(
-            [*COMMAND, str(result), *sys.path],
+            [*COMMAND, str(file), *sys.path],
             stdin=subprocess.PIPE,  # closes when this process ends, in any way, and that ends the child
             stdout=log,
             stderr=log,
@@ -100,7 +100,7 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
         finally:
             _end(process)
         log.seek(0)
-        return _verdict(process.returncode, result, log.read())
+        return _verdict(process.returncode, file, log.read())
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -116,9 +116,9 @@ def _end(process: "subprocess.Popen[str]") -> None:
             process.stdin.close()
 
 
-def _verdict(status: int, result: Path, log: str) -> Verdict:
-    if status == 0 and result.is_file():
-        return Verdict(**json.loads(result.read_text(encoding="utf-8")))
+def _verdict(status: int, file: Path, log: str) -> Verdict:
+    if status == 0 and file.is_file():
+        return Verdict(**json.loads(file.read_text(encoding="utf-8")))
     last_line = log.strip().splitlines()[-1:] or ["it said nothing"]
     if status >= 0:
         return Verdict("crashed", f"the process of their proof ended with status {status}: {last_line[0]}")

@@ -79,16 +79,16 @@ class ZmqPublisher:
             self._wake.send(b"\0")
 
     def _open(self, kind: int, name: str, endpoint: str, hwm: int) -> Any:
-        result = self._context.socket(kind)
-        result.sndhwm = hwm
+        socket = self._context.socket(kind)
+        socket.sndhwm = hwm
         try:
             if name == "replay_endpoint" or any(part in endpoint for part in _BOUND):
-                result.bind(endpoint)
+                socket.bind(endpoint)
             else:
-                result.connect(endpoint)
+                socket.connect(endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {endpoint!r} cannot be used: {error}") from error
-        return result
+        return socket
 
     def _run(self) -> None:
         poller = zmq.Poller()

@@ -152,17 +152,17 @@ def compile_layers(
     programs: list[Any] = [gather, scatter, *projecting]
     for of_width in widths.values():
         programs += [of_width.begin, *of_width.layers, of_width.end]
-    result = [program.memory_analysis() for program in programs]
-    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in result)
+    memory = [program.memory_analysis() for program in programs]
+    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in memory)
     return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
 
 
 def layer_kernels(model: ModelConfig, kernels: Kernels) -> Kernels:
     """Return the kernels of the layers' one program, in place of ``kernels``; log if they are others."""
-    result = for_windows_as_data(kernels, model.windows)
-    if result is not kernels:
-        logger.warning("kernels by layer: %s, which is slower, because %s", result.name, result.reason)
-    return result
+    chosen = for_windows_as_data(kernels, model.windows)
+    if chosen is not kernels:
+        logger.warning("kernels by layer: %s, which is slower, because %s", chosen.name, chosen.reason)
+    return chosen
 
 
 Shapes = tuple[PackedParams, tuple[PackedParams, ...]]

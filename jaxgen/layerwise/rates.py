@@ -99,10 +99,10 @@ class StreamRates:
 
 def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """Return slope and intercept of the line through the medians at each x, neither below 0."""
-    result: defaultdict[float, list[float]] = defaultdict(list)
+    values: defaultdict[float, list[float]] = defaultdict(list)
     for x, y in points:
-        result[x].append(y)
-    at = {x: median(ys) for x, ys in result.items()}
+        values[x].append(y)
+    at = {x: median(ys) for x, ys in values.items()}
     slope = max(0.0, linear_regression(list(at), list(at.values())).slope) if len(at) > 1 else 0.0
     return slope, max(0.0, median(y - slope * x for x, y in at.items()))
 

@@ -41,8 +41,8 @@ def dummy_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
 @partial(jax.jit, static_argnums=(0, 1))
 def _numbers(config: ModelConfig, path: str) -> jax.Array:
     """Return the parameter as a new model has it."""
-    result = {dotted(name): leaf for name, leaf in nnx.to_flat_state(initial_state(config, SEED))}
-    value: jax.Array = result[path][...]
+    leaves = {dotted(name): leaf for name, leaf in nnx.to_flat_state(initial_state(config, SEED))}
+    value: jax.Array = leaves[path][...]
     return value
 
 

@@ -46,8 +46,8 @@ class MoE(nnx.Module):
         ``residual``, if any.
         """
         logits = self.router.in_float32(x, num_tokens)
-        choice = route(self.config, logits, num_tokens)
-        result = self.experts(x, choice, kernels)
+        routing = route(self.config, logits, num_tokens)
+        result = self.experts(x, routing, kernels)
         if self.shared is not None:
             shared = self.shared(x, num_tokens, kernels)
             if self.shared_gate is not None:
@@ -120,19 +120,19 @@ class Experts(nnx.Module):
         self.gate_up = Linear(width, 2 * config.inner, bias=bias, dtype=dtype, rngs=rngs, stack=stack)
         self.down = Linear(config.inner, width, bias=bias, dtype=dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"], choice: Routing, kernels: Kernels) -> Float[Array, "T D"]:
-        """Return the weighted sums of the tokens' experts in float32, added in the order of ``choice``."""
-        gate_up = expert_product(x[choice.tokens], self.gate_up, choice.starts, kernels)
+    def __call__(self, x: Float[Array, "T D"], routing: Routing, kernels: Kernels) -> Float[Array, "T D"]:
+        """Return the weighted sums of the tokens' experts in float32, added in the order of ``routing``."""
+        gate_up = expert_product(x[routing.tokens], self.gate_up, routing.starts, kernels)
         if self.gate_up.bias is not None:
-            gate_up += self.gate_up.bias[...].at[choice.experts].get(mode="clip").astype(jnp.float32)
+            gate_up += self.gate_up.bias[...].at[routing.experts].get(mode="clip").astype(jnp.float32)
         activation = self.config.activation
-        inner = kernels.gated(gate_up, choice.starts[-1], activation=activation, dtype=x.dtype)
-        rows = expert_product(inner, self.down, choice.starts, kernels)
+        inner = kernels.gated(gate_up, routing.starts[-1], activation=activation, dtype=x.dtype)
+        rows = expert_product(inner, self.down, routing.starts, kernels)
         if self.down.bias is not None:
-            rows += self.down.bias[...].at[choice.experts].get(mode="clip").astype(jnp.float32)
-        total = choice.weights[:, :1] * rows[choice.places[:, 0]]
+            rows += self.down.bias[...].at[routing.experts].get(mode="clip").astype(jnp.float32)
+        total = routing.weights[:, :1] * rows[routing.places[:, 0]]
         for i in range(1, self.config.per_token):
-            total += choice.weights[:, i : i + 1] * rows[choice.places[:, i]]
+            total += routing.weights[:, i : i + 1] * rows[routing.places[:, i]]
         return total
 
 

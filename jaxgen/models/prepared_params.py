@@ -44,8 +44,8 @@ def read_prepared(path: Path, shapes: PackedParams) -> PackedParams | None:
     try:
         with path.open("rb") as file:
             whole = os.fstat(file.fileno()).st_size == size + _SEAL
-            result = _read(file.fileno(), size) if whole else None
-            if result is None or file.read(_SEAL) != result[1]:
+            contents = _read(file.fileno(), size) if whole else None
+            if contents is None or file.read(_SEAL) != contents[1]:
                 logger.warning("%s is damaged: the weights are loaded from the model's files", path)
                 path.unlink(missing_ok=True)
                 return None
@@ -55,7 +55,7 @@ def read_prepared(path: Path, shapes: PackedParams) -> PackedParams | None:
     except OSError as error:
         logger.warning("%s cannot be read (%s): the weights are loaded from the model's files", path, error)
         return None
-    memory, _ = result
+    memory, _ = contents
     arrays = [
         np.frombuffer(memory, leaf.dtype, prod(leaf.shape), start).reshape(leaf.shape)
         for leaf, start in zip(leaves, starts, strict=True)

@@ -143,9 +143,9 @@ class QuantizedWeight:
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""
-        result = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
-        result = result[:, : self.in_features].astype(self.dtype)
-        return result if self.order is None else result[:, jnp.argsort(self.order[0])]
+        rows = self.kernel.rows(self.parts.only(0), ids, bits=self.bits, group=self.group)
+        rows = rows[:, : self.in_features].astype(self.dtype)
+        return rows if self.order is None else rows[:, jnp.argsort(self.order[0])]
 
 
 @partial(jax.jit, static_argnames=("bits", "pack"))

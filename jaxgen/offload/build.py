@@ -167,7 +167,7 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> 
         rates = meter.rates(cost.projection_flops)
         if rates is None:
             return transfer(blocks, start, free_tokens, num_waiting, inputs_known)
-        result = plan_restore(
+        restore = plan_restore(
             blocks * block_size,
             start=start,
             block_size=block_size,
@@ -178,7 +178,7 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> 
             price=1.0 + num_waiting,  # each waiting sequence loses the time too
             copy_tokens=copy_tokens,
         )
-        return Split(result.recompute // block_size, result.seconds, result.project // block_size)
+        return Split(restore.recompute // block_size, restore.seconds, restore.project // block_size)
 
     planners: dict[OffloadPolicy, Planner] = {"plan": plan, "transfer": transfer, "recompute": recompute}
     return planners[config.offload.policy]

@@ -269,8 +269,8 @@ class KVTransfer:
 
     def _ids(self, blocks: Any) -> np.ndarray:
         ids = np.zeros(self._group, np.int32)
-        result = list(blocks)
-        ids[: len(result)] = result
+        numbers = list(blocks)
+        ids[: len(numbers)] = numbers
         return ids
 
 

@@ -59,13 +59,13 @@ def receive(connection: socket.socket, longest: int = sys.maxsize) -> bytes:
 
 
 def _read(connection: socket.socket, length: int) -> bytes:
-    result = bytearray()
-    while len(result) < length:
-        part = connection.recv(min(length - len(result), 2**20))
+    received = bytearray()
+    while len(received) < length:
+        part = connection.recv(min(length - len(received), 2**20))
         if not part:
             raise EOFError
-        result += part
-    return bytes(result)
+        received += part
+    return bytes(received)
 
 
 def _serve(connection: socket.socket) -> None:

@@ -26,9 +26,11 @@ def checked(folder: Path) -> Iterator[None]:
     A file without a checksum stays if it is not empty: a process that was killed has written it, or it was copied here.
     """
     path = folder.with_name(CHECKSUMS)
-    result = _digests(folder)
-    known = _kept(path) if result else {}
-    damaged = {name: digest for name, digest in result.items() if digest == _EMPTY or digest != known.get(name, digest)}
+    digests = _digests(folder)
+    known = _kept(path) if digests else {}
+    damaged = {
+        name: digest for name, digest in digests.items() if digest == _EMPTY or digest != known.get(name, digest)
+    }
     for name in damaged:
         with suppress(OSError):
             (folder / name).unlink()

@@ -94,7 +94,7 @@ def _configure(settings: dict[str, Any]) -> None:
 @contextmanager
 def _troubles(directory: Path) -> Iterator[None]:
     """Combine JAX's warnings about single entries into one, and remove those entries, which JAX would keep."""
-    result: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -103,17 +103,17 @@ def _troubles(directory: Path) -> Iterator[None]:
             if trouble is None:
                 show(message, *rest, **keywords)
                 return
-            result.append(str(message))
+            messages.append(str(message))
             for entry in directory.glob(f"{glob.escape(trouble['program'])}-*-cache"):
                 entry.unlink(missing_ok=True)
 
         warnings.filterwarnings("always", _TROUBLE.pattern)
         warnings.showwarning = note
         yield
-    if result:
+    if messages:
         logger.warning(
             "%d programs were compiled without the cache in %s, whose entries are damaged or cannot be written: %s",
-            len(result),
+            len(messages),
             directory,
-            result[0],
+            messages[0],
         )

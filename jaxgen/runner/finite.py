@@ -44,16 +44,16 @@ def make_finder(config: ModelConfig, width: int) -> Finder:
         stack = cast(Layer, layers)
         positional = stack.positional(batch.positions)
         x = model.embedded(batch)
-        result = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
+        first_bad = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
 
         def visit(layer: Layer, index: Int[Array, ""], window: Window, carry: tuple[Any, KVCache, Any]) -> Any:
-            x, cache, result = carry
+            x, cache, first_bad = carry
             kept = cache.keep(index, x, batch.slots)
             x, cache = layer(x, kept, index, batch, positional.of_layer(index), window)
-            here = ~is_finite(x, batch.num_tokens) & (result == num_layers)
-            return x, cache, jnp.where(here, index, result)
+            here = ~is_finite(x, batch.num_tokens) & (first_bad == num_layers)
+            return x, cache, jnp.where(here, index, first_bad)
 
-        _, cache, result = fold_layers(layers, num_layers, visit, (x, cache, result), stack.windows)
-        return cache, result
+        _, cache, first_bad = fold_layers(layers, num_layers, visit, (x, cache, first_bad), stack.windows)
+        return cache, first_bad
 
     return find

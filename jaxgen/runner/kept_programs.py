@@ -80,21 +80,21 @@ def _entries_noted() -> Iterator[list[_Entry]]:
     """Return a list that collects the entries of JAX's cache that are read or written in this context."""
     internals: Any = jax_internals
     read, write = internals.get_executable_and_time, internals.put_executable_and_time
-    result: list[_Entry] = []
+    entries: list[_Entry] = []
 
     def noted_read(name: str, *args: Any, **options: Any) -> Any:
         executable, seconds = read(name, *args, **options)
         if executable is not None:
-            result.append(_Entry(name, executable))
+            entries.append(_Entry(name, executable))
         return executable, seconds
 
     def noted_write(name: str, module: str, executable: Any, *args: Any, **options: Any) -> None:
         write(name, module, executable, *args, **options)
-        result.append(_Entry(name, executable))
+        entries.append(_Entry(name, executable))
 
     internals.get_executable_and_time, internals.put_executable_and_time = noted_read, noted_write
     try:
-        yield result
+        yield entries
     finally:
         internals.get_executable_and_time, internals.put_executable_and_time = read, write
 

@@ -159,9 +159,9 @@ def _solve(normal: _Normal) -> LinearCost:
     for size in range(1, PARTS + 1):
         for parts in map(list, combinations(range(PARTS), size)):
             # Where steps were all alike the parts cannot be told apart: then the smallest solution.
-            result = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
-            error = -float(result @ vector[parts])  # less what is the same for all
-            if (result >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
+            solution = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
+            error = -float(solution @ vector[parts])  # less what is the same for all
+            if (solution >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
                 best, best_error = np.zeros(PARTS), error
-                best[parts] = result * scale[parts]
+                best[parts] = solution * scale[parts]
     return LinearCost(*map(float, best))

@@ -109,14 +109,14 @@ class RequestQueues:
         """
         if now < self._next_promotion or not (self.has(Level.WITH_TARGETS) and self.has(Level.BEST_EFFORT)):
             return
-        result = [
+        starved = [
             (sequence, line)
             for line in (self.waiting, self.running)
             if (sequence := _first_starved(line, now)) is not None
         ]
-        if not result:
+        if not starved:
             return
-        sequence, line = min(result, key=lambda one: one[0].order_key)
+        sequence, line = min(starved, key=lambda one: one[0].order_key)
         self._remove(sequence, line)
         self._levels[sequence.level] -= 1
         sequence.level = Level.WITH_TARGETS

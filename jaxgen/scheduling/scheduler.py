@@ -138,10 +138,11 @@ class Scheduler:
         if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
         self.policy.place(sequence, now, self._in_flight)
-        if self._restorer is not None:
-            self._restorer.expect(sequence, self.num_waiting)
         self._last_arrival = sequence.arrival
+        before = self.num_waiting
         self._take(sequence)
+        if self._restorer is not None:  # an error here may be in what other sequences wait for: only ``fail`` mends it
+            self._restorer.expect(sequence, before)
 
     def living(self, request_id: str) -> Sequence | None:
         """Return the living sequence of this request; None if none lives."""

@@ -118,16 +118,16 @@ def allocation_of(
 ) -> Allocation:
     """Return the allocation of an engine of this configuration."""
     size, offload = config.cache.block_size, config.offload
-    result = without_cache(
+    allocation = without_cache(
         *(model, config.scheduler, memory),
         block_size=size,
         max_logit_bias=config.max_logit_bias,
         params_bytes=params_bytes,
         temporary_bytes=temporary_bytes,
     )
-    result = replace(result, cache=cache_bytes(model, config, memory))
+    allocation = replace(allocation, cache=cache_bytes(model, config, memory))
     if offload is None:
-        return result
+        return allocation
     inputs = config.cache.keep_inputs
     host = offload.host_blocks * host_block_bytes(model, size, offload.host_dtype, inputs=inputs)
-    return replace(result, staging=staging_bytes(block_bytes(model, size, inputs=inputs)), host=host)
+    return replace(allocation, staging=staging_bytes(block_bytes(model, size, inputs=inputs)), host=host)

@@ -84,13 +84,13 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
 
     It is on the device if a sequence of the wanted length fits there. Raises the device's ConfigError if neither fits.
     """
-    result: EngineConfig | None = None
+    resident: EngineConfig | None = None
     refused: ConfigError | None = None
     try:
-        result = _resident(wanted)
+        resident = _resident(wanted)
     except ConfigError as error:
         refused = error
-    longest = result.scheduler.max_model_len if result is not None else 0
+    longest = resident.scheduler.max_model_len if resident is not None else 0
     if longest < wanted.scheduler.max_model_len and wanted.options.kv_offloading_size:
         try:
             streamed = streamed_cache(wanted)
@@ -98,10 +98,10 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
             streamed = None
         if streamed is not None and streamed.scheduler.max_model_len > longest:
             return streamed
-    if result is None:
+    if resident is None:
         assert refused is not None
         raise refused
-    return result
+    return resident
 
 
 def refit(
@@ -118,8 +118,8 @@ def refit(
     Temporaries may take half of the slack, so that a good estimate is not replaced. The context stays as long as it was
     planned. Raises NoRoomError if it does not fit then.
     """
-    result = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporary_bytes)
-    if result.left(memory) + result.slack // 2 >= 0:
+    allocation = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporary_bytes)
+    if allocation.left(memory) + allocation.slack // 2 >= 0:
         return config
     return _again(options, model, config, memory, params_bytes, temporary_bytes)
 
@@ -139,8 +139,8 @@ def with_fewer_blocks(
     stays as long as it was planned. Raises NoRoomError if it does not fit then.
     """
     temporaries = estimate_temporaries(model, config.scheduler) + dequantised_bytes
-    result = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporaries)
-    less = replace(memory, free_bytes=memory.free_bytes - result.temporaries - result.rows - result.slack)
+    allocation = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporaries)
+    less = replace(memory, free_bytes=memory.free_bytes - allocation.temporaries - allocation.rows - allocation.slack)
     return less, _again(options, model, config, less, params_bytes, temporaries)
 
 

@@ -63,8 +63,8 @@ class MemoryRequest:
         if asked is not None and asked > fitting:
             would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
             raise NoRoomError(f"--num-blocks {asked} does not fit in {memory}: {would}")
-        result = most if asked is None else asked
-        if result < 1:
+        num_blocks = most if asked is None else asked
+        if num_blocks < 1:
             remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
             taken = self.without_cache
             raise NoRoomError(
@@ -72,7 +72,7 @@ class MemoryRequest:
                 f"({taken.temporaries / GIB:.2f} GiB) and the state of its rows ({taken.rows / GIB:.2f} GiB) leave no "
                 f"room for a KV cache in {memory}: " + ("free some memory" if memory.is_cpu else remedy)
             )
-        return result
+        return num_blocks
 
     def config(
         self,

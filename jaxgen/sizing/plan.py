@@ -112,11 +112,11 @@ def make_plan(request: PlanRequest) -> Plan:
         config = request.resolve()
     except NoRoomError as error:
         return Plan(memory, request.scheduler, request.without_cache, problem=str(error))
-    result = allocation_of(
+    allocation = allocation_of(
         model, config, memory, params_bytes=request.weights, temporary_bytes=request.temporaries(config.scheduler)
     )
-    host = result.host
+    host = allocation.host
     if config.streaming is not None:
         sizes = stream_sizes(model, config.cache.block_size, memory, keep_inputs=config.streaming.keep_inputs)
         host = config.cache.num_blocks * sizes.host
-    return Plan(memory, config.scheduler, result, host, config)
+    return Plan(memory, config.scheduler, allocation, host, config)

@@ -44,8 +44,8 @@ def find_changes(request: PlanRequest, plan: Plan) -> list[str]:
         _more_blocks,
         _cache_on_the_host,
     )
-    result = [first for way in ways if (first := _first_that_works(way(request, goal), goal)) is not None]
-    return [*_shorter(request), *result, *_more_memory(request, goal)]
+    changes = [first for way in ways if (first := _first_that_works(way(request, goal), goal)) is not None]
+    return [*_shorter(request), *changes, *_more_memory(request, goal)]
 
 
 def _first_that_works(changes: Found, goal: int) -> str | None:

@@ -36,8 +36,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads an empty document as no keys, and refuses a key that is there twice, of which others take the last."""
 
     def get_single_data(self) -> Any:
-        result = super().get_single_data()
-        return {} if result is None else result
+        data = super().get_single_data()
+        return {} if data is None else data
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()

@@ -52,32 +52,32 @@ def joined(role: str) -> Rewrite:
     """Return a rewrite that joins neighbours of this role to one message; messages with calls stay alone."""
 
     def rewrite(given: Conversation) -> Conversation:
-        result: list[Message] = []
+        messages: list[Message] = []
         for message in given.messages:
-            if result and all(one["role"] == role and not one.get("tool_calls") for one in (result[-1], message)):
-                result[-1] = {**message, **result[-1], "content": _joined_text(result[-1], message)}
+            if messages and all(one["role"] == role and not one.get("tool_calls") for one in (messages[-1], message)):
+                messages[-1] = {**message, **messages[-1], "content": _joined_text(messages[-1], message)}
             else:
-                result.append(message)
-        return given.having(result)
+                messages.append(message)
+        return given.having(messages)
 
     return rewrite
 
 
 def system_in_user(given: Conversation) -> Conversation:
     """Put what system messages say before the text of the next user's message, or into one at the end."""
-    result: list[Message] = []
+    messages: list[Message] = []
     waiting: list[Message] = []
     for message in given.messages:
         if message["role"] == "system":
             waiting.append(message)
         elif message["role"] == "user" and waiting:
-            result.append({**message, "content": _joined_text(*waiting, message)})
+            messages.append({**message, "content": _joined_text(*waiting, message)})
             waiting = []
         else:
-            result.append(message)
+            messages.append(message)
     if waiting:
-        result.append({"role": "user", "content": _joined_text(*waiting)})
-    return given.having(result)
+        messages.append({"role": "user", "content": _joined_text(*waiting)})
+    return given.having(messages)
 
 
 def as_role(role: str, of: str) -> Rewrite:
@@ -106,8 +106,8 @@ def arguments_as_objects(given: Conversation) -> Conversation:
     """Make objects of the arguments of calls; text that is not the JSON of an object, such as cut text, stays text."""
 
     def rewrite(arguments: Any) -> Any:
-        result = parse_arguments(arguments)
-        return arguments if result is None else result
+        parsed = parse_arguments(arguments)
+        return arguments if parsed is None else parsed
 
     return _with_arguments(given, rewrite)
 
@@ -116,8 +116,8 @@ def arguments_as_texts(given: Conversation) -> Conversation:
     """Make texts of the arguments of calls; those of a call without any are ``{}``."""
 
     def rewrite(arguments: Any) -> Any:
-        result = parse_arguments(arguments)
-        return arguments if result != {} and isinstance(arguments, str) else json.dumps(result, ensure_ascii=False)
+        parsed = parse_arguments(arguments)
+        return arguments if parsed != {} and isinstance(arguments, str) else json.dumps(parsed, ensure_ascii=False)
 
     return _with_arguments(given, rewrite)
 
@@ -143,14 +143,14 @@ def calls_as_text(given: Conversation) -> Conversation:
 
 def text_before_calls(given: Conversation) -> Conversation:
     """Make a message of its own, before it, of the text of a message with calls."""
-    result: list[Message] = []
+    messages: list[Message] = []
     for message in given.messages:
         if message.get("tool_calls") and message["content"]:
-            result.append({"role": message["role"], "content": message["content"]})
-            result.append({**message, "content": ""})
+            messages.append({"role": message["role"], "content": message["content"]})
+            messages.append({**message, "content": ""})
         else:
-            result.append(message)
-    return given.having(result)
+            messages.append(message)
+    return given.having(messages)
 
 
 def without_text_beside_calls(given: Conversation) -> Conversation:
@@ -162,23 +162,23 @@ def without_text_beside_calls(given: Conversation) -> Conversation:
 
 def one_call_a_message(given: Conversation) -> Conversation:
     """Make a message of each call, followed by its result. Other content stays with the first."""
-    result: list[Message] = []
+    apart: list[Message] = []
     messages = list(given.messages)
     while messages:
         message = messages.pop(0)
         calls = message.get("tool_calls") or ()
         if len(calls) < 2:
-            result.append(message)
+            apart.append(message)
             continue
         results = messages[: num_leading(messages, "tool")]
         del messages[: len(results)]
         ids = {call.get("id") for call in calls}
         for i, call in enumerate(calls):
             beside = message if i == 0 else {"role": message["role"], "content": ""}
-            result.append({**beside, "tool_calls": [call]})
-            result.extend(_take_result(call.get("id"), ids, results))
-        result.extend(results)
-    return given.having(result)
+            apart.append({**beside, "tool_calls": [call]})
+            apart.extend(_take_result(call.get("id"), ids, results))
+        apart.extend(results)
+    return given.having(apart)
 
 
 def short_ids(given: Conversation) -> Conversation:
@@ -213,10 +213,10 @@ def parse_arguments(arguments: Any) -> dict[str, Any] | None:
     if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
         return {}
     try:
-        result = pydantic_core.from_json(arguments, allow_inf_nan=False)
+        parsed = pydantic_core.from_json(arguments, allow_inf_nan=False)
     except (TypeError, ValueError):
         return None
-    return result if isinstance(result, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def calls_of(message: Message) -> Sequence[Message]:

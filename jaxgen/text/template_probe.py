@@ -151,17 +151,19 @@ class TemplateProbe:
         self, way: FormRewrite, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]
     ) -> tuple[bool, Finding]:
         """Return whether the template shows the probe in this way and reads it rightly, and the finding."""
-        result = way.rewrite(probe)
+        rewritten = way.rewrite(probe)
         for form in earlier:
-            outcome = SHOWN if form.place(result) is None else self.finding(form, tools=bool(result.tools)).outcome
+            outcome = (
+                SHOWN if form.place(rewritten) is None else self.finding(form, tools=bool(rewritten.tools)).outcome
+            )
             if outcome != SHOWN:
                 return False, Finding(UNKNOWN if outcome == UNKNOWN else BLOCKED)
-        wanted = signs_of(result)
+        wanted = signs_of(rewritten)
         if self._left <= 0:
             return False, Finding(UNKNOWN)
         began = monotonic()
         try:
-            text = self._write(self._rewritten(result, earlier))
+            text = self._write(self._rewritten(rewritten, earlier))
         except TimeoutError:
             self._left = 0.0  # one that takes so long for a few words is not asked again
             return False, Finding(UNKNOWN)

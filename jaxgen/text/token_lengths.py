@@ -54,9 +54,9 @@ class VocabularyFacts:
     @classmethod
     def read(cls, text: str) -> "VocabularyFacts":
         """Return what ``to_json`` wrote."""
-        result = json.loads(text)
-        lengths = result["lengths"]
-        return cls(result["size"], None if lengths is None else TokenLengths(**lengths))
+        data = json.loads(text)
+        lengths = data["lengths"]
+        return cls(data["size"], None if lengths is None else TokenLengths(**lengths))
 
     def to_json(self) -> str:
         """Return the facts as a line of text."""

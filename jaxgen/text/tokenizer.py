@@ -199,11 +199,11 @@ class Tokenizer:
         if token in self._texts:
             return self._texts[token]
         try:
-            result = self.text_bytes(token).decode("utf-8")
+            text = self.text_bytes(token).decode("utf-8")
         except UnicodeDecodeError:
-            result = None
-        self._texts[token] = result
-        return result
+            text = None
+        self._texts[token] = text
+        return text
 
     def token_text(self, token: int) -> str:
         """Return the token as shown with its log-probability.

@@ -124,8 +124,8 @@ def _prove_experts(library: Library, dtype: str) -> None:
     for expert, (first, end) in enumerate(pairwise(starts)):
         want[first:end] = x[first:end] @ weight[1, expert].T
     operands = jnp.asarray(x, dtype), pack(jnp.asarray(weight, dtype)), jnp.int32(1), jnp.asarray(starts)
-    for result in {"float32", dtype}:
-        compare(library.expert_product(*operands, out_features=outputs, dtype=result), want, result)
+    for result_dtype in {"float32", dtype}:
+        compare(library.expert_product(*operands, out_features=outputs, dtype=result_dtype), want, result_dtype)
 
 
 def _prove_quantized(library: Library, dtype: str, bits: int, group: int, kind: str) -> None:
@@ -187,8 +187,8 @@ def _draw_quantized(
             parts = parts._replace(minimums=lowest, block_minimums=-of_blocks * np.float16(1 << bits - 1))
 
     def of_input(values: np.ndarray, blocks: np.ndarray | None) -> np.ndarray:
-        result: np.ndarray = values[..., at // group].astype(np.float64)
-        return result if blocks is None else result * blocks[..., at // BLOCK].astype(np.float64)
+        scaled: np.ndarray = values[..., at // group].astype(np.float64)
+        return scaled if blocks is None else scaled * blocks[..., at // BLOCK].astype(np.float64)
 
     if "blocks" not in kind:
         parts = parts._replace(

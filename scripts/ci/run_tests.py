@@ -109,12 +109,12 @@ def run(part: Part) -> tuple[str, float]:
                 _say(words)
             skipped = skipped or bool(re.match(r"SKIPPED ", line))
     code = process.returncode
-    result = {0: OK, LEFT_OUT: LEFT_OUT_RESULT}.get(code, f"FAILED (exit status {code})")
+    outcome = {0: OK, LEFT_OUT: LEFT_OUT_RESULT}.get(code, f"FAILED (exit status {code})")
     if skipped and os.environ.get("CI") == "true":
         words.append(f"{part.name}: a test was skipped, which CI does not allow\n")
-        result = "FAILED (a test was skipped)"
+        outcome = "FAILED (a test was skipped)"
     _say(words)
-    return result, time.monotonic() - started
+    return outcome, time.monotonic() - started
 
 
 def _say(words: list[str]) -> None:

@@ -51,8 +51,8 @@ class BatchMaker:
         rng = random.Random(f"{self.seed}/{step}")
         makers = {"text": self._text, "recall": self._recall, "copy": self._copy}
         kinds = rng.choices(list(mix), list(mix.values()), k=rows)
-        result = [makers[kind](length, rng) for kind in kinds]
-        return Batch(np.stack([tokens for tokens, _ in result]), np.stack([kinds[1:] for _, kinds in result]))
+        made = [makers[kind](length, rng) for kind in kinds]
+        return Batch(np.stack([tokens for tokens, _ in made]), np.stack([kinds[1:] for _, kinds in made]))
 
     def _text(self, length: int, rng: random.Random) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """A window that begins at a statement, as a prompt does, three times in four; else anywhere."""

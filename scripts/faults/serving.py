@@ -69,7 +69,7 @@ SERVER = (
         "a-busy-connection-counts-as-idle",
         "server",
         "server/connections/protocol.py",
-        "            self._ticket.wake()\n",
+        "            self._slot.wake()\n",
         "            pass\n",
         ("tests/server/connections/test_idle.py",),
     ),

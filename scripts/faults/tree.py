@@ -44,10 +44,10 @@ def copy_tracked(source: Path, target: Path) -> None:
 
 def check_imports(root: Path) -> None:
     """Raises FaultError if programs in the tree import our packages from elsewhere: installed ones have no faults."""
-    result = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", _WHERE], cwd=root, env=_environment(root), check=True, capture_output=True, text=True
     )
-    for folder in result.stdout.splitlines():
+    for folder in answer.stdout.splitlines():
         if not Path(folder).resolve().is_relative_to(root.resolve()):
             raise FaultError(f"tests in {root} would import {folder}")
 

@@ -145,16 +145,16 @@ class _Reader:
 
     def _products(self, computation: Computation) -> tuple[int, str]:
         """Return the FLOPs of a computation's products, and the dtype in which the largest of them multiplies."""
-        result = [(0, "")]
+        products = [(0, "")]
         for one in computation.instructions:
             if one.opcode == "fusion":
-                result.append(self._products(self.module.called(one, "calls")))
+                products.append(self._products(self.module.called(one, "calls")))
             elif one.opcode == "dot":
                 operands = [computation.arrays_of(operand)[0] for operand in one.operands[:2]]
                 summed = math.prod(operands[0].shape[axis] for axis in one.numbers("lhs_contracting_dims"))
                 widest = max(operands, key=lambda array: array.bits)
-                result.append((2 * one.arrays[0].size * summed, widest.dtype))
-        return sum(flops for flops, _ in result), max(result)[1]
+                products.append((2 * one.arrays[0].size * summed, widest.dtype))
+        return sum(flops for flops, _ in products), max(products)[1]
 
     def _custom(self, computation: Computation, call: Instruction) -> Kernel:
         target = call.attribute("custom_call_target") or _quoted(call, "custom_call_target")
@@ -168,9 +168,9 @@ class _Reader:
         moved = sum(array.num_bytes for array in arrays)
         if not target.startswith("__cublas"):
             return Kernel(call.name, OTHER, moved + call.num_bytes)
-        result, numbers = call.arrays[0], _gemm(call)
+        product, numbers = call.arrays[0], _gemm(call)
         summed = math.prod(arrays[0].shape[int(axis)] for axis in numbers["lhs_contracting_dimensions"])
-        return Kernel(call.name, PRODUCTS, moved + result.num_bytes, 2 * result.size * summed, arrays[0].dtype)
+        return Kernel(call.name, PRODUCTS, moved + product.num_bytes, 2 * product.size * summed, arrays[0].dtype)
 
     def _alone(self, computation: Computation, one: Instruction) -> Kernel:
         """An instruction that is a kernel by itself, such as a copy."""

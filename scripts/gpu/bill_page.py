@@ -164,10 +164,10 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
 
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
-    result = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
+    ran = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
     rows, notes = [], []
     for one in COMPARED:
-        bill, row = bills.get((one.name, one.tokens)), result.get(one.row)
+        bill, row = bills.get((one.name, one.tokens)), ran.get(one.row)
         if bill is None or row is None:
             continue
         expected = total(bill.of(one.layers), rates).seconds

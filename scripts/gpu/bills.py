@@ -90,11 +90,11 @@ def _kernels(model: DecoderConfig, budget: int, program: str) -> list[Kernel]:
 
 def _grouped(kernels: list[Kernel]) -> list[list[Any]]:
     """Return the kernels that are alike once, as the arguments of a Kernel, the costliest launches first."""
-    result: dict[tuple[Any, ...], int] = {}
+    launches_of: dict[tuple[Any, ...], int] = {}
     for one in kernels:
         alike = (one.name.split(".")[0], one.kind, one.bytes, one.flops, one.dtype)
-        result[alike] = result.get(alike, 0) + one.launches
-    ordered = sorted(result.items(), key=lambda item: -item[0][2])
+        launches_of[alike] = launches_of.get(alike, 0) + one.launches
+    ordered = sorted(launches_of.items(), key=lambda item: -item[0][2])
     return [[*alike, launches] for alike, launches in ordered if launches]
 
 

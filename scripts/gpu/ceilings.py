@@ -27,8 +27,10 @@ def copy(bench: Bench, way: str) -> Run:
     measured = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
 
     def run() -> Measurement:
-        result = measured()
-        return replace(result, failure=copy_failure(bench.shared.device.device_kind, result.ceilings[COPY_RATE]))
+        measurement = measured()
+        return replace(
+            measurement, failure=copy_failure(bench.shared.device.device_kind, measurement.ceilings[COPY_RATE])
+        )
 
     return run
 
@@ -88,12 +90,12 @@ def matrix(bench: Bench, dtype: str) -> Run:
 
     def run() -> Measurement:
         samples = seconds_of(lambda: program(a, b), sizes.repeats, calls=5)
-        result = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
+        measurement = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
         with sampled_clocks() as clocks:
             until = time.monotonic() + sizes.load_seconds
             while time.monotonic() < until:
                 jax.block_until_ready([program(a, b) for _ in range(5)])
-        return replace(result, detail=result.detail | {"under_load": clocks})
+        return replace(measurement, detail=measurement.detail | {"under_load": clocks})
 
     return run
 

@@ -16,7 +16,7 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
 
     It also gets the number of ``samples``; or only ``missing``, the reason why there are none.
     """
-    result: dict[str, Any] = {}
+    clocks: dict[str, Any] = {}
     command = [
         "nvidia-smi",
         f"--query-gpu={','.join(FIELDS)}",
@@ -26,15 +26,15 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
     try:
         sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError as error:
-        result["missing"] = str(error)
-        yield result
+        clocks["missing"] = str(error)
+        yield clocks
         return
     try:
-        yield result
+        yield clocks
     finally:
         sampler.terminate()
         printed, _ = sampler.communicate()
-        result |= summary(printed)
+        clocks |= summary(printed)
 
 
 def summary(printed: str) -> dict[str, Any]:

@@ -87,12 +87,12 @@ def _plain(kernels: Kernels, load: ExpertLoad) -> tuple[Kernel, Any]:
 
 def _coded(kernels: Kernels, load: ExpertLoad, form: WeightFormat) -> tuple[Kernel, Any]:
     """Return the product with codes; kernels for a CPU have none, and get XLA's for GPUs."""
-    result = (kernels.floats if form.floats else kernels.quantized) or (
+    kernel = (kernels.floats if form.floats else kernels.quantized) or (
         REFERENCE_GPU.floats if form.floats else REFERENCE_GPU.quantized
     )
-    assert result is not None
-    weights, _ = coded_weights(form, load.outputs, load.inputs, result.pack_codes, result.pack_groups)(
+    assert kernel is not None
+    weights, _ = coded_weights(form, load.outputs, load.inputs, kernel.pack_codes, kernel.pack_groups)(
         np.ones(load.experts, bool)
     )
     options: dict[str, Any] = {"bits": form.bits, "group": form.group or load.inputs, "out_features": load.outputs}
-    return partial(result.expert_product, **options), weights
+    return partial(kernel.expert_product, **options), weights

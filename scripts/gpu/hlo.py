@@ -108,8 +108,8 @@ class Computation:
 
     def arrays_of(self, operand: Operand) -> tuple[Array, ...]:
         """Return the arrays of an operand."""
-        result = self.by_name[operand.name].arrays
-        return result if operand.part is None else result[operand.part : operand.part + 1]
+        arrays = self.by_name[operand.name].arrays
+        return arrays if operand.part is None else arrays[operand.part : operand.part + 1]
 
     def parameter(self, number: int) -> Instruction:
         return next(one for one in self.instructions if one.opcode == "parameter" and one.argument == str(number))
@@ -135,9 +135,9 @@ class Module:
     def called(self, instruction: Instruction, *names: str) -> Computation:
         """Return the computation that an instruction names in one of these attributes. Raises ValueError if none."""
         for name in names:
-            result = instruction.attribute(name)
-            if result is not None:
-                return self.computations[result.strip("%")]
+            called = instruction.attribute(name)
+            if called is not None:
+                return self.computations[called.strip("%")]
         raise ValueError(f"{instruction.opcode} {instruction.name} has none of {', '.join(names)}")
 
     def elements_read(self, computation: Computation, name: str) -> int:

@@ -45,9 +45,9 @@ def profile(bench: Bench) -> Run:
 
     def run() -> Measurement:
         device.load(plan)
-        result = summarize(_traced(device, replace(plan, admitted=())), STEPS)
+        measurement = summarize(_traced(device, replace(plan, admitted=())), STEPS)
         moved, flops = step_cost(load.model, config, plan)
-        return replace(result, bytes=moved, flops=flops, detail=result.detail | {"kernels": kernels.name})
+        return replace(measurement, bytes=moved, flops=flops, detail=measurement.detail | {"kernels": kernels.name})
 
     return run
 

@@ -260,9 +260,9 @@ class Bench:
         weights = self._weights[kind, case.shape]
         call = partial(program, xs, weights)
         twin = self._weights.get((kind.removesuffix("_packed"), case.shape)) if kind.endswith("_packed") else None
-        result = np.asarray(call()[-1][:, :CHECKED].astype(jnp.float32)).astype(np.float64)
+        product = np.asarray(call()[-1][:, :CHECKED].astype(jnp.float32)).astype(np.float64)
         exact = wanted(kind, xs[-1], weights[-1], None if twin is None else twin[-1])
-        error = float(np.abs(result - exact).max() / np.abs(exact).max())
+        error = float(np.abs(product - exact).max() / np.abs(exact).max())
         seconds = median(seconds_of(call, repeats, calls=4)) / self._count
         moved = sum(_bytes(part) for part in weights[0])
         return {
@@ -322,9 +322,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         programs: dict[Case, Future[Any]] = {case: pool.submit(compiled, case) for case in planned}
         # All compile first: a program that is tuned meanwhile runs on the device too.
-        result = {case: _outcome(future) for case, future in programs.items()}
+        outcomes = {case: _outcome(future) for case, future in programs.items()}
     report["compiled_seconds"] = round(time.perf_counter() - began, 2)
-    for case, outcome in result.items():
+    for case, outcome in outcomes.items():
         name = f"{case.name}_{case.shape}_{case.tokens}"
         if isinstance(outcome, str):
             results[name] = {"failure": outcome}

@@ -155,6 +155,6 @@ class Supervisor:
 def _answered(row: Row, answer: dict[str, Any]) -> tuple[Row, dict[str, float]]:
     if "found" not in answer:
         return replace(row, state=State(answer["state"]), why=answer["why"]), {}
-    result = Measurement(**answer["found"])
-    measured = {name: getattr(result, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
-    return replace(row, state=State.RAN, **measured), result.ceilings
+    measurement = Measurement(**answer["found"])
+    measured = {name: getattr(measurement, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
+    return replace(row, state=State.RAN, **measured), measurement.ceilings

@@ -52,14 +52,14 @@ def main() -> None:
     weight[:, [3, 77, 200]] *= 20
     for name, format_name in FORMATS.items():
         scheme = preset_name_to_scheme(name, ["Linear"])
-        tensors, result = written(weight.to(torch.bfloat16), scheme, format_name)
+        tensors, dequantized = written(weight.to(torch.bfloat16), scheme, format_name)
         config = QuantizationConfig(
             config_groups={"group_0": scheme}, format=format_name, ignore=["lm_head"], quantization_status="compressed"
         )
         about = {
             "quantization_config": json.dumps(config.to_dict(), default=str),
-            "dtype": str(result.dtype).removeprefix("torch."),
-            "sha256": hashlib.sha256(result.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest(),
+            "dtype": str(dequantized.dtype).removeprefix("torch."),
+            "sha256": hashlib.sha256(dequantized.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest(),
         }
         save_file(
             {f"linear.{part}": one.contiguous() for part, one in tensors.items()}, FOLDER / f"{name}.safetensors", about

@@ -51,8 +51,8 @@ def make(golden: Path, source: Path, destination: Path) -> None:
     shutil.copytree(golden, source)
     config = _prepared(source)
     hparams = base.ModelBase.load_hparams(source, False)
-    result = base.get_model_architecture(hparams, base.ModelType.TEXT)
-    kind = _with_golden_s_numbers(conversion_class(result), config)
+    architecture = base.get_model_architecture(hparams, base.ModelType.TEXT)
+    kind = _with_golden_s_numbers(conversion_class(architecture), config)
     ftype = gguf.LlamaFileType.MOSTLY_F16 if golden.name in FLOAT16 else gguf.LlamaFileType.MOSTLY_BF16
     with torch.inference_mode():
         model = kind(source, ftype, destination, eager=True)

@@ -60,7 +60,7 @@ HEADER = (
 
 def table(rows: Iterable[Row]) -> list[str]:
     """Return the rows as a table in Markdown."""
-    result = [HEADER, "|---|---|---|---|---|---|---|---|---|---:|"]
+    lines = [HEADER, "|---|---|---|---|---|---|---|---|---|---:|"]
     for row in rows:
         name = row["name"]
         cells = [
@@ -75,14 +75,14 @@ def table(rows: Iterable[Row]) -> list[str]:
             " / ".join("{} of {}".format(*row[f"verified_{short}"]) for short in ("XLA", "native")),
             str(lines_of(row["family"])),
         ]
-        result.append(f"| {' | '.join(cells)} |")
-    return result
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _bits(row: Row) -> str:
     """Return with which kernels the bits of a streamed cache are those of one on the device, too."""
-    result = [short for short in ("XLA", "native") if row[f"streamed_{short}"][1]]
-    return "bits too" if len(result) == 2 else f"bits too if {result[0]}" if result else "no bits"
+    equal = [short for short in ("XLA", "native") if row[f"streamed_{short}"][1]]
+    return "bits too" if len(equal) == 2 else f"bits too if {equal[0]}" if equal else "no bits"
 
 
 def _all(row: Row, what: str, index: int) -> bool:

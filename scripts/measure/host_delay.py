@@ -34,9 +34,9 @@ def step_seconds() -> dict[int, float]:
     """Return the seconds of a step of Llama-3-8B on an H200 by its tokens, one step after another."""
     rows = json.loads((RESULTS / "nvidia-h200-2026-11-26.json").read_text())["rows"]
     by_name = {row["name"]: row for row in rows}
-    result = {tokens: by_name[name]["detail"]["overlapped_seconds"] for tokens, name in MEASURED.items()}
+    seconds = {tokens: by_name[name]["detail"]["overlapped_seconds"] for tokens, name in MEASURED.items()}
     path, name = SEPARATE
-    return result | {256: json.loads(path.read_text())[name]["overlapped_seconds"]}
+    return seconds | {256: json.loads(path.read_text())[name]["overlapped_seconds"]}
 
 
 def measure(tokens: int, rows: int, seconds: float, steps: int) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def main() -> None:
     chosen = parser.parse_args()
     for tokens, seconds in step_seconds().items():
         for rows in {min(tokens, 32), min(tokens, 256)}:
-            result = [measure(tokens, rows, seconds, chosen.steps) for _ in range(chosen.repeats)]
+            repeats = [measure(tokens, rows, seconds, chosen.steps) for _ in range(chosen.repeats)]
             print(
                 json.dumps(
-                    result[0] | {name: median(one[name] for one in result) for name in ("host_us", "idle_percent")}
+                    repeats[0] | {name: median(one[name] for one in repeats) for name in ("host_us", "idle_percent")}
                 )
             )
 

@@ -123,17 +123,17 @@ def _line(number: int, body: dict[str, Any]) -> str:
 
 async def compare(title: str, without: Measure, beside: Measure, pairs: int) -> None:
     """Measure both ``pairs`` times and print a line for each figure."""
-    result: list[list[dict[str, Any]]] = [[], []]
+    sides: list[list[dict[str, Any]]] = [[], []]
     failed = Counter[str]()
     for pair in range(pairs):
         for which in (0, 1) if pair % 2 == 0 else (1, 0):
             records = await (without, beside)[which]()
             failed.update(str(record.reason) for record in records if record.outcome != "completed")
-            result[which].append(latencies(records))
+            sides[which].append(latencies(records))
     print(f"{title}, {pairs} pairs" + (f"; failed: {dict(failed)}" if failed else ""))
     for shown, (name, places) in FIGURES.items():
         for place in places:
-            values = [[one[name][place] for one in side] for side in result]
+            values = [[one[name][place] for one in side] for side in sides]
             both = [(a, b) for a, b in zip(*values, strict=True) if a and b]
             if both:
                 before, after = (1e3 * median(side) for side in zip(*both, strict=True))

@@ -70,13 +70,13 @@ def main() -> None:
     params = pack_params(model, params_of(model), kernels)
     sizes = [int(rows) for rows in args.rows.split(",")]
     engines = {rows: decoding(model, kernels, params, rows, args.clients) for rows in sizes}
-    result: dict[int, list[tuple[float, int]]] = {rows: [] for rows in sizes}
+    steps_of: dict[int, list[tuple[float, int]]] = {rows: [] for rows in sizes}
     for _ in range(args.turns):
         for rows, engine in engines.items():
-            result[rows] += measured(engine)
+            steps_of[rows] += measured(engine)
     print(f"# {args.shape}, {args.quantization}, {kernels.name} kernels, {args.clients} clients, {args.turns} turns")
-    base = median(ms for ms, _ in result[sizes[-1]])
-    for rows, steps in result.items():
+    base = median(ms for ms, _ in steps_of[sizes[-1]])
+    for rows, steps in steps_of.items():
         times, faults = [ms for ms, _ in steps], median(faults for _, faults in steps)
         ratio = f"{median(times) / base:.2f} of the last"
         print(

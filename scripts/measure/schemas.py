@@ -90,25 +90,25 @@ async def measure(url: str, clients: int, seconds: float, warmup: float, seed: i
 
         await asyncio.gather(*(client() for _ in range(clients)))
         after = await steps(session, url)
-    gaps, result = spread(window.gaps), round(mean(window.answers)) if window.answers else MOST_TOKENS
+    gaps, answer_tokens = spread(window.gaps), round(mean(window.answers)) if window.answers else MOST_TOKENS
     per_step = f"; {(after[1] - before[1]) / (after[0] - before[0]):.1f} tokens a step" if before and after else ""
     print(
         f"{url} {'with the schema' if length is None else 'without'}: {window.tokens / seconds:.0f} tokens/s; gaps P50 "
-        f"{1e3 * (gaps['p50'] or 0):.1f} ms, P95 {1e3 * (gaps['p95'] or 0):.1f} ms; {result} tokens an answer, of "
-        f"{len(window.answers)}{per_step}",
+        f"{1e3 * (gaps['p50'] or 0):.1f} ms, P95 {1e3 * (gaps['p95'] or 0):.1f} ms; {answer_tokens} tokens an answer, "
+        f"of {len(window.answers)}{per_step}",
         flush=True,
     )
-    return result
+    return answer_tokens
 
 
 async def steps(session: aiohttp.ClientSession, url: str) -> tuple[float, float] | None:
     """Return the steps and the generated tokens that a server counts; None where it does not."""
     async with session.get(f"{url.removesuffix('/v1')}/metrics") as response:
         text = await response.text()
-    result = [
+    counted = [
         re.search(rf"^jaxgen_{name}_total\S* (\S+)$", text, re.MULTILINE) for name in ("steps", "generation_tokens")
     ]
-    values = [float(one[1]) for one in result if one]
+    values = [float(one[1]) for one in counted if one]
     return (values[0], values[1]) if len(values) == 2 else None
 
 

@@ -23,8 +23,8 @@ TOKEN = 1
 def sleeping_engine(model: ModelConfig, config: EngineConfig, step_seconds: StepSeconds) -> Engine:
     """Return an engine whose device sleeps; nothing is compiled or loaded."""
     device = SleepingRunner(model, config, step_seconds)
-    result: Any = jaxgen.engine.engine
-    result.make_device = lambda *_: device  # the engine makes its device itself, from programs that are compiled
+    module: Any = jaxgen.engine.engine
+    module.make_device = lambda *_: device  # the engine makes its device itself, from programs that are compiled
     return Engine(model, config, {}, frozenset(), compiled=object.__new__(CompiledStep))
 
 
@@ -62,9 +62,9 @@ class SleepingRunner:
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
         del narrow, again
         self._due = max(self._due, time.monotonic()) + self._step_seconds(plan)
-        result: Any = np.full(self._rows, TOKEN, np.int32).view(Awaited)
-        result.due = self._due
-        return StepOutput(result, self._logprobs, self._prompt_logprobs, self._hidden)
+        tokens: Any = np.full(self._rows, TOKEN, np.int32).view(Awaited)
+        tokens.due = self._due
+        return StepOutput(tokens, self._logprobs, self._prompt_logprobs, self._hidden)
 
     def wait(self) -> None:
         time.sleep(max(0.0, self._due - time.monotonic()))

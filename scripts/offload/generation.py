@@ -47,8 +47,8 @@ class Batch:
         return len(plan.chunks) == self.size == plan.num_tokens
 
     def complete(self, plan: StepPlan, output: StepOutput) -> None:
-        result = np.asarray(output.tokens)
-        self.scheduler.complete(plan, [int(result[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
+        tokens = np.asarray(output.tokens)
+        self.scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
 
     @property
     def tokens(self) -> list[list[int]]:

@@ -192,8 +192,8 @@ def halved(measurement: Measurement) -> dict[str, Any]:
     measurement.use_link(link)
     measurement.offload.transfer.measure()
     measurement.use_link(link / 2)
-    result = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
-    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in result]}
+    restores = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
+    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in restores]}
 
 
 def restore_links(*, scaled: bool) -> tuple[float | None, ...]:

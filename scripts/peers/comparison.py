@@ -69,12 +69,12 @@ class Comparison:
     def _try(self, peer: Peer, wanted: Format, key: dict[str, Any]) -> None:
         try:
             peer.prepare(self._site, wanted)
-            result = self._measure(peer, wanted, key["round"])
+            figures = self._measure(peer, wanted, key["round"])
         except Exception as error:  # whatever became of one server: the others are measured, and the command fails
             traceback.print_exc()
             self._records.add("failure", **key, error=f"{type(error).__name__}: {error}")
         else:
-            self._records.add("server", **key, **result)
+            self._records.add("server", **key, **figures)
 
     def _measure(self, peer: Peer, wanted: Format, index: int) -> dict[str, Any]:
         started, port = datetime.now(UTC), free_port()
@@ -86,14 +86,16 @@ class Comparison:
             cells = []
             for number, load in enumerate(self._loads):
                 seed = 1000 * (index + 1) + 10 * number  # the same for all peers; no prompt comes twice to one
-                result = load.measure(server.base_url, peer, self._times, seed)
+                figures = load.measure(server.base_url, peer, self._times, seed)
                 server.check()
-                if result["failed"]:
-                    raise PeerError(f"{load.name}: {result['failed']} requests failed: {'; '.join(result['reasons'])}")
-                if not result["completed"]:
+                if figures["failed"]:
+                    raise PeerError(
+                        f"{load.name}: {figures['failed']} requests failed: {'; '.join(figures['reasons'])}"
+                    )
+                if not figures["completed"]:
                     raise PeerError(f"{load.name}: no answer was complete after {self._times.patience:g} s")
-                cells.append({**asdict(load), **result})
-                print(f"  {load.name}: {load.summary(result)}", flush=True)
+                cells.append({**asdict(load), **figures})
+                print(f"  {load.name}: {load.summary(figures)}", flush=True)
         return {
             "started": started.isoformat(timespec="seconds"),
             "warmup": self._times.warmup,

@@ -27,8 +27,8 @@ class Environment:
 
     def make(self, site: Site) -> None:
         """Make it, unless what is there was made with the same packages. Raises PeerError."""
-        stamp, result = self._directory(site) / ".installed", repr((self.installs, self.without))
-        if stamp.exists() and stamp.read_text() == result:
+        stamp, wanted = self._directory(site) / ".installed", repr((self.installs, self.without))
+        if stamp.exists() and stamp.read_text() == wanted:
             return
         log = site.log(f"environment-{self.name}")
         print(f"{self.name}: making its environment (once; {log})", flush=True)
@@ -39,7 +39,7 @@ class Environment:
             run_logged([*pip, "install", "--quiet", *requirements], log)
         if self.without:
             run_logged([*pip, "uninstall", "--quiet", "--yes", *self.without], log)
-        stamp.write_text(result)
+        stamp.write_text(wanted)
 
     def python(self, site: Site) -> Path:
         return self._directory(site) / "bin" / "python"
@@ -48,8 +48,8 @@ class Environment:
         listed = subprocess.run(
             [self.python(site), "-m", "pip", "list", "--format", "json"], capture_output=True, check=True
         )
-        result = {one["name"].lower(): one["version"] for one in json.loads(listed.stdout)}
-        return {name: result[name] for name in packages}
+        installed = {one["name"].lower(): one["version"] for one in json.loads(listed.stdout)}
+        return {name: installed[name] for name in packages}
 
     def _directory(self, site: Site) -> Path:
         return site.work_dir / "envs" / self.name

@@ -29,11 +29,11 @@ def least_seconds(run: Callable[[], object]) -> float:
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
     matrix, vector = torch.ones(ROWS, COLUMNS), torch.ones(COLUMNS)
-    result = {"memory_bytes_per_s": matrix.nbytes / least_seconds(lambda: matrix @ vector)}
+    limits = {"memory_bytes_per_s": matrix.nbytes / least_seconds(lambda: matrix @ vector)}
     for name in ("float32", "bfloat16"):
         a, b = (torch.randn(SIDE, SIDE).to(getattr(torch, name)) for _ in range(2))
-        result[f"{name}_flops_per_s"] = 2 * SIDE**3 / least_seconds(partial(torch.matmul, a, b))
-    print(json.dumps(result))
+        limits[f"{name}_flops_per_s"] = 2 * SIDE**3 / least_seconds(partial(torch.matmul, a, b))
+    print(json.dumps(limits))
 
 
 if __name__ == "__main__":

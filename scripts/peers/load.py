@@ -86,10 +86,10 @@ class Times:
 def cells(args: argparse.Namespace) -> list[Cell]:
     """Return the loads that flags ask for, or those of the shape, in the order in which they are run."""
     shape = SHAPES[args.shape]
-    result = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
+    loads = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
     if long_clients := shape.long_clients if args.long_clients is None else args.long_clients:
-        result.append(Cell(clients=long_clients, long_every=args.long_every))
-    return result + [Cell(rate=rate) for rate in args.rates]
+        loads.append(Cell(clients=long_clients, long_every=args.long_every))
+    return loads + [Cell(rate=rate) for rate in args.rates]
 
 
 @dataclass(slots=True)
@@ -116,8 +116,8 @@ def measure(
     not begin before as many answers are there as there are clients, or the patience is over.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
-        return runner.run(_measure(base_url, usage, cell, times, seed, result))
+        plans = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
+        return runner.run(_measure(base_url, usage, cell, times, seed, plans))
 
 
 async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner) -> dict[str, Any]:

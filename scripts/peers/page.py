@@ -184,17 +184,18 @@ def _failure(failure: Line) -> str:
 def agreement(servers: list[Line]) -> str:
     """Whether they compute the same model."""
     answers = {server["peer"]: server["answers"] for server in servers}
-    result = []
+    parts = []
     for peer, theirs in answers.items():
         if peer != OURS and OURS in answers:
             first, whole = agree(answers[OURS], theirs)
-            result.append(f"{peer} {first} and {whole}")
+            parts.append(f"{peer} {first} and {whole}")
     wrong = sum(cell["wrong_lengths"] for server in servers for cell in server["cells"])
     text = f"Answers of the wrong length: {wrong}."
-    if result:
+    if parts:
         count, length = len(answers[OURS]), len(answers[OURS][0])
         text += f" Of {count} prompts, how many agree with jaxgen in the first token, and in all {length}: "
-        text += "; ".join(result) + "."
+        text += "; ".join(parts) + "."
+        text += " Random weights leave the largest logits close to each other, so other roundings choose other tokens."
     return text
 
 
@@ -202,8 +203,8 @@ def _overview(servers: list[Line]) -> str:
     loads = [load for load in _loads(servers) if load.clients and not load.long_every]
     rows = []
     for peer in values(servers, "peer"):
-        result = [list(cells(servers, peer, load).values()) for load in loads]
-        rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in result)])
+        by_load = [list(cells(servers, peer, load).values()) for load in loads]
+        rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in by_load)])
     return table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
 
 
@@ -212,8 +213,8 @@ def _effective(servers: list[Line]) -> str:
     loads = [load for load in _loads(servers) if not load.long_every]
     rows = []
     for peer in values(servers, "peer"):
-        result = [list(cells(servers, peer, load).values()) for load in loads]
-        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in result]
+        by_load = [list(cells(servers, peer, load).values()) for load in loads]
+        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in by_load]
         most = [max(column) for column in zip(*filter(None, rates), strict=True)]
         rows.append([peer, *map(_listed, rates), _listed(most)])
     slas = ", ".join(SLAS_SHOWN)

@@ -64,10 +64,12 @@ def write_qwen(directory: Path) -> None:
         (wheel,) = Path(temporary).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             lines = archive.read(QWEN_FILE).splitlines()
-    result = of_ranks({base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}, "qwen2")
-    result.add_special_tokens([AddedToken(token, special=True) for token in QWEN_SPECIAL])
+    tokenizer = of_ranks(
+        {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}, "qwen2"
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in QWEN_SPECIAL])
     bos, _, eos = QWEN_SPECIAL
-    result.save(str(directory / NAMES[0]))
+    tokenizer.save(str(directory / NAMES[0]))
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos, "pad_token": bos}
     (directory / NAMES[1]).write_text(json.dumps(about, indent=2))
 

@@ -126,13 +126,13 @@ class StepTimes:
 
 def figures(recorder: Recorder) -> Figures:
     """Figures that are compared; seconds, or a second."""
-    result = recorder.summary()
+    summary = recorder.summary()
     return {
-        "requests_per_s": result["requests_per_s"],
-        "output_tokens_per_s": result["output_tokens_per_s"],
-        "ttft_p50": result["ttft_s"]["p50"],
-        "inter_token_p50": result["inter_token_s"]["p50"],
-        "inter_token_p95": result["inter_token_s"]["p95"],
+        "requests_per_s": summary["requests_per_s"],
+        "output_tokens_per_s": summary["output_tokens_per_s"],
+        "ttft_p50": summary["ttft_s"]["p50"],
+        "inter_token_p50": summary["inter_token_s"]["p50"],
+        "inter_token_p95": summary["inter_token_s"]["p95"],
     }
 
 
@@ -193,9 +193,9 @@ def run_check(
     busy = [getloadavg()[0]]
     with measured_engine(model, dtype) as engine:
         check = Check(engine)
-        result = []
+        by_round = []
         for _ in range(rounds):
-            result.append(check.round(report))
+            by_round.append(check.round(report))
             busy.append(getloadavg()[0])
     programs = StepTimes(check.steps, SEED).programs
     return {
@@ -207,7 +207,7 @@ def run_check(
         "load_average": busy,
         "scheduler": asdict(engine.config.scheduler),
         "programs": {name: _about(program) for name, program in programs.items()},
-        "loads": [_compared(load.name, [pairs[load.name] for pairs in result]) for load in PREDICTED],
+        "loads": [_compared(load.name, [pairs[load.name] for pairs in by_round]) for load in PREDICTED],
     }
 
 

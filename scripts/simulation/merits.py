@@ -22,9 +22,9 @@ def simulate_setting(setting: Setting, clients: Sequence[int] = CLIENTS, request
         for number in clients:
             for name, policy in make_policies(setting).items():
                 simulation = Simulation(policy, seconds_at(setting.step_time), closed_loop(lengths, number, SEED))
-                result = simulation.run().summary()
+                summary = simulation.run().summary()
                 about = {"policy": name, "prompt": prompt, "output": output, "clients": number}
-                yield about | {"steps": simulation.num_steps} | _figures(result)
+                yield about | {"steps": simulation.num_steps} | _figures(summary)
 
 
 def _figures(summary: dict[str, Any]) -> Point:

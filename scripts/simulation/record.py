@@ -9,7 +9,7 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, Outcome, RequestRecord, SloTargets, ewm_mean, summarize
 from scripts.simulation.load import Due, SimulatedRequest
 
-PROMISES = tuple(SloTargets(sla=sla) for sla in SLAS)
+TARGETS = tuple(SloTargets(sla=sla) for sla in SLAS)
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class Recorder:
         )
         return live.due.request
 
-    def summary(self, promises: Sequence[SloTargets] = PROMISES) -> dict[str, Any]:
+    def summary(self, targets: Sequence[SloTargets] = TARGETS) -> dict[str, Any]:
         """As the benchmark's (docs/benchmark.md); also what each service class and tenant got, where requests
         differ in that. ``kept``: the requests of a class that got what it promises."""
-        figures = summarize(self.records, promises)
+        figures = summarize(self.records, targets)
         classes = self._by(request.service.name for request in self.requests)
         tenants = self._by(request.tenant for request in self.requests)
         if len(classes) > 1:

@@ -101,8 +101,8 @@ class ChatCompletion(ChoicesBuilder):
                 message |= {"content": piece.text or None, **_reasoning_json(reasoning)}
             if calls := calls_of(piece.deltas):
                 message |= {"content": piece.text or None, "tool_calls": calls}
-            result = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
-            choices.append(result | self._token_extras(piece) | self._end_extras(choice))
+            entry = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
+            choices.append(entry | self._token_extras(piece) | self._end_extras(choice))
         usage = self._usage().as_json()
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 

@@ -57,22 +57,22 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         # Embeddings have no time between tokens, and no input is refused because of other inputs before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
-        result = context.answer = _Embeddings(self._engine, prompts, pooling, service, body, context)
+        builder = context.answer = _Embeddings(self._engine, prompts, pooling, service, body, context)
         async with Generation(
-            self._engine, result.vectors, services.queue, services.metrics, context, deadline
+            self._engine, builder.vectors, services.queue, services.metrics, context, deadline
         ) as generation:
             await generation.finish()
-        await Response(result.full_response(), media_type="application/json")(scope, receive, send)
+        await Response(builder.full_response(), media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """Return the model's format. Raises ApiError 400 where the model cannot give the requested embeddings."""
-        result = self._engine.model.embedding
-        if result is None:
+        embedding = self._engine.model.embedding
+        if embedding is None:
             raise bad_request("This model gives no embeddings.", "model")
         if body.dimensions is not None:
             with refusals():
-                check_dimensions(body.dimensions, result.size)
-        return result
+                check_dimensions(body.dimensions, embedding.size)
+        return embedding
 
 
 class _Embeddings:

@@ -118,27 +118,27 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
         shown = shows_ids(body, scope, resumes=last is not None, default=services.config.stream_event_ids)
         identity = services.identities.new() if last is None else last.ticket.identity
         async with deadline.bound():
-            result = context.answer = await self._build_response(body, context, identity)
+            builder = context.answer = await self._build_response(body, context, identity)
         if body.stream and (shown or last is not None):
             secret = services.secrets.of(context.key)
-            result.number_events(Binding(secret, self._engine.digest, body), last, shown=shown)
-        return result
+            builder.number_events(Binding(secret, self._engine.digest, body), last, shown=shown)
+        return builder
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
-        result = await self.prepare(body, deadline, scope)
+        builder = await self.prepare(body, deadline, scope)
         context, services = context_of(scope), self._services
         async with Generation(
-            self._engine, result.choices, services.queue, services.metrics, context, deadline
+            self._engine, builder.choices, services.queue, services.metrics, context, deadline
         ) as generation:
             if body.stream:
                 send_more, pause = context.send_more or send, services.config.sse_ping_interval_s
-                await result.stream(generation, send, send_more, ping_seconds=pause)
+                await builder.stream(generation, send, send_more, ping_seconds=pause)
                 return
             await generation.finish()
-        if result.has_logprobs:
-            await send_json(result.full_response(), send)
+        if builder.has_logprobs:
+            await send_json(builder.full_response(), send)
         else:
-            await JSONResponse(result.full_response())(scope, receive, send)
+            await JSONResponse(builder.full_response())(scope, receive, send)
 
 
 def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:

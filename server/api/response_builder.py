@@ -74,8 +74,8 @@ class ResponseBuilder(ABC):
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self._logprobs = logprobs
-        self._room = LogprobQuota(params.most_logprobs)
-        self._room.check(self._prompt_entries())
+        self._quota = LogprobQuota(params.most_logprobs)
+        self._quota.check(self._prompt_entries())
         self.choices = self._new_choices()
         self._ids = EventIds(None, [Position() for _ in self.choices])
 
@@ -206,7 +206,7 @@ class ResponseBuilder(ABC):
             request,
             self._tokenizer,
             params,
-            self._logprobs(self._tokenizer, self._room, as_ids=params.tokens_as_ids),
+            self._logprobs(self._tokenizer, self._quota, as_ids=params.tokens_as_ids),
             self._reading,
             name=name,
             boundaries=() if received is None else received.position.boundaries,

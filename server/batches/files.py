@@ -65,7 +65,7 @@ class FilesEndpoint:
 
     async def list(self, request: Request) -> Response:
         store, query = kept(self._store), Query(request, ("purpose", "after", "limit", "order"))
-        result = await store.do(
+        page = await store.do(
             store.files,
             caller(request),
             purpose=query.text("purpose"),
@@ -73,7 +73,7 @@ class FilesEndpoint:
             limit=query.limit(MOST_LISTED, MOST_LISTED),
             newest_first=query.choice("order", ("desc", "asc")) == "desc",
         )
-        return JSONResponse(result)
+        return JSONResponse(page)
 
     async def get(self, request: Request) -> Response:
         return JSONResponse(await self._file(request))

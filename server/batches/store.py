@@ -241,10 +241,10 @@ class Store:
         """Store results: (line, ok, text). A line that has a result keeps it."""
         with self._db:
             for line, ok, text in results:
-                result = self._db.execute(
+                cursor = self._db.execute(
                     "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", (batch_id, line, ok, text)
                 )
-                if result.rowcount:
+                if cursor.rowcount:
                     column = "completed" if ok else "failed"
                     self._db.execute(f"UPDATE batches SET {column} = {column} + 1 WHERE id = ?", (batch_id,))
 

@@ -59,7 +59,7 @@ class Benchmark:
         self._args = args
         self._client = client
         self._stop = stop
-        self._promises = [SloTargets(sla=sla, ttft_rate=args.ttft_rate, ema_span=args.ema_span) for sla in args.slas]
+        self._targets = [SloTargets(sla=sla, ttft_rate=args.ttft_rate, ema_span=args.ema_span) for sla in args.slas]
         self.points = _points(args)
         self._planner = _planner(args, model, sum(point.requests + point.warmup for point in self.points))
 
@@ -76,7 +76,7 @@ class Benchmark:
                 work = open_loop(load, requests, poisson_arrivals(self._args.seed, point.load, len(requests)))
             await run_bounded(work, self._args.max_seconds, self._stop)
         share = (process_time() - cpu) / (perf_counter() - begin)
-        figures = summarize(load.records, self._promises)
+        figures = summarize(load.records, self._targets)
         figures["requests"]["not_sent"] = len(requests) - len(load.records)
         return {
             "mode": point.mode,

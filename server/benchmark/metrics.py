@@ -146,7 +146,7 @@ def latencies(records: Sequence[RequestRecord]) -> dict[str, dict[str, float | N
     }
 
 
-def summarize(records: Sequence[RequestRecord], promises: Sequence[SloTargets]) -> dict[str, Any]:
+def summarize(records: Sequence[RequestRecord], all_targets: Sequence[SloTargets]) -> dict[str, Any]:
     """Return all metrics of one load, ready for JSON. Rates are over the time from the first start to the last end."""
     duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
     outcomes = Counter(record.outcome for record in records)
@@ -165,22 +165,22 @@ def summarize(records: Sequence[RequestRecord], promises: Sequence[SloTargets]) 
         "output_tokens": output_tokens,
         "tokens_counted_by": dict(Counter(record.counted_by for record in records)),
         **latencies(records),
-        "effective": [_effective(records, promise, duration) for promise in promises],
+        "effective": [_effective(records, targets, duration) for targets in all_targets],
     }
 
 
-def _effective(records: Sequence[RequestRecord], promise: SloTargets, duration: float) -> dict[str, Any]:
+def _effective(records: Sequence[RequestRecord], targets: SloTargets, duration: float) -> dict[str, Any]:
     """Return the effective throughput; ``late_first_token`` and ``slow_tokens`` may count the same request."""
     completed = [record for record in records if record.outcome == "completed"]
-    ok = sum(promise.kept(record) for record in completed)
+    ok = sum(targets.kept(record) for record in completed)
     return {
-        "sla_tokens_per_s": promise.sla,
+        "sla_tokens_per_s": targets.sla,
         "ok": ok,
         "ok_ratio": ok / len(records) if records else None,
         "requests_per_s": _rate(ok, duration),
         "not_completed": len(records) - len(completed),
-        "late_first_token": sum(not promise.first_token_in_time(record) for record in completed),
-        "slow_tokens": sum(not promise.tokens_in_time(record) for record in completed),
+        "late_first_token": sum(not targets.first_token_in_time(record) for record in completed),
+        "slow_tokens": sum(not targets.tokens_in_time(record) for record in completed),
     }
 
 

@@ -46,14 +46,14 @@ def _listen_unix(path: Path) -> Iterator[socket.socket]:
             _make_way(path)
             listener.bind(os.fspath(path))
             listener.listen(_BACKLOG)
-            result = path.lstat()
+            status = path.lstat()
         except OSError as error:
             raise ConfigError(f"cannot listen at --uds {path}: {error.strerror or error}") from error
         try:
             yield listener
         finally:
             with suppress(OSError):
-                if os.path.samestat(path.lstat(), result):  # not another server's by now
+                if os.path.samestat(path.lstat(), status):  # not another server's by now
                     path.unlink()
 
 

@@ -39,13 +39,13 @@ def main(argv: Sequence[str]) -> int:
     if not args.models:
         _print_families(args.json)
         return 0
-    result = {model: look_at(model, hub_options(args)) for model in args.models}
+    facts_by_model = {model: look_at(model, hub_options(args)) for model in args.models}
     if args.json:
-        print(json.dumps([{"model": model, **as_json(facts)} for model, facts in result.items()], indent=1))
+        print(json.dumps([{"model": model, **as_json(facts)} for model, facts in facts_by_model.items()], indent=1))
     else:
-        for model, facts in result.items():
+        for model, facts in facts_by_model.items():
             print(f"{model}: {_line(facts)}")
-    return 1 if any(facts.problem for facts in result.values()) else 0
+    return 1 if any(facts.problem for facts in facts_by_model.values()) else 0
 
 
 def look_at(model: str, hub: HubOptions) -> Survey:

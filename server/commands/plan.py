@@ -73,8 +73,10 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     if planned.tokenizer_problem:
         yield "tokenizer", f"none, so serve would not start: {planned.tokenizer_problem}"
     files, dtypes = _count(stored.num_files, "file"), " and ".join(stored.numbers)
-    result = f"{_size(stored.num_bytes)} in {files}, {dtypes}" if stored.num_files else "not read: weights are random"
-    yield "checkpoint", result
+    checkpoint = (
+        f"{_size(stored.num_bytes)} in {files}, {dtypes}" if stored.num_files else "not read: weights are random"
+    )
+    yield "checkpoint", checkpoint
     yield "device", _device(planned)
     taken = plan.allocation
     yield "weights", f"{_size(taken.weights)} in {planned.model.dtype}"

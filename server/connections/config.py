@@ -50,8 +50,8 @@ class ConnectionConfig(uvicorn.Config):
         bounds = self.bounds
         # Connections are accepted without TLS, so that a handshake is ours to count.
         bounds.tls, self.ssl = self.ssl, None
-        result: Any = partial(ConnectionProtocol if bounds.tls is None else TlsArrival, bounds)
-        self.http_protocol_class = result
+        protocol_class: Any = partial(ConnectionProtocol if bounds.tls is None else TlsArrival, bounds)
+        self.http_protocol_class = protocol_class
         bounds.gate.max_connections = make_room(bounds.limits.max_connections)
 
     async def _watch(self) -> None:

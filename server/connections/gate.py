@@ -47,7 +47,7 @@ class ConnectionSlot:
 class Gate:
     """Bounds connections in all, and those of one caller's address unless it is a proxy's.
 
-    At a bound the connection that has been idle the longest is closed for a new one, if it has been so for
+    At a bound, the connection that has been idle the longest is closed for a new one. It must have been idle for
     ``least_idle`` seconds.
     """
 
@@ -112,14 +112,16 @@ class Gate:
         return None
 
     def _close_idle(self, name: str | None) -> bool:
-        """Close the connection, of this address unless it is None, that has been idle the longest. Return whether there
-        was one."""
+        """Close the connection of an address that has been idle the longest; None: of all addresses.
+
+        Return whether there was one.
+        """
         latest = monotonic() - self.least_idle
-        for ticket, (since, close) in self.idle.items():
+        for slot, (since, close) in self.idle.items():
             if since > latest:
                 break
-            if (name is None or ticket.name == name) and close():
-                ticket.release()  # its end is told later
+            if (name is None or slot.name == name) and close():
+                slot.release()  # its end is told later
                 return True
         return False
 

@@ -7,8 +7,8 @@ import httptools
 from jaxgen.server.errors import ApiError, bad_request
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Most bytes of a request line and its header fields; of trailers, and of anything else that is neither body nor its
-length, as well."""
+"""Most bytes of a request line and its header fields. The same bound holds for trailers, and for anything else that is
+neither body nor its length."""
 MAX_FIELDS = 256
 """Most header fields of a request, trailers included."""
 MAX_PIPELINED = 32

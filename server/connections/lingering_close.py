@@ -26,7 +26,7 @@ def answer(error: ApiError, headers: Iterable[tuple[bytes, bytes]] = ()) -> byte
 class LingeringClose(asyncio.Protocol):
     """Takes over a connection after its last answer: closes it when the caller does, or at a bound.
 
-    Until then whatever comes is dropped, since to close a socket with unread bytes resets the connection, and a reset
+    Until then it reads and drops whatever comes. To close a socket with unread bytes resets the connection, and a reset
     discards the answer at the caller's end.
     """
 

@@ -51,6 +51,6 @@ def send_undelimited(cycle: RequestResponseCycle) -> None:
 def limit_unread(transport: asyncio.Transport, seconds: float) -> None:
     """Let the kernel end a connection whose caller takes nothing of what is buffered for it, closed or not."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
-    result: socket.socket | None = transport.get_extra_info("socket")
-    if option is not None and result is not None and result.family in (socket.AF_INET, socket.AF_INET6):
-        result.setsockopt(socket.IPPROTO_TCP, option, min(int(1000 * seconds), 2**31 - 1))
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if option is not None and connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, option, min(int(1000 * seconds), 2**31 - 1))

@@ -26,7 +26,7 @@ from jaxgen.server.errors import ApiError
 
 
 class ConnectionProtocol(HttpToolsProtocol):
-    """One connection. ``ticket``: its place, where a TLS handshake came before; ``arrived``: when it was accepted."""
+    """One connection. ``slot``: its place, where a TLS handshake came before; ``arrived``: when it was accepted."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class ConnectionProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        ticket: ConnectionSlot | None = None,
+        slot: ConnectionSlot | None = None,
         arrived: float | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._bounds = bounds
         self._limits = bounds.limits
         self._arrived = self.loop.time() if arrived is None else arrived
-        self._ticket = ticket
+        self._slot = slot
         self._stream: asyncio.Transport | None = None
         self._head = Head()
         self._begun = False
@@ -65,12 +65,12 @@ class ConnectionProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         limit_unread(transport, self._limits.write_timeout_s)
         peer = get_remote_addr(transport)
-        ticket = self._ticket = self._ticket or self._bounds.gate.admit(peer[0] if peer else None)
-        if ticket is None:
+        slot = self._slot = self._slot or self._bounds.gate.admit(peer[0] if peer else None)
+        if slot is None:
             transport.abort()
-        elif ticket.refusal is not None:
-            transport.write(answer(ticket.refusal))
-            LingeringClose(transport, lambda _: ticket.release(), seconds=REFUSED_SECONDS)
+        elif slot.refusal is not None:
+            transport.write(answer(slot.refusal))
+            LingeringClose(transport, lambda _: slot.release(), seconds=REFUSED_SECONDS)
         else:
             super().connection_made(transport)
             if self._bounds.unix:
@@ -83,8 +83,8 @@ class ConnectionProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_at(late, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._ticket is not None:
-            self._ticket.release()
+        if self._slot is not None:
+            self._slot.release()
         if self._stream is None:  # the TLS handshake failed
             return
         self._stop_timers()
@@ -125,13 +125,13 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def _rest(self) -> None:
         """Note that the connection waits for its next request, of which nothing has come."""
-        if self._ticket is not None and self.timeout_keep_alive_task is not None and not self._begun:
-            self._ticket.rest(self._close_idle)
+        if self._slot is not None and self.timeout_keep_alive_task is not None and not self._begun:
+            self._slot.rest(self._close_idle)
 
     def _unset_keepalive_if_required(self) -> None:
         super()._unset_keepalive_if_required()
-        if self._ticket is not None:
-            self._ticket.wake()
+        if self._slot is not None:
+            self._slot.wake()
 
     def _close_idle(self) -> bool:
         """Close the connection at once, unless its caller has not read its last answer yet."""

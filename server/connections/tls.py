@@ -36,13 +36,13 @@ class TlsArrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         arrived, peer = self._loop.time(), get_remote_addr(transport)
-        ticket = self._bounds.gate.admit(peer[0] if peer else None)
-        if ticket is None:
+        slot = self._bounds.gate.admit(peer[0] if peer else None)
+        if slot is None:
             transport.abort()
             return
         self._transport = transport
         protocol = ConnectionProtocol(
-            self._bounds, self._config, self._state, self._app_state, self._loop, ticket=ticket, arrived=arrived
+            self._bounds, self._config, self._state, self._app_state, self._loop, slot=slot, arrived=arrived
         )
         connections: set[Any] = self._state.connections
         connections.add(self)  # so that the server's end ends the handshake
@@ -52,11 +52,11 @@ class TlsArrival(asyncio.Protocol):
     async def _shake_hands(self, transport: asyncio.Transport, protocol: ConnectionProtocol) -> None:
         assert self._bounds.tls is not None
         seconds = self._bounds.limits.header_timeout_s
-        result = await self._loop.start_tls(
+        encrypted = await self._loop.start_tls(
             transport, protocol, self._bounds.tls, server_side=True, ssl_handshake_timeout=seconds
         )
-        if result is not None:
-            protocol.connection_made(result)
+        if encrypted is not None:
+            protocol.connection_made(encrypted)
 
     def _shaken(self, protocol: ConnectionProtocol) -> None:
         """Note the end of the handshake, good or bad. What was wrong with it is the caller's affair."""

@@ -18,21 +18,21 @@ def parse_class(text: str) -> ServiceClass:
     flag = f"--service-class {text!r}"
     if not name or "=" in name or name == AUTO:
         raise ConfigError(f"{flag} must begin with a name other than {AUTO!r}, as in 'fast ttft=0.5'")
-    result: dict[str, float | bool] = {}
+    fields: dict[str, float | bool] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
         if (key, value) in (("late", "serve"), ("late", "refuse")):
-            result["serve_late"] = value == "serve"
+            fields["serve_late"] = value == "serve"
         elif key in _SECONDS:
             try:
-                result[_SECONDS[key]] = float(value)
+                fields[_SECONDS[key]] = float(value)
             except ValueError as error:
                 raise ConfigError(f"{flag}: {key} must be a number, not {value!r}") from error
         else:
             known = ", ".join(f"{known}=..." for known in _SECONDS)
             raise ConfigError(f"{flag}: {setting!r} is not a valid setting: write {known}, late=serve or late=refuse")
     try:
-        return ServiceClass(name=name, **result)  # type: ignore[arg-type]
+        return ServiceClass(name=name, **fields)  # type: ignore[arg-type]
     except ValueError as error:
         raise ConfigError(f"{flag}: {error}") from error
 

@@ -72,9 +72,9 @@ class AnswerToken(NamedTuple):
 class Logprobs(ABC):
     """Log-probabilities of a choice's tokens, in order. ``as_ids``: tokens are shown by their ids."""
 
-    def __init__(self, tokenizer: Tokenizer, room: "LogprobQuota", *, as_ids: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, quota: "LogprobQuota", *, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
-        self._room = room
+        self._quota = quota
         self._as_ids = as_ids
         self._tokens: list[AnswerToken] = []
 
@@ -84,7 +84,7 @@ class Logprobs(ABC):
     def append(self, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
         """Add a token; see Told. Raises ValueError where a number is NaN, and ApiError where there is no room."""
         if logprobs is not None:
-            self._room.take(1 + len(logprobs.top))
+            self._quota.take(1 + len(logprobs.top))
             clamped(logprobs.logprob + sum(value for _, value in logprobs.top))  # NaN if one of them is
         self._tokens.append(AnswerToken(token, logprobs, offset))
 
@@ -95,9 +95,9 @@ class Logprobs(ABC):
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Remove and return, as JSON, the entries whose offset is certain: they begin within the first ``length``
         characters of the text. Return all entries once it has ``ended``."""
-        result = self.take_later(length, ended=ended)
+        entries = self.take_later(length, ended=ended)
         return {
-            name: one.entries(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in result.items()
+            name: one.entries(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in entries.items()
         }
 
     def take_later(self, length: int, *, ended: bool) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Logprobs(ABC):
         count = len(self._tokens) if ended else sum(one.offset <= length for one in self._tokens)
         taken = self._tokens[:count]
         del self._tokens[:count]
-        self._room.take(-sum(1 + len(one.logprobs.top) for one in taken if one.logprobs is not None))
+        self._quota.take(-sum(1 + len(one.logprobs.top) for one in taken if one.logprobs is not None))
         return self._lists(taken, length)
 
     @abstractmethod

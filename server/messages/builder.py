@@ -109,8 +109,8 @@ class MessageBuilder(ResponseBuilder):
         if choice.finish_reason == "length":
             asked = choice.num_tokens >= self.params.sampling.max_tokens
             return _stopped("max_tokens" if asked else "model_context_window_exceeded")
-        result = choice.stop_string
-        return _stopped("end_turn" if result is None else "stop_sequence", result)
+        stop_string = choice.stop_string
+        return _stopped("end_turn" if stop_string is None else "stop_sequence", stop_string)
 
     def _message_usage(self) -> dict[str, Any]:
         """Return the usage so far. All of the prompt is cached, at no cost, so nothing counts as written."""

@@ -206,12 +206,12 @@ def _response_format(body: PromptFields) -> ResponseFormat | None:
 
 def _template_arguments(body: PromptFields) -> dict[str, Any]:
     """Return the arguments of the chat template. Those of the caller's ``chat_template_kwargs`` count."""
-    result: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if body.thinking is not None:
-        result |= dict.fromkeys(THINKING_SWITCHES, body.thinking.type != "disabled")
+        arguments |= dict.fromkeys(THINKING_SWITCHES, body.thinking.type != "disabled")
     if body.output_config is not None and body.output_config.effort is not None:
-        result[EFFORT] = body.output_config.effort
-    return result | (body.chat_template_kwargs or {})
+        arguments[EFFORT] = body.output_config.effort
+    return arguments | (body.chat_template_kwargs or {})
 
 
 def _shows_thinking(thinking: Thinking | None) -> bool:

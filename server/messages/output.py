@@ -73,10 +73,10 @@ def _input(arguments: str) -> dict[str, Any]:
     if parsed is not None:
         return parsed
     try:
-        result = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
+        fields = pydantic_core.from_json(arguments, allow_inf_nan=False, allow_partial=True)
     except ValueError:
         return {}
-    return result if isinstance(result, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _signature(thought: str) -> str:

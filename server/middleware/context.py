@@ -77,7 +77,7 @@ class RequestContext:
 
         ``prompt_characters``: most of each prompt; None: no prompts.
         """
-        result: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "method": self.method,
             "path": self.path[:200],
             "status": self.status,
@@ -88,12 +88,12 @@ class RequestContext:
             "error": self.error,
         }
         if self.answer is not None:
-            result |= self.answer.summary()
+            fields |= self.answer.summary()
             if prompt_characters is not None:
-                result["prompts"] = [text[:prompt_characters] for text in self.answer.prompt_texts()]
+                fields["prompts"] = [text[:prompt_characters] for text in self.answer.prompt_texts()]
         if self.first_token is not None:
-            result["ttft_seconds"] = round(self.first_token - self.arrival, 6)
-        return {name: value for name, value in result.items() if value is not None}
+            fields["ttft_seconds"] = round(self.first_token - self.arrival, 6)
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def route_path(scope: Scope) -> str:

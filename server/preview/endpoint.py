@@ -31,10 +31,10 @@ class PreviewEndpoint(ComputingEndpoint[SamplingFields]):
         self, body: SamplingFields, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if isinstance(body, ChatRequest):
-            result = await self._chat.prepare(body, deadline, scope)
+            builder = await self._chat.prepare(body, deadline, scope)
         else:
             assert isinstance(body, CompletionRequest), "parse returns one of the two"
-            result = await self._completions.prepare(body, deadline, scope)
+            builder = await self._completions.prepare(body, deadline, scope)
         async with deadline.bound():
-            answer = await self._preview(result)
+            answer = await self._preview(builder)
         await JSONResponse(answer)(scope, receive, send)

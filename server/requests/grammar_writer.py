@@ -20,15 +20,15 @@ class GrammarWriter:
         """Return the grammar of ``response_format`` or ``structured_outputs`` in Lark, and the field's name; None: any
         text."""
         try:
-            result = resolve_grammar(asked, structured, closed=closed)
+            grammar = resolve_grammar(asked, structured, closed=closed)
         except ApiError as error:
             raise _refused(error) from error
-        if result is None:
+        if grammar is None:
             return None
         try:
-            return as_lark(result.text), result.source
+            return as_lark(grammar.text), grammar.source
         except ValueError as error:
-            raise RequestRefusedError(f"{result.source}: {error}.", result.source) from error
+            raise RequestRefusedError(f"{grammar.source}: {error}.", grammar.source) from error
 
     def calls(
         self,

@@ -25,8 +25,8 @@ async def answer_grammar(body: SamplingFields, config: ServerConfig, caller: str
     source = "response_format" if body.structured_outputs is None else "structured_outputs"
     length = len(body.model_dump_json(include={"response_format", "structured_outputs"}))
     given = {"closed": closes_objects(body, config)}
-    result = await _ask(source, caller, length, "answer", body.response_format, body.structured_outputs, **given)
-    return None if result is None else Grammar(*result)
+    written = await _ask(source, caller, length, "answer", body.response_format, body.structured_outputs, **given)
+    return None if written is None else Grammar(*written)
 
 
 async def call_grammar(

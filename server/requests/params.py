@@ -92,11 +92,11 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
-    result = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
+    params = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
     # A default takes half of the context from the prompt at most.
     reserved = _or(body.max_tokens, min(sampling.max_tokens, model.max_model_len // 2))
     keep = kept_tokens(body.truncate_prompt_tokens, reserved, model)
-    return replace(result, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
+    return replace(params, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
 
 
 @refusals()
@@ -115,9 +115,9 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     sampling = _sampling(
         body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
-    result = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
+    params = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
     room = _or(asked, 1)
-    return replace(result, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
+    return replace(params, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
 
 
 def _default_max(body: SamplingFields, model: ModelInfo, otherwise: int) -> int:

@@ -110,13 +110,13 @@ class Facts:
 
     def beside_each(self, schemas: list[Schema]) -> dict[int, Claims]:
         """Return what the others of these schemas say together, by the id of each."""
-        result = {id(schema): self.claims(schema) for schema in schemas}
-        together = self.join(*result.values())
-        keys = Counter(key for one in result.values() for key in one.keys or ())
-        places = Counter(place for one in result.values() for place in one.places)
-        num_open = sum(one.keys is None for one in result.values())
+        claims = {id(schema): self.claims(schema) for schema in schemas}
+        together = self.join(*claims.values())
+        keys = Counter(key for one in claims.values() for key in one.keys or ())
+        places = Counter(place for one in claims.values() for place in one.places)
+        num_open = sum(one.keys is None for one in claims.values())
         others: dict[int, Claims] = {}
-        for name, own in result.items():
+        for name, own in claims.items():
             self.spend(1 + len(keys) + len(places))
             named = frozenset(keys) - {key for key in own.keys or () if keys[key] == 1}
             is_open = num_open > (own.keys is None)
@@ -128,14 +128,14 @@ class Facts:
         """Return the schema that a ``$ref`` leads to."""
         if not isinstance(path, str) or not (path == "#" or path.startswith("#/")) or "%" in path:
             raise NotFollowedError
-        result = self._root
+        inner = self._root
         for step in path.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             try:
-                result = result[int(name)] if isinstance(result, list) else result[name]
+                inner = inner[int(name)] if isinstance(inner, list) else inner[name]
             except (LookupError, TypeError, ValueError):
                 raise NotFollowedError from None
-        return result
+        return inner
 
     def claims(self, schema: Schema) -> Claims:
         """Return what a schema says of its object, all alternatives together."""

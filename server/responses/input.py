@@ -83,10 +83,10 @@ def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None,
         names = (tool.name for tool in choice.tools if tool.type == "function")
         defined = only_allowed(defined, names, "tool_choice.tools")
         choice = choice.mode
-    result = [FunctionTool(type="function", function=function) for function in defined]
+    tools = [FunctionTool(type="function", function=function) for function in defined]
     if isinstance(choice, NamedFunction):
-        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), result
-    return choice if isinstance(choice, str) else None, result
+        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), tools
+    return choice if isinstance(choice, str) else None, tools
 
 
 def _response_format(body: ConversationFields) -> ResponseFormat | None:

@@ -129,16 +129,16 @@ def _item_json(item: StoredItem, name: str, place: int) -> dict[str, Any]:
     match item:
         case MessageItem():
             content = _parts_json(item.content, "output_text" if item.role == "assistant" else "input_text")
-            result: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
+            fields: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
             prefix = "msg"
         case FunctionCallItem():
-            result = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            fields = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
             prefix = "fc"
         case FunctionCallOutputItem():
             output = item.output if isinstance(item.output, str) else _parts_json(item.output, "input_text")
-            result = {"type": item.type, "call_id": item.call_id, "output": output}
+            fields = {"type": item.type, "call_id": item.call_id, "output": output}
             prefix = "fco"
-    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **result}
+    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **fields}
 
 
 def _parts_json(content: ItemContent, kind: str) -> list[dict[str, Any]]:

@@ -166,5 +166,5 @@ class ItemLogprobs(ChatLogprobs):
 
     @override
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
-        result = super()._entry(token, logprob)
-        return {**result, "bytes": result["bytes"] or []}
+        entry = super()._entry(token, logprob)
+        return {**entry, "bytes": entry["bytes"] or []}

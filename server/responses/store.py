@@ -101,14 +101,14 @@ class ResponseStore:
         """Keep a response, and the items of its input. All items have ids. It replaces one of the same id, as of a
         stream that went on from an earlier event."""
         output = map(_without_logprobs, response["output"])
-        result = StoredResponse(pydantic_core.to_json(response), _items(items), _items(output), previous)
+        stored = StoredResponse(pydantic_core.to_json(response), _items(items), _items(output), previous)
         shelf = self._shelves.setdefault(caller, _Shelf())
-        _hold(shelf, result)  # first: it continues the same one, which stays
+        _hold(shelf, stored)  # first: it continues the same one, which stays
         if response["id"] in shelf.kept:
             self._drop(shelf, response["id"])
-        shelf.kept[response["id"]] = result
-        shelf.items.update((*result.input, *result.output))
-        result.expires = self._clock() + self._lifetime_s
+        shelf.kept[response["id"]] = stored
+        shelf.items.update((*stored.input, *stored.output))
+        stored.expires = self._clock() + self._lifetime_s
         self._make_room(shelf)
 
     def get(self, caller: str, response_id: str) -> StoredResponse | None:

@@ -103,8 +103,8 @@ class Body(BaseModel):
 
 def fields_of(value: Any) -> dict[str, Any] | None:
     """Return the fields of an object that is to be read, or written again; None: it is none."""
-    result = vars(value) if isinstance(value, Body) else value
-    return result if isinstance(result, dict) else None
+    fields = vars(value) if isinstance(value, Body) else value
+    return fields if isinstance(fields, dict) else None
 
 
 class PartOfHistory(Body):

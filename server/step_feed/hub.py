@@ -48,16 +48,16 @@ class Reader:
         self._over = self._failed = False
         self._wake = asyncio.Event()
 
-    def tell(self, news: NewEvent | None, others: bytes) -> bool:
-        """Write news and other events. Return False if the connection is full, so that the reader does without."""
+    def tell(self, event: NewEvent | None, others: bytes) -> bool:
+        """Write ``event`` and others. Return False if the connection is full, so that the reader does without."""
         if self._over:
             return False
         if not self._writer.is_free:
-            self._dropped += 0 if news is None else news.count + news.dropped
+            self._dropped += 0 if event is None else event.count + event.dropped
             return False
         message = others
-        if news is not None:
-            message = news.encoded(self._dropped) + others
+        if event is not None:
+            message = event.encoded(self._dropped) + others
             self._dropped = 0
         if message:
             self._write(message)
@@ -129,7 +129,7 @@ class Hub:
         self._readers.add(reader)
         if self._sent_before is None:
             self._sent_before = self._records(journal, 0, 0)
-        before = self._sent_before.news(reader.view)
+        before = self._sent_before.event(reader.view)
         before = None if before is None else replace(before, dropped=0)
         reader.tell(None, make_hello(self._engine, journal, INTERVAL))
         reader.tell(before, self._now_of(reader.caller, journal) + self._mine(reader, journal, {}))
@@ -169,16 +169,16 @@ class Hub:
         mine: dict[tuple[str, int], bytes] = {}
         for reader in tuple(self._readers):
             now = self._now_of(reader.caller, journal) if is_now else b""
-            self._tell(reader, journal, records.news(reader.view), now, mine)
+            self._tell(reader, journal, records.event(reader.view), now, mine)
         if self._lifecycle.draining or self._engine.status().state == "dead":
             for reader in self._readers:
                 reader.end()
 
     def _tell(
-        self, reader: Reader, journal: Journal, news: NewEvent | None, now: bytes, mine: dict[tuple[str, int], bytes]
+        self, reader: Reader, journal: Journal, event: NewEvent | None, now: bytes, mine: dict[tuple[str, int], bytes]
     ) -> None:
         known = reader.known
-        if not reader.tell(news, now + self._mine(reader, journal, mine)):
+        if not reader.tell(event, now + self._mine(reader, journal, mine)):
             reader.known = known
 
     def _mine(self, reader: Reader, journal: Journal, messages: dict[tuple[str, int], bytes]) -> bytes:

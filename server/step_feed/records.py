@@ -44,7 +44,7 @@ class NewRecords:
         self._dropped = steps[1] - steps[0] + events[1] - events[0] - len(self._steps) - len(self._events)
         self._made: dict[str, NewEvent | None] = {}
 
-    def news(self, view: str) -> NewEvent | None:
+    def event(self, view: str) -> NewEvent | None:
         """Return what a view has of them, encoded once; None where that is nothing."""
         if view not in self._made:
             self._made[view] = self._encode(self._views.seen(self._events, view))

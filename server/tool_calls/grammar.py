@@ -129,13 +129,13 @@ def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:
 
 def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int | None]) -> str:
     """Return ``piece`` as a sequence of strings and tokens in Lark."""
-    result = []
+    terminals = []
     for part in re.split("(" + "|".join(map(re.escape, markers)) + ")", piece):
         token = token_of(part) if part in markers else None
         if token is not None:
-            result.append(f"<[{token}]>")
-        elif part.startswith(" ") and result:
-            result += ['" "?', json.dumps(part[1:])]
+            terminals.append(f"<[{token}]>")
+        elif part.startswith(" ") and terminals:
+            terminals += ['" "?', json.dumps(part[1:])]
         elif part:
-            result.append(json.dumps(part))
-    return " ".join(result)
+            terminals.append(json.dumps(part))
+    return " ".join(terminals)

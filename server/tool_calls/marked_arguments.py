@@ -187,9 +187,9 @@ class _Document:
         while self._waiting:
             reference = self._waiting.pop()
             target = self._schemas.follow(reference)
-            result = self._copied(target) if isinstance(target, Mapping | bool) else {}
-            definitions[self._names[reference]] = result
-            length += len(_json(result))
+            definition = self._copied(target) if isinstance(target, Mapping | bool) else {}
+            definitions[self._names[reference]] = definition
+            length += len(_json(definition))
             if length > MAX_LENGTH:
                 raise GrammarTooLongError
         if KINDS - set(kinds) - {"integer"}:

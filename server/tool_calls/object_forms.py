@@ -37,8 +37,8 @@ def object_forms(schemas: Schemas) -> list[ObjectForm]:
 
     Raises TooManyFormsError.
     """
-    result = _Forms(schemas).of(schemas.root, frozenset())
-    return [form for form in result if form.required <= form.members.keys()]
+    forms = _Forms(schemas).of(schemas.root, frozenset())
+    return [form for form in forms if form.required <= form.members.keys()]
 
 
 class _Forms:
@@ -64,8 +64,10 @@ class _Forms:
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
-                result = [self.of(branch, seen) for branch in islice(branches, _MOST)]
-                together += result if word == "allOf" else [[form for forms in result for form in forms][:_MOST]]
+                of_branches = [self.of(branch, seen) for branch in islice(branches, _MOST)]
+                together += (
+                    of_branches if word == "allOf" else [[form for forms in of_branches for form in forms][:_MOST]]
+                )
         return reduce(self._both, together)
 
     def _both(self, ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:

@@ -39,14 +39,14 @@ class Schemas:
         """Return what a reference within the root leads to, as ``#/$defs/name``; None: nothing."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
-        result: Any = self.root
+        schema: Any = self.root
         for step in reference.removeprefix("#").split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(result, list):
-                result = result[int(key)] if key.isdecimal() and int(key) < len(result) else None
+            if isinstance(schema, list):
+                schema = schema[int(key)] if key.isdecimal() and int(key) < len(schema) else None
             else:
-                result = result.get(key) if isinstance(result, Mapping) else None
-        return result
+                schema = schema.get(key) if isinstance(schema, Mapping) else None
+        return schema
 
     def kinds(self, schema: Any) -> frozenset[str]:
         """Return the names of the JSON types that a schema allows; all where it says nothing."""
@@ -64,8 +64,8 @@ class Schemas:
     def member(self, key: str) -> Any:
         """Return the schema of one argument: TEXT where nothing is said of it."""
         if key not in self._members:
-            result = self._member(key, self.root, set())
-            self._members[key] = TEXT if result is None else result
+            schema = self._member(key, self.root, set())
+            self._members[key] = TEXT if schema is None else schema
         return self._members[key]
 
     def _kinds_of(self, schema: Any, depth: int) -> frozenset[str] | None:
@@ -94,8 +94,8 @@ class Schemas:
             yield self._kinds_of(one, depth + 1)
         for word in ("anyOf", "oneOf"):
             if branches := _listed(schema, word):
-                result = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
-                known = [one for one in result if one is not None]
+                kinds = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
+                known = [one for one in kinds if one is not None]
                 yield frozenset[str]().union(*known) | nullable if known else None
 
     def _allows(self, value: Any, schema: Any, known: dict[int, bool], depth: int) -> bool:
@@ -138,8 +138,8 @@ class Schemas:
         if "$ref" in schema:
             parts.append(self._member(key, self.follow(schema["$ref"]), seen))
         for word in ("anyOf", "oneOf"):
-            result = [self._member(key, one, seen) for one in _listed(schema, word)]
-            parts.append(_one_of([one for one in result if one is not None], "anyOf"))
+            schemas = [self._member(key, one, seen) for one in _listed(schema, word)]
+            parts.append(_one_of([one for one in schemas if one is not None], "anyOf"))
         return _one_of([one for one in parts if one is not None], "allOf")
 
 

@@ -61,16 +61,16 @@ class _Finding:
     def _find(self, schema: Mapping[str, Any], depth: int) -> list[AllowedTexts]:
         if "string" not in self._schemas.kinds(schema):
             return []
-        result = [_own(schema)]
+        texts = [_own(schema)]
         if "$ref" in schema:
-            result = _both(result, self.texts(self._schemas.follow(schema["$ref"]), depth))
+            texts = _both(texts, self.texts(self._schemas.follow(schema["$ref"]), depth))
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
                 each = [self.texts(one, depth) for one in branches]
                 for alternatives in each if word == "allOf" else [[one for some in each for one in some]]:
-                    result = _both(result, alternatives)
-        return result
+                    texts = _both(texts, alternatives)
+        return texts
 
 
 def _own(schema: Mapping[str, Any]) -> AllowedTexts:

@@ -172,7 +172,7 @@ def started(*, run_ahead: bool) -> tuple[AsyncEngine, Always]:
         ModelInfo("tiny", 256, LLAMA.vocab_size), Tokenizer(byte_level()), lambda: make_engine(config=config)
     )
     anticipation = Always()
-    engine._anticipation = anticipation  # type: ignore[assignment]
+    engine._inbox._anticipation = anticipation  # type: ignore[assignment]
     engine.start()
     engine.wait_ready()
     return engine, anticipation

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+import time
 from contextlib import aclosing
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from jaxgen.core.errors import EngineDeadError, RequestRefusedError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import FinishReason, Request, TokenEvent
-from jaxgen.engine.async_engine import MOST_MESSAGES, SWITCH_SECONDS, AsyncEngine
+from jaxgen.engine.async_engine import SWITCH_SECONDS, AsyncEngine
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.inbox import MOST_MESSAGES
 from jaxgen.text.constraint import Constraint
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import LLAMA, make_engine, request, run, tokens
@@ -277,30 +279,40 @@ def test_a_quote_comes_between_steps_and_leaves_seeds_and_answers_as_they_were(e
 def test_a_burst_is_taken_in_portions_between_steps(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a stream goes on; what a request waits for its portion is of the time to its first token."""
     inner: Engine = engine.inner  # type: ignore[attr-defined]
+    held, sent = threading.Event(), threading.Event()
     taken: list[int] = [0]
-    waited: list[float] = []
+    stepped: list[float] = [0.0]
+    waited: list[tuple[float, float]] = []
     add, step = inner.add, inner.step
 
     def counting_add(one: Request, constraint: Constraint | None = None) -> None:
         taken[-1] += 1
-        waited.append(one.waited_seconds)
+        waited.append((one.waited_seconds, stepped[-1]))
         add(one, constraint)
 
     def counting_step() -> list[TokenEvent]:
+        if len(taken) == 3:
+            held.set()
+            sent.wait(60)
+        events = step()
         taken.append(0)
-        return step()
+        stepped.append(time.monotonic())
+        return events
 
     monkeypatch.setattr(inner, "add", counting_add)
     monkeypatch.setattr(inner, "step", counting_step)
 
-    async def main() -> None:
-        burst = [greedy(f"b{i}", max_tokens=1) for i in range(3 * MOST_MESSAGES)]
+    async def main() -> float:
         stream = asyncio.create_task(collect(engine, greedy("stream", max_tokens=60)))
-        await until(lambda: len(taken) > 3)
-        await asyncio.gather(stream, *(collect(engine, one) for one in burst))
+        await until(held.is_set)
+        burst = [asyncio.create_task(collect(engine, greedy(f"b{i}", max_tokens=1))) for i in range(3 * MOST_MESSAGES)]
+        await asyncio.sleep(0)  # each task runs until it waits for its events
+        all_sent = time.monotonic()
+        sent.set()
+        await asyncio.gather(stream, *burst)
+        return all_sent
 
-    asyncio.run(main())
-    assert sum(taken) == 1 + 3 * MOST_MESSAGES
-    assert max(taken) <= MOST_MESSAGES
-    assert min(waited) >= 0.0
-    assert waited[-1] > waited[1]
+    all_sent = asyncio.run(main())
+    assert [number for number in taken if number] == [1, *[MOST_MESSAGES] * 3]
+    for seconds, before in waited[1:]:
+        assert seconds > before - all_sent > 0.0

@@ -68,7 +68,7 @@ def test_the_background_is_held_beside_others_and_a_while_after(monkeypatch: pyt
 
 
 def test_the_thread_goes_on_with_what_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.engine.engine.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("jaxgen.engine.quiet.QUIET_SECONDS", 0.05)
     engine = AsyncEngine(ModelInfo("tiny", 256, LLAMA.vocab_size), Tokenizer(byte_level()), lambda: engine_with(0))
     engine.start()
     engine.wait_ready()

@@ -1,6 +1,8 @@
 """Every request ends in exactly one event; after an error nothing is held, and the next one is served."""
 
 import asyncio
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from jaxgen.core.errors import DeviceLostError, EngineDeadError
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.step_plan import Outcome
-from jaxgen.engine import async_engine
+from jaxgen.engine import messages
 from jaxgen.engine.engine import Engine
+from jaxgen.offload.kv_tier.prefetcher import FetchPlan
 from tests.support.ends import CONFIG, GREEDY, PROBE, Client, check_idle, offloading_engine, threaded
 from tests.support.engines import make_engine, request, run, tokens
 
@@ -77,8 +80,12 @@ def test_an_id_is_in_use_until_its_end_is_handed_out() -> None:
     assert len(run(engine, [request("a", range(3, 9), max_tokens=2, **GREEDY)])["a"]) == 2
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_an_error_in_add_leaves_nothing_of_the_request(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+@pytest.mark.parametrize(
+    ("place", "taken"), [("policy.place", False), ("policy.join", True), ("_restorer.expect", True)]
+)
+def test_an_error_in_add_leaves_nothing_of_the_request(
+    monkeypatch: pytest.MonkeyPatch, place: str, taken: bool
+) -> None:
     """Before the scheduler has taken it nobody else notices. Later all that run end too, and those that wait go on."""
     engine = offloading_engine()
     scheduler = engine._scheduler
@@ -91,10 +98,8 @@ def test_an_error_in_add_leaves_nothing_of_the_request(monkeypatch: pytest.Monke
         raise OSError("injected")
 
     with monkeypatch.context() as patch:
-        if taken:
-            patch.setattr(scheduler.policy, "join", raising)
-        else:
-            patch.setattr(scheduler._restorer, "expect", raising)
+        owner, name = place.split(".")
+        patch.setattr(getattr(scheduler, owner), name, raising)
         with pytest.raises(OSError, match="injected"):
             engine.add(request("refused", range(3, 9), max_tokens=5, **GREEDY))
     assert scheduler.living("refused") is None
@@ -106,16 +111,51 @@ def test_an_error_in_add_leaves_nothing_of_the_request(monkeypatch: pytest.Monke
     check_idle(engine)
 
 
+def test_an_error_in_add_leaves_nothing_of_what_another_request_fetches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last request finds blocks that were read for the first, and has them put into host memory."""
+    engine = offloading_engine(tmp_path)
+    assert engine.offload is not None
+    tier, fetcher = engine.offload.tier, engine.offload.tier.fetcher
+    assert fetcher is not None
+    monkeypatch.setattr(fetcher, "_planner", lambda *_: FetchPlan(pays=True))  # whatever the times measured
+    first, *others = [request(f"r{i}", range(3, 33), max_tokens=4, **GREEDY) for i in range(3)]
+    answer = tokens(run(engine, [first])["r0"])
+    written = threading.Event()
+    assert fetcher.tier._writer.submit(written.set)
+    assert written.wait(60)
+    engine._scheduler.pool.forget()
+    while tier.store._evict():
+        pass
+
+    def raising(*_: object) -> None:
+        raise OSError("injected")
+
+    engine.add(first)
+    fetcher.tier.wait(60)  # for which blocks there are
+    engine.add(others[0])
+    fetcher.tier.wait(60)  # for the blocks
+    with monkeypatch.context() as patch:
+        patch.setattr(tier.store, "put", raising)
+        with pytest.raises(OSError, match="injected"):
+            engine.add(others[1])
+    assert tier.store.num_reserved == 0, "the engine would be at work for ever"
+    assert all(len(tokens(of_one)) == 4 for of_one in run(engine, []).values())
+    check_idle(engine)
+    assert not engine.has_work
+    assert tokens(run(engine, [others[1]])["r2"]) == answer
+
+
 def test_an_end_that_cannot_be_passed_on_is_told_by_the_end_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = threaded()
-    real = async_engine._deliver
 
     def deliver(loop: Any, items: list[Any]) -> bool:
         if any(isinstance(item, TokenEvent) and item.finish_reason is not None for _, item in items):
             raise MemoryError("injected")
-        return real(loop, items)
+        return messages.deliver(loop, items)
 
-    monkeypatch.setattr(async_engine, "_deliver", deliver)
+    monkeypatch.setattr("jaxgen.engine.async_engine.deliver", deliver)
     client = Client(engine)
     asyncio.run(client.serve([PROBE, request("other", range(9), max_tokens=30, **GREEDY)]))
     assert all(isinstance(items[-1], EngineDeadError) for items in client.items.values())

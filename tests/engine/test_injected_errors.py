@@ -86,6 +86,9 @@ def test_an_error_at_each_place_of_streaming(first: int) -> None:
     inject(streaming_engine, "layerwise/", every=3, first=first)
 
 
+OF_THE_THREAD = [f"engine/{name}.py" for name in ("async_engine", "inbox", "anticipation", "messages")]
+
+
 def inject_into_thread(*, every: int) -> None:
     """At places of the engine's thread outside the engine. An error there ends the thread, or one request."""
     todo = [one for one in several() if one.request_id != "bound"]
@@ -94,7 +97,7 @@ def inject_into_thread(*, every: int) -> None:
         watching.begin()
         with watching.watched(engine._thread.ident):
             asyncio.run(Client(engine).serve(todo))
-        sites = [(site, count) for site, count in watching.counts.items() if site.file == "engine/async_engine.py"]
+        sites = [(site, count) for site, count in watching.counts.items() if site.file in OF_THE_THREAD]
         assert len(sites) > 15
         died = 0
         for site, count in sorted(sites, key=lambda one: str(one[0]))[::every]:

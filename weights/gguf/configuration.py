@@ -67,7 +67,7 @@ def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict
     hidden_size, heads = own.size("embedding_length"), own.size("attention.head_count")
     head_dim = own.size_or_null("attention.key_length") or hidden_size // heads
     own.must_be("attention.value_length", head_dim, "the size of keys")
-    result = {
+    fields = {
         "architectures": [architecture.model],
         "model_type": architecture.model_type,
         "dtype": file.dtype(),
@@ -83,6 +83,6 @@ def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict
         "tie_word_embeddings": HEAD not in file.tensors,
     }
     if architecture.rope is not None:
-        result["rope_parameters"] = architecture.rope(file, own, head_dim)
-    spelled = {name: architecture.spelled.get(name, name) for name in result}
-    return {name: result[own_name] for own_name, name in spelled.items() if name is not None}
+        fields["rope_parameters"] = architecture.rope(file, own, head_dim)
+    spelled = {name: architecture.spelled.get(name, name) for name in fields}
+    return {name: fields[own_name] for own_name, name in spelled.items() if name is not None}

@@ -23,10 +23,10 @@ def sampling_of(file: GgufFile) -> dict[str, Any]:
 
     Values out of range are left out, with a warning, when requests are given them.
     """
-    result = {
+    stored = {
         key.removeprefix(_SAMPLING): value for key, value in file.fields.data.items() if key.startswith(_SAMPLING)
     }
-    others = sorted(key for key, value in result.items() if key not in _FIELDS and value)
+    others = sorted(key for key, value in stored.items() if key not in _FIELDS and value)
     if others:
         logger.warning("%s: %s%s: not used", file.path, _SAMPLING, f", {_SAMPLING}".join(others))
-    return {name: result[key] for key, name in _FIELDS.items() if key in result}
+    return {name: stored[key] for key, name in _FIELDS.items() if key in stored}

@@ -84,13 +84,13 @@ class GgufTensors:
 
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
         """Return the format that a parameter has in the file; None: a tensor has none that is computed."""
-        result = []
+        pieces = []
         for source, place in parameter.pieces():
             form = kept_form(self._stored(source))
             if form is None:
                 return None
-            result.append((place, form))
-        return MixedFormat.of_pieces(result)
+            pieces.append((place, form))
+        return MixedFormat.of_pieces(pieces)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -100,17 +100,17 @@ class GgufTensors:
         """
         del parameter
         part = self._parts[source.name]
-        result = self._stored(source)
-        where = f"{result[0].part}: {' and '.join(part.names)}"
+        tensors = self._stored(source)
+        where = f"{tensors[0].part}: {' and '.join(part.names)}"
         here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
         if form is not None:
             try:
-                weight = codes_of(result, form)
+                weight = codes_of(tensors, form)
             except ValueError as error:
                 raise ConfigError(f"{where} {error}") from error
             if weight is not None:
                 return here.ordered_weight(weight)
-        values = [one.dequantised(dtype) for one in result]
+        values = [one.dequantised(dtype) for one in tensors]
         if dtype == np.float16 and not all(np.isfinite(one).all() for one in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)

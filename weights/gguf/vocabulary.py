@@ -51,7 +51,7 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     model = file.fields.choice(f"{_GGML}model", REQUIRED, (_BYTE_LEVEL, _SENTENCEPIECE))
     vocabulary = _vocabulary(file, architecture)
     try:
-        result = (
+        tokenizer = (
             _byte_level(file, vocabulary) if model == _BYTE_LEVEL else _sentencepiece(file, architecture, vocabulary)
         )
     except ConfigError:
@@ -61,9 +61,9 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     stripped = architecture.strips and model == _SENTENCEPIECE
     for kinds, special in (((_UNKNOWN, _CONTROL), True), ((_USER_DEFINED,), False)):
         tokens = vocabulary.of_kind(*kinds).values()
-        result.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
-    _add_ends(file, result, vocabulary)
-    result.save(str(directory / "tokenizer.json"))
+        tokenizer.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
+    _add_ends(file, tokenizer, vocabulary)
+    tokenizer.save(str(directory / "tokenizer.json"))
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     found = {key: _token(file, vocabulary, name) for name, key in names.items()}
     config = {
@@ -144,12 +144,12 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     splitting = SPLITTINGS[file.fields.choice(f"{_GGML}pre", REQUIRED, tuple(SPLITTINGS))]
     merges = [tuple(merge.split(" ")) for merge in _array(file, "merges")]
     tokens = {token: i for i, token in vocabulary.tokens.items()}
-    result = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
+    tokenizer = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
     if (normalizer := splitting.normalizer()) is not None:
-        result.normalizer = normalizer
-    result.pre_tokenizer = splitting.pre_tokenizer()
-    result.decoder = decoders.ByteLevel()
-    return result
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitting.pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocabulary) -> Tokenizer:
@@ -161,16 +161,16 @@ def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocab
     merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
     unknown = _token(file, vocabulary, "unknown")
     model = BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
-    result = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     spaces = normalizers.Replace(" ", _SPACE)
     decoding: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.fields.boolean(f"{_GGML}add_space_prefix", True):
-        result.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
         decoding.append(decoders.Strip(" ", 1, 0))
     else:
-        result.normalizer = spaces
-    result.decoder = decoders.Sequence(decoding)
-    return result
+        tokenizer.normalizer = spaces
+    tokenizer.decoder = decoders.Sequence(decoding)
+    return tokenizer
 
 
 def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -178,13 +178,13 @@ def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
 
     SentencePiece merges the two neighbours whose token has the best score, whatever they are.
     """
-    result = [
+    ranked = [
         ((rank, -cut), (token[:cut], token[cut:]))
         for token, rank in ranks.items()
         for cut in range(1, len(token))
         if token[:cut] in ranks and token[cut:] in ranks
     ]
-    return [pair for _, pair in sorted(result)]
+    return [pair for _, pair in sorted(ranked)]
 
 
 def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:

@@ -66,7 +66,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._folder = directory, directory / FOLDER
-        self._room = ByteQuota(most_bytes, self._files, self._remove_files)
+        self._quota = ByteQuota(most_bytes, self._files, self._remove_files)
 
     @property
     def name(self) -> str:
@@ -101,13 +101,13 @@ class DirectoryStore:
             os.utime(self._path(key))
             return False
         size = sum(memoryview(part).nbytes for part in parts)
-        self._room.make(size)
+        self._quota.make(size)
         try:
             self._write(self._path(key), parts)
         except FileNotFoundError:  # the first in its folder, or the folder was removed
             self._make_folders(self._path(key).parent)
             self._write(self._path(key), parts)
-        self._room.taken(size)
+        self._quota.taken(size)
         return True
 
     def remove(self, key: bytes) -> None:

@@ -148,14 +148,14 @@ class KVTier:
             self._answered.notify_all()
 
     def _look_up(self, keys: Sequence[bytes], then: Callable[[int], None]) -> None:
-        started, result = self._clock(), 0
+        started, num_found = self._clock(), 0
         try:
-            result = self._store.count([self._name(key) for key in keys])
+            num_found = self._store.count([self._name(key) for key in keys])
             self._reading.worked()
             self.call_seconds.observe(self._clock() - started)
         except Exception as error:  # any error of a store: blocks are computed
             self._fail(self._reading, error)
-        self._answer(partial(then, result))
+        self._answer(partial(then, num_found))
 
     def _read(self, keys: Sequence[bytes], then: Callable[[list[HostBlock]], None], afresh: bool) -> None:
         blocks: list[HostBlock] = []

@@ -45,7 +45,7 @@ class RedisStore:
             ssl=address.tls,
             **(tls if address.tls else {}),
         )
-        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
+        self._quota = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:
@@ -56,26 +56,26 @@ class RedisStore:
         with self._client.pipeline(transaction=False) as calls:
             for key in keys:
                 calls.exists(_key(key))
-            result = calls.execute()
-        return next((index for index, there in enumerate(result) if not there), len(keys))
+            replies = calls.execute()
+        return next((index for index, there in enumerate(replies) if not there), len(keys))
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ByteStore."""
         with self._client.pipeline(transaction=False) as calls:
             for index, key in enumerate(keys):  # a block is useful only with those before it: it may go sooner
                 calls.getex(_key(key), px=KEEP_SECONDS * 1000 - index)
-            result: list[bytes | None] = calls.execute()
-        return result
+            replies: list[bytes | None] = calls.execute()
+        return replies
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
         """See ByteStore."""
         if self._client.expire(_key(key), KEEP_SECONDS):
             return False
         value = b"".join(parts)
-        self._room.make(len(value))
+        self._quota.make(len(value))
         if not self._client.set(_key(key), value, ex=KEEP_SECONDS, nx=True):
             return False
-        self._room.taken(len(value))
+        self._quota.taken(len(value))
         return True
 
     def remove(self, key: bytes) -> None:
@@ -88,8 +88,8 @@ class RedisStore:
                 for key in keys:
                     calls.pttl(key)
                     calls.strlen(key)
-                result = calls.execute()
-            for key, left, num_bytes in zip(keys, result[::2], result[1::2], strict=True):
+                replies = calls.execute()
+            for key, left, num_bytes in zip(keys, replies[::2], replies[1::2], strict=True):
                 yield StoredValue(left, num_bytes, key.decode())
 
     def _remove_values(self, values: Sequence[StoredValue]) -> None:

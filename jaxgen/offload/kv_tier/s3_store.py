@@ -32,7 +32,7 @@ class BucketStore:
 
     def __init__(self, store: Any, name: str, most_bytes: int) -> None:
         self._store, self._name = store, name
-        self._room = ByteQuota(most_bytes, self._values, self._remove_values)
+        self._quota = ByteQuota(most_bytes, self._values, self._remove_values)
 
     @property
     def name(self) -> str:
@@ -42,8 +42,8 @@ class BucketStore:
         """See ByteStore."""
         for start in range(0, len(keys), AT_ONCE):
             batch = keys[start : start + AT_ONCE]
-            result = _all(lambda path: obstore.head_async(self._store, path), batch)
-            missing = next((index for index, there in enumerate(result) if there is None), None)
+            heads = _all(lambda path: obstore.head_async(self._store, path), batch)
+            missing = next((index for index, there in enumerate(heads) if there is None), None)
             if missing is not None:
                 return start + missing
         return len(keys)
@@ -57,9 +57,9 @@ class BucketStore:
         if self.count([key]):
             return False
         value = b"".join(parts)
-        self._room.make(len(value))
+        self._quota.make(len(value))
         obstore.put(self._store, _path(key), value, use_multipart=False)
-        self._room.taken(len(value))
+        self._quota.taken(len(value))
         return True
 
     def remove(self, key: bytes) -> None:
@@ -67,8 +67,8 @@ class BucketStore:
         self._remove([_path(key)])
 
     async def _read(self, path: str) -> bytes:
-        result = await obstore.get_async(self._store, path)
-        value: bytes = (await result.bytes_async()).to_bytes()
+        response = await obstore.get_async(self._store, path)
+        value: bytes = (await response.bytes_async()).to_bytes()
         return value
 
     def _values(self) -> Iterator[StoredValue]:

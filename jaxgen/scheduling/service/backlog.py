@@ -142,10 +142,10 @@ class Backlog:
         """Return a tenant's work before a place in the order of service."""
         level = order_key[0]
         lines = [(other, self._lines[other].get(tenant)) for other in Level if other <= level]
-        result = [
+        parts = [
             line.total if other < level else line.before(order_key[1:]) for other, line in lines if line is not None
         ]
-        return total(result)
+        return total(parts)
 
     def _record(self, sequence: Sequence) -> bool:
         """Return whether it wants."""

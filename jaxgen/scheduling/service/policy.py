@@ -76,14 +76,14 @@ class ServicePolicy(Fifo):
 
     def quote(self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan]) -> Quote:
         """See Fifo. One more step is planned before a request can follow its quote."""
-        result = self._set_place(sequence, now, in_flight, next_is_planned=True)
-        if result is None:
-            result = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
+        prediction = self._set_place(sequence, now, in_flight, next_is_planned=True)
+        if prediction is None:
+            prediction = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
         return Quote(
             cached_tokens=sequence.num_expected,
-            first_token=result.first_token,
-            inter_token=result.inter_token,
-            longest_step=result.longest_step,
+            first_token=prediction.first_token,
+            inter_token=prediction.inter_token,
+            longest_step=prediction.longest_step,
         )
 
     def prediction(
@@ -217,9 +217,11 @@ class ServicePolicy(Fifo):
             try:
                 # If it came before sequences that gave up their targets, these might not be served at all.
                 if not (service.serve_late and self._backlog.has_given_up(tenant, service.name)):
-                    result = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
-                    check(sequence, result)
-                    return result
+                    prediction = self.prediction(
+                        sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned
+                    )
+                    check(sequence, prediction)
+                    return prediction
             except WouldBeLateError:
                 if not service.serve_late:
                     raise

@@ -20,8 +20,8 @@ def bfloat16_error(folder: Path, variant: Variant, tokens: Any, rows: Any, logit
         options["quantization_config"] = kinds.Mxfp4Config(dequantize=True)
     model = getattr(kinds, variant.architecture).from_pretrained(folder, **options).eval()
     model.config._experts_implementation = "eager"
-    result = forward(model, tokens)[rows]
-    return float(np.abs(log_probabilities(result) - log_probabilities(logits)).mean())
+    narrow = forward(model, tokens)[rows]
+    return float(np.abs(log_probabilities(narrow) - log_probabilities(logits)).mean())
 
 
 def log_probabilities(logits: Any) -> Any:

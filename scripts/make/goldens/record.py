@@ -130,7 +130,7 @@ def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float,
     def change(other: Any) -> float:
         return max(answer.error(forward(other, answer.computed)) for answer in answers)
 
-    result = [(change(changed(variant, model, contrast)), str(contrast)) for contrast in variant.contrasts]
+    changes = [(change(changed(variant, model, contrast)), str(contrast)) for contrast in variant.contrasts]
     for name, parameter in model.named_parameters():
         if name.startswith(tuple(f"model.{unused}" for unused in UNUSED)):
             continue
@@ -139,10 +139,10 @@ def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float,
                 raise PoorSeedError(f"{name} is said to be idle and changes the logits")
             continue
         for part, piece in pieces(name, parameter):
-            result.append((without(model, piece, neutral(variant, name), change), part))
-    if poor := sorted(part for value, part in result if value < MIN_CHANGE):
+            changes.append((without(model, piece, neutral(variant, name), change), part))
+    if poor := sorted(part for value, part in changes if value < MIN_CHANGE):
         raise PoorSeedError(f"{', '.join(poor)} {WEAK}")
-    return min(result)
+    return min(changes)
 
 
 def without(model: Any, piece: Any, value: float, change: Any) -> float:

@@ -199,8 +199,8 @@ def figures(conversations: list[list[Turn]], seconds: float) -> dict[str, Any]:
 
 def _again(turns: list[Turn]) -> dict[str, float] | None:
     """Return by how many tokens turns computed more than the new ones; None where a server does not say."""
-    result = [turn.known - turn.cached for turn in turns if turn.cached is not None]
-    return {"median": median(result), "most": max(result)} if result else None
+    computed = [turn.known - turn.cached for turn in turns if turn.cached is not None]
+    return {"median": median(computed), "most": max(computed)} if computed else None
 
 
 def _median(values: Iterable[int | None]) -> float | None:

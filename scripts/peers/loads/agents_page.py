@@ -52,11 +52,11 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield f"## {name}"
         yield agreement(mine)
         for load in loads:
-            result = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
-            result = {peer: rounds for peer, rounds in result.items() if rounds}
+            rounds_of = {peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")}
+            rounds_of = {peer: rounds for peer, rounds in rounds_of.items() if rounds}
             yield f"### {load.name}"
-            yield _figures(result)
-            yield _by_turn(result, load.turns)
+            yield _figures(rounds_of)
+            yield _by_turn(rounds_of, load.turns)
 
 
 def _figures(lines: dict[str, dict[int, Line]]) -> str:

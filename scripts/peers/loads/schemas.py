@@ -52,8 +52,8 @@ class Schemas:
             planner = _planner(peer.usage, round(first["answer_tokens"]), seed + 1, {"ignore_eos": True})
             second = measure(base_url, peer.usage, cell, times, seed, planner)
             wrong, halves[WITHOUT] = second["wrong_lengths"], second
-        result = halves.values()
-        counts = {name: sum(half[name] for half in result) for name in ("completed", "failed")}
+        both = halves.values()
+        counts = {name: sum(half[name] for half in both) for name in ("completed", "failed")}
         return {**halves, **counts, "reasons": [*first["reasons"]], "wrong_lengths": wrong}
 
     def summary(self, figures: dict[str, Any]) -> str:

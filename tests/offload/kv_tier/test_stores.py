@@ -62,7 +62,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 def bytes_in(store: ByteStore) -> int:
     assert isinstance(store, DirectoryStore | RedisStore | BucketStore)
-    return sum(value.num_bytes for value in store._room._values())
+    return sum(value.num_bytes for value in store._quota._values())
 
 
 def test_what_was_put_is_found_by_another_store_of_the_same_place(opened: Open) -> None:
@@ -138,7 +138,7 @@ def test_redis_removes_what_was_used_longest_ago_and_forgets_what_nobody_uses(
     for n in (9, 10):
         store.put(key(n), [bytes(100)])
     assert store.get([key(n) for n in (0, 1, 2, 3, 4)]) == [bytes(100), bytes(100), None, None, bytes(100)]
-    left = [value.used for value in store._room._values()]
+    left = [value.used for value in store._quota._values()]
     assert max(left) <= KEEP_SECONDS * 1000
     assert min(left) > 0
     assert store._client.exists("of another program")
@@ -149,7 +149,7 @@ def test_of_blocks_read_together_the_last_makes_room_first(redis: Callable[[int]
     for n in range(200):
         store.put(key(n), [b"x"])
     store.get([key(n) for n in range(200)])
-    used = {value.name: value.used for value in store._room._values()}
+    used = {value.name: value.used for value in store._quota._values()}
     first, last = (used[f"jaxgen:kv1:{key(n).hex()}"] for n in (0, 199))
     assert first > last
 

@@ -92,10 +92,10 @@ def test_spread_keeps_what_never_came() -> None:
 
 
 def test_first_token_must_come_in_time() -> None:
-    promise = SloTargets(sla=4.0)
-    assert promise.kept(record(1.0))
-    assert not promise.kept(record(1.0000001))
-    assert not promise.kept(record(1.0, prompt_tokens=511))
+    targets = SloTargets(sla=4.0)
+    assert targets.kept(record(1.0))
+    assert not targets.kept(record(1.0000001))
+    assert not targets.kept(record(1.0, prompt_tokens=511))
     assert SloTargets(sla=4.0, ttft_rate=256.0).kept(record(2.0))
 
 

@@ -49,8 +49,8 @@ def gate(most: int, most_of_one: int, trusted: str = "") -> Gate:
 
 def codes(made: Gate, *addresses: str | None) -> list[str | None]:
     """What each of new connections is refused with."""
-    tickets = [made.admit(address) for address in addresses]
-    return [ticket.refusal.code if ticket is not None and ticket.refusal is not None else None for ticket in tickets]
+    slots = [made.admit(address) for address in addresses]
+    return [slot.refusal.code if slot is not None and slot.refusal is not None else None for slot in slots]
 
 
 def test_the_gate_bounds_each_address_and_all() -> None:
@@ -77,16 +77,16 @@ def test_a_place_is_given_back_once() -> None:
     assert first is not None
     refused_one = made.admit("1.1.1.1")
     assert refused_one is not None
-    for ticket in (first, first, refused_one):
-        ticket.release()
+    for slot in (first, first, refused_one):
+        slot.release()
     assert made.num_open == 0
     assert codes(made, "1.1.1.1", "1.1.1.1") == [None, "too_many_connections"]
 
 
 def test_refusals_are_bounded() -> None:
     made = gate(1, 1)
-    tickets = [made.admit("1.1.1.1") for _ in range(MAX_REFUSALS + 3)]
-    assert [ticket is None for ticket in tickets] == [False] * (MAX_REFUSALS + 1) + [True] * 2
+    slots = [made.admit("1.1.1.1") for _ in range(MAX_REFUSALS + 3)]
+    assert [slot is None for slot in slots] == [False] * (MAX_REFUSALS + 1) + [True] * 2
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "localhost", "1.2.3", "::1,nobody"])

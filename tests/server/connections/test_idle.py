@@ -23,23 +23,23 @@ def gate(most: int, most_of_one: int, *, least_idle: float = 0.0) -> Gate:
 
 
 def admitted(made: Gate, address: str) -> ConnectionSlot:
-    ticket = made.admit(address)
-    assert ticket is not None
-    assert ticket.refusal is None
-    return ticket
+    slot = made.admit(address)
+    assert slot is not None
+    assert slot.refusal is None
+    return slot
 
 
 def is_refused(made: Gate, address: str) -> bool:
-    ticket = made.admit(address)
-    return ticket is None or ticket.refusal is not None
+    slot = made.admit(address)
+    return slot is None or slot.refusal is not None
 
 
-def resting(ticket: ConnectionSlot, closed: list[ConnectionSlot], *, closes: bool = True) -> None:
+def resting(slot: ConnectionSlot, closed: list[ConnectionSlot], *, closes: bool = True) -> None:
     def close() -> bool:
-        closed.append(ticket)
+        closed.append(slot)
         return closes
 
-    ticket.rest(close)
+    slot.rest(close)
 
 
 def test_the_longest_idle_connection_gives_way() -> None:

@@ -132,9 +132,9 @@ def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
 
 
 def test_what_is_kept_of_log_probabilities_is_bounded_and_what_is_sent_is_not_kept() -> None:
-    """The choices of a request share the room."""
-    room = LogprobQuota(9)
-    first, second = (LogprobList(TOKENIZER, room) for _ in range(2))
+    """The choices of a request share a quota."""
+    quota = LogprobQuota(9)
+    first, second = (LogprobList(TOKENIZER, quota) for _ in range(2))
     entry = TokenLogprobs(5, -1.0, ((5, -1.0), (6, -2.0)), 1)
     for _ in range(3):
         first.append(5, entry, 0)
