@@ -33,7 +33,7 @@ class Inbox:
                 if not isinstance(message, Abort):
                     raise EngineDeadError(self._closed)
                 return
-            if isinstance(message, Submit):
+            if isinstance(message, Submit) and not message.request.background:  # ``ended`` leaves these out too
                 self._anticipation.came(message.request.tenant, message.sent)
             self._messages.append(message)
             self._changed.notify()

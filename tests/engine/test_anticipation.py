@@ -1,6 +1,7 @@
 """Waits for the next request of a caller whose answer has just ended: when, for how long, and what the engine does."""
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.anticipation import MOST_SAVED, MOST_SECONDS, MOST_TENANTS, SHARE, Anticipation
 from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.inbox import Inbox
+from jaxgen.engine.messages import Stream, Submit
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import LLAMA, engine_config, make_engine, request
 from tests.support.tiny_tokenizers import byte_level
@@ -164,6 +167,19 @@ class Always:
         if self.awaits:
             self.waits.set()
         return 600.0 if self.awaits else 0.0
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_only_an_online_request_is_the_one_that_was_awaited(background: bool) -> None:
+    """A batch's next line says nothing of the caller whose answer has just ended."""
+    inbox, anticipation = Inbox(), Always()
+    inbox._anticipation = anticipation  # type: ignore[assignment]
+    inbox.ended(greedy("first", 1))
+    inbox.ended(replace(greedy("line", 1), background=True))
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        following = replace(greedy("second", 1), background=background)
+        inbox.put(Submit(Stream(loop, print, following), None))
+    assert anticipation.awaits == background
 
 
 def started(*, run_ahead: bool) -> tuple[AsyncEngine, Always]:
