@@ -79,15 +79,15 @@ class Anticipation:
     def seconds(self, now: float) -> float:
         """Return for how many seconds the next step should wait for requests; 0: not at all.
 
-        A wait is as long as it should be or does not begin. One cut short would end before the request comes, at the
-        cost of the next one. So this may be asked again during a wait, which ``waited`` notes only at its end.
+        A wait begins only if all of it is saved, since a shorter one would end before the request comes. This may be
+        asked again during a wait: the saved time changes only at its end, by ``waited``.
         """
         self._expire(now)
         until = max([end.time + self._wait(end.tenant) for end in self._ends], default=now)
         return until - now if now < until <= now + self._saved else 0.0
 
     def waited(self, seconds: float) -> None:
-        """Note that the engine waited for ``seconds``. For a wait that took too long, steps pay before the next."""
+        """Note that the engine waited for ``seconds``. If fewer were saved, the next steps pay the debt first."""
         self._saved -= seconds
 
     def _wait(self, tenant: str) -> float:

@@ -87,8 +87,7 @@ def expert_product(
 
 
 def _padded(x: Float[Array, "S I"], rows: int) -> Float[Array, "P I"]:
-    """Return x and at least ``rows`` more rows, so that the last tile lies in it. The copy engine takes only whole
-    granules of rows."""
+    """Return x and at least ``rows`` more rows, for the last tile. The copy engine takes whole granules of rows."""
     return jnp.pad(x, ((0, rows + -len(x) % GRANULE), (0, 0)))
 
 

@@ -18,18 +18,26 @@ _SMALLEST_GROUP = 16
 
 
 def supports(
-    *, inputs: int, outputs: int, dtype: str, codes: str | None = None, group: int | None = None
+    *,
+    inputs: int,
+    outputs: int,
+    dtype: str,
+    codes: str | None = None,
+    group: int | None = None,
+    result_bytes: int = 4,
 ) -> str | None:
     """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can.
 
     ``codes``: their dtype, if they are codes. ``group``: inputs that share a scale; None: no scale is the kernel's.
+    ``result_bytes``: as of ``columns_of``.
     """
     if dtype not in _DTYPES:
         return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
     if codes is not None and (reason := _trouble(codes, dtype, group)) is not None:
         return reason
-    if inputs % TILE_K or not columns_of(outputs, coded=codes is not None):
-        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K}"
+    if inputs % TILE_K or not columns_of(outputs, coded=codes is not None, result_bytes=result_bytes):
+        of_outputs = MAX_COLUMNS // 2 if codes is not None else COMPUTE * _ROW_ALIGNMENT // result_bytes
+        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {of_outputs}"
     return None
 
 

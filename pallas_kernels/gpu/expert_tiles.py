@@ -60,20 +60,22 @@ class Shape:
 
     @classmethod
     def of(cls, x: jax.Array, weights: jax.Array, group: int | None, dtype: DTypeLike) -> "Shape":
-        """``dtype``: of the results."""
+        """Return the static part of a call whose results are of ``dtype``.
+
+        Raises NotImplementedError with the reason if the kernel does not take it. XLA's loop takes it then.
+        """
         _, experts, outputs, inputs = weights.shape
         name = None if x.dtype == weights.dtype else weights.dtype.name
-        if reason := supports(inputs=inputs, outputs=outputs, dtype=x.dtype.name, codes=name, group=group):
+        size = jnp.dtype(dtype).itemsize
+        sizes = {"inputs": inputs, "outputs": outputs, "result_bytes": size}
+        if reason := supports(**sizes, dtype=x.dtype.name, codes=name, group=group):
             raise NotImplementedError(reason)
         codes = None if name is None else Codes(weights.dtype, x.dtype, group, TILE_K)
-        columns = columns_of(outputs, coded=codes is not None, result_bytes=jnp.dtype(dtype).itemsize)
-        if not columns:
-            raise NotImplementedError(f"{outputs} outputs of {jnp.dtype(dtype)}: their number is not a multiple of 128")
         return cls(
             x.dtype,
             inputs,
             outputs,
-            columns,
+            columns_of(outputs, coded=codes is not None, result_bytes=size),
             2 if len(x) >= MANY_ROWS * experts else 1,
             codes,
         )

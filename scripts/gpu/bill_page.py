@@ -28,20 +28,18 @@ COSTLIEST = 12
 
 @dataclass(frozen=True)
 class Compared:
-    """A measured step that a bill is for, with its number of layers, and a note on it."""
+    """A measured step that a bill is for, with its number of layers."""
 
     row: str
     name: str
     tokens: int
     layers: int
-    note: str = ""
 
 
-BRANCHES = "measured on 2026-11-26 as one program with branches, for which the host waits"
 COMPARED = (
-    Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32, BRANCHES),
+    Compared("step_llama3_8b_64", "llama3_8b_bf16", 64, 32),
     Compared("step_llama3_8b_256", "llama3_8b_bf16", 256, 32),
-    Compared("step_llama3_8b_1024", "llama3_8b_bf16", 1024, 32, BRANCHES),
+    Compared("step_llama3_8b_1024", "llama3_8b_bf16", 1024, 32),
     Compared("step_llama3_8b_8_layers_bf16_64", "llama3_8b_bf16", 64, 8),
     Compared("step_llama3_8b_8_layers_int8_64", "llama3_8b_int8", 64, 8),
     Compared("step_llama3_8b_8_layers_fp8_64", "llama3_8b_fp8", 64, 8),
@@ -49,6 +47,8 @@ COMPARED = (
     Compared("step_llama3_8b_8_layers_int4_64", "llama3_8b_int4", 64, 8),
     Compared("step_qwen3_30b_a3b_8_layers_256", "qwen3_30b_a3b_bf16", 256, 8),
 )
+WITHOUT_BILL = """Rows without a bill of the program that ran are older. A step was one program with branches then, for
+which the host waited."""
 INTRO = """# The bill of a step on a GPU
 
 The bill of a step is what its kernels move, compute and should take. It is an estimate, calculated from the
@@ -75,19 +75,8 @@ For some products, a compilation on a GPU gets other kernels than one without a 
 another way. So the bill shows what the program asks for. The tables of times below show how far it is off.
 """
 
-CODES_ABOUT = """### Weights in 8 and 4 bits
-
-The rows with eight layers compare formats (2026-11-27). Back to back, bf16 takes 2.08 ms per step, fp8 1.85,
-fp8_dynamic 1.87, int8 1.95 and int4 3.02.
-
-- **int8**: the program that ran is the one of the bill, and reads each code once. XLA's tuning may also choose cuBLAS,
-  for which it writes a matrix of numbers. Without that choice the program and the time were the same (1.95 ms). So the
-  kernels that read codes are slow: they reach about 2.2 TB/s.
-- **int4**: XLA splits the sums of three of the four products of a layer. On the device it then chose cuBLAS for these,
-  24 products in all, and writes their matrices of numbers first. The program that ran therefore has a bill of 2.01 ms
-  instead of 1.18. Two products, the gates' and the head's, read codes. Compiled with whole sums, without a device, all
-  five do. The row `step_llama3_8b_8_layers_int4_64_whole_sums` will show what the device makes of it; it has not run.
-- At 64 tokens int4 saves memory, but no time. For speed, take fp8.
+CODES_ABOUT = """Steps with weights in 8 and 4 bits take longer than their bills. The
+[report](reports/2026-11-27-h200.md#weights-in-8-and-4-bits) says why.
 """
 
 PROFILED = """## Kernels in a profile
@@ -165,7 +154,7 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
     ran = {row["name"]: row for row in measured["rows"] if row["state"] == State.RAN}
-    rows, notes = [], []
+    rows = []
     for one in COMPARED:
         bill, row = bills.get((one.name, one.tokens)), ran.get(one.row)
         if bill is None or row is None:
@@ -175,7 +164,6 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
         own = billed_seconds(row)
         times = [_ms(expected), "" if own is None else _ms(own), _ms(row["seconds"]), _ms(overlapped)]
         rows.append([f"`{one.row}`", *times, f"{expected / overlapped:.2f}"])
-        notes += [f"- `{one.row}`: {one.note}."] if one.note else []
     titles = [
         "row",
         "the bill, ms",
@@ -184,7 +172,7 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
         "back to back, ms per step",
         "bill / back to back",
     ]
-    return "\n".join([table(titles, rows), "", *notes])
+    return f"{table(titles, rows)}\n\n{WITHOUT_BILL}"
 
 
 def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:

@@ -190,10 +190,8 @@ def _widths(sizes: Sizes) -> Iterator[PlannedRow]:
     """Yield a program of few tokens next to one of many."""
     load = sizes.variants[0]
     for narrow, wide in sizes.widths:
-        name, arguments = (
-            f"widths_{load.name}_{narrow}_of_{wide}",
-            (load, (narrow, wide), sizes.widths_rows, WHOLE_SUMS),
-        )
+        name = f"widths_{load.name}_{narrow}_of_{wide}"
+        arguments = load, (narrow, wide), sizes.widths_rows, WHOLE_SUMS
         needs = (*_of_model(load.model, narrow), *_of_model(load.model, wide))
         yield PlannedRow(name, "launches", "widths:compare", arguments, needs=needs)
 

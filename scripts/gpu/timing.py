@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from scripts.gpu.bench import Options
+
 
 def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[float]:
     """Return the seconds of one call in each of ``repeats`` samples, after one sample that is not counted.
@@ -28,7 +30,7 @@ def compiled(
     function: Callable[..., Any],
     *args: Any,
     donate: tuple[int, ...] = (),
-    options: tuple[tuple[str, str], ...] = (),
+    options: Options = (),
 ) -> Callable[..., Any]:
     """Compile a function for arguments of these shapes.
 

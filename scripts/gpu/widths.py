@@ -1,5 +1,6 @@
 """Compare a step's program of few tokens with one of many: the bits of the same decodes, and the time of both."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -28,8 +29,8 @@ def compare(bench: Bench, load: StepLoad, widths: tuple[int, int], rows: int, op
         steps = list(steps_of_both(device, load.model, config))
         detail: dict[str, Any] = {
             "compared_rows": sum(step.rows for step in steps),
-            "rows_with_other_hidden_states": sum(_other(step, "hidden") for step in steps),
-            "rows_with_other_logprobs": sum(_other(step, "logprobs") for step in steps),
+            "rows_with_other_hidden_states": _unequal(steps, lambda output: output.hidden),
+            "rows_with_other_logprobs": _unequal(steps, lambda output: output.logprobs.top_values),
             "wide_seconds": median(step.wide.seconds for step in steps),
             "compiler_options": dict(options),
         }
@@ -38,12 +39,12 @@ def compare(bench: Bench, load: StepLoad, widths: tuple[int, int], rows: int, op
     return run
 
 
-def _other(step: StepOfBoth, name: str) -> int:
-    """Return the number of rows whose bytes differ."""
-    narrow, wide = (_rows(one.output, name)[: step.rows] for one in (step.narrow, step.wide))
-    return int((narrow != wide).any(axis=1).sum())
-
-
-def _rows(output: StepOutput, name: str) -> np.ndarray:
-    array = np.ascontiguousarray(output.hidden if name == "hidden" else output.logprobs.top_values)
-    return array.view(np.uint8)
+def _unequal(steps: Sequence[StepOfBoth], part: Callable[[StepOutput], Any]) -> int:
+    """Return the number of rows whose bytes differ in this part of the outputs."""
+    result = 0
+    for step in steps:
+        narrow, wide = (
+            np.ascontiguousarray(part(one.output))[: step.rows].view(np.uint8) for one in (step.narrow, step.wide)
+        )
+        result += int((narrow != wide).any(axis=1).sum())
+    return result

@@ -168,7 +168,7 @@ def test_experts_of_few_bits_on_hopper_have_it_too(form: WeightFormat) -> None:
 @pytest.mark.parametrize(
     ("device", "model", "reason"),
     [
-        (HOPPER, replace(EXPERTS, hidden_size=136), "136 inputs and 128 outputs are not multiples of 64"),
+        (HOPPER, replace(EXPERTS, hidden_size=136), "136 inputs and 128 outputs are not multiples of 64 and 64"),
         (HOPPER, replace(EXPERTS, moe=MoEConfig(experts=8, per_token=2, inner=72)), "144 outputs"),
         (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32, zeros=True)),)), "zero points"),
         (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(8, 48)),)), "groups of 48 inputs"),

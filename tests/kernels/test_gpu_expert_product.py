@@ -166,13 +166,19 @@ def test_sums_are_rounded_to_the_wanted_type() -> None:
     [
         (TILE_K, 64, jnp.float32, "weights of float32"),
         (TILE_K + 8, 64, jnp.bfloat16, "72 inputs"),
-        (TILE_K, 96, jnp.bfloat16, "96 outputs"),
+        (TILE_K, 96, jnp.bfloat16, "96 outputs are not multiples of 64 and 64"),
     ],
 )
 def test_what_it_cannot_do_is_refused(inputs: int, outputs: int, dtype: Any, message: str) -> None:
     x, weights = jnp.zeros((8, inputs), dtype), jnp.zeros((1, 1, outputs, inputs), dtype)
     with pytest.raises(NotImplementedError, match=message):
         expert_product(x, weights, jnp.int32(0), jnp.array([0, 8]))
+
+
+def test_results_of_16_bits_need_more_outputs() -> None:
+    x, weights = jnp.zeros((8, TILE_K), jnp.bfloat16), jnp.zeros((1, 1, 2880, TILE_K), jnp.bfloat16)
+    with pytest.raises(NotImplementedError, match="2880 outputs are not multiples of 64 and 128"):
+        expert_product(x, weights, jnp.int32(0), jnp.array([0, 8]), dtype=jnp.bfloat16)
 
 
 @pytest.mark.parametrize(
