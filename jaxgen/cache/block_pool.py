@@ -125,6 +125,11 @@ class BlockPool:
         """Return the block, in use or cached, that has the content of this key; None if there is none."""
         return self._by_key.get(key)
 
+    def use(self, block: int) -> None:
+        """Note that the content of a block was read. If nobody owns it, it will be evicted last."""
+        if block in self._cached:
+            self._cached.move_to_end(block)
+
     def num_owners(self, block: int) -> int:
         return self._owners[block]
 

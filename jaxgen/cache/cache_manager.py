@@ -1,6 +1,6 @@
 """Give sequences rows and blocks of the device, and take them back. Host only, no jax."""
 
-from collections import abc
+from collections import Counter, abc
 
 from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog
@@ -67,17 +67,17 @@ class KVCacheManager:
         """Whether a sequence may need more blocks than it is admitted with."""
         return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
 
-    def blocks_taken(self, coming: abc.Sequence[Sequence]) -> int:
+    def blocks_taken(self, coming: abc.Sequence[Sequence], freed: abc.Set[int] = frozenset()) -> int:
         """Return how many free blocks these waiting sequences take together if they begin now.
 
         A block that the prefix cache has costs nothing if a running sequence owns it. If nobody does, it is taken once,
-        however many of them share it.
+        however many of them share it. ``freed``: blocks in use that count as free.
         """
         new, unowned = 0, set[int]()
         for sequence in coming:
             found = self.prefixes.look_up(sequence)
             new += self.blocks_for(len(sequence.tokens)) - len(found)
-            unowned.update([block for block in found if self.pool.num_owners(block) == 0])
+            unowned.update([block for block in found if block in freed or self.pool.num_owners(block) == 0])
         return new + len(unowned)
 
     def has_room(
@@ -88,14 +88,16 @@ class KVCacheManager:
         Running sequences first get the blocks of their next token. Each sequence that may grow after that gets one
         more. ``leaving``: running sequences that are preempted.
         """
-        free_rows, free = len(self._free_rows) + len(leaving), self.pool.num_free
+        free_rows, freed = len(self._free_rows) + len(leaving), frozenset[int]()
         if leaving:
             running = [s for s in running if s not in leaving]
-            free += sum([self.pool.num_owners(block) == 1 for s in leaving for block in s.block_table])
+            owners = Counter(block for s in leaving for block in s.block_table)
+            freed = frozenset([block for block, count in owners.items() if self.pool.num_owners(block) == count])
         due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
         ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
-        return len(coming) <= free_rows and self.blocks_taken(coming) + spare <= free
+        free = self.pool.num_free + len(freed)
+        return len(coming) <= free_rows and self.blocks_taken(coming, freed) + spare <= free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.
@@ -163,6 +165,7 @@ class KVCacheManager:
             return
         target = sequence.block_table[first]
         self._copies.append(Copy(source, target))
+        self.pool.use(source)
         sequence.num_computed += common
         if self._tier is not None:
             self._tier.copied(source, target)

@@ -123,8 +123,8 @@ class PrefixCache:
         """Register the block that a sequence, which is about to give its blocks back, has filled partly."""
         known = min(sequence.num_computed, len(sequence.tokens))
         index, rest = divmod(known, self.block_size)
-        if not self.enabled or self._beginnings is None or rest == 0:
-            return
+        if not self.enabled or self._beginnings is None or rest < LEAST_COPIED:
+            return  # nobody would find it, and it would take the place of a block that is found
         before, tokens = self._key_before(sequence, index), self._tokens_of(sequence, index)[:rest]
         key = blake2b(before + Struct(f"<{rest}i").pack(*tokens), digest_size=KEY_BYTES, person=b"part").digest()
         if self._pool.register(sequence.block_table[index], key, full=False):

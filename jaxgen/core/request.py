@@ -84,6 +84,11 @@ class Request:
             raise ValueError(f"tenant_weight must be above 0, not {self.tenant_weight}")
 
     @property
+    def num_given(self) -> int:
+        """Tokens to compute before the first new one: the prompt, and the answer so far."""
+        return len(self.prompt) + len(self.answer)
+
+    @property
     def wants_every_token(self) -> bool:
         """Whether the request needs a result of each prompt token, so that no token may come from the prefix cache."""
         return self.pooling is not None or self.params.prompt_logprobs is not None

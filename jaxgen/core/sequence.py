@@ -101,6 +101,8 @@ class Sequence:
     sampling: Sampling = field(init=False, repr=False)
     """The work of choosing its tokens."""
     num_prompt: int = field(init=False)
+    num_given: int = field(init=False)
+    """Tokens that it began with: the prompt, and what a resumed answer had. Its place and limits count these."""
     max_length: int = field(init=False)
     """The most tokens it will ever have, prompt and generated."""
     max_cached: int = field(init=False)
@@ -114,11 +116,12 @@ class Sequence:
         self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
         self.due_key = 0.0, self.arrival
         self.sampling = params.sampling if self.constraint is None else Sampling.ADJUSTED
-        self.num_prompt = len(self.request.prompt)
+        self.num_prompt, self.num_given = len(self.request.prompt), self.request.num_given
         self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
         self.max_length = self.num_prompt + params.max_tokens
         self.max_cached = max(self.max_length - 1, self.num_prompt)
-        self._min_length = self.num_prompt + max(params.min_tokens, 1)  # no token of the prompt ends it
+        # No token of the prompt ends it. A constraint handles min_tokens itself: it may allow the end alone before.
+        self._min_length = self.num_prompt + max(1, params.min_tokens if self.constraint is None else 0)
         self._stop_tokens = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self._stop_tokens |= self.eos_token_ids

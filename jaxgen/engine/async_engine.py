@@ -174,11 +174,13 @@ class AsyncEngine:
         constraint = await self._start_constraint(request)
         stream = Stream(asyncio.get_running_loop(), put, request)
         self._inbox.put(Submit(stream, constraint))
+        answered = False
         try:
             yield
+            answered = True
         finally:
             if not stream.over:
-                self._inbox.put(Abort(stream))
+                self._inbox.put(Abort(stream, answered))
 
     def _check(self, request: Request) -> None:
         """Raise RequestRefusedError for one that asks a model without a head for tokens or their probabilities."""
@@ -237,6 +239,8 @@ class AsyncEngine:
             elif self._streams.get(message.stream.request.request_id) is message.stream:
                 engine.abort(message.stream.request.request_id)
                 del self._streams[message.stream.request.request_id]
+                if message.answered:
+                    self._inbox.ended(message.stream.request)
             self._taken.popleft()
         if came:
             self._stats = engine.stats()

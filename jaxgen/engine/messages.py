@@ -49,9 +49,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """End the request of ``stream``, which nobody reads any more."""
+    """End the request of ``stream``, which nobody reads any more. ``answered``: its reader has all that it wants."""
 
     stream: Stream
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

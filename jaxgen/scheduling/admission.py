@@ -109,7 +109,8 @@ def make_room(
 ) -> None:
     """Preempt running sequences, the last first, for waiting ones that may displace them and reach the step.
 
-    That is where these would not fit, or would miss targets. ``tokens``: the budget of the step.
+    That is where these would not fit, or would miss targets. None is preempted for one that would not fit even then,
+    nor for those behind it. ``tokens``: the budget of the step.
     """
     queues, running = policy.queues, policy.queues.running
     if not policy.may_preempt_any or not running or not queues.any_waits(background=background):
@@ -127,7 +128,10 @@ def make_room(
             continue
         coming.append(sequence)
         tokens -= len(sequence.tokens)
-        for other in [s for s in reversed(running) if policy.may_preempt(sequence, s)]:
+        leaving = [s for s in reversed(running) if policy.may_preempt(sequence, s)]
+        if not kv_cache.has_room(coming, running) and not kv_cache.has_room(coming, running, leaving):
+            break
+        for other in leaving:
             if kv_cache.has_room(coming, running) and not policy.misses_targets([*running, *coming]):
                 break
             preempt(other)

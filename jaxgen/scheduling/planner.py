@@ -144,9 +144,24 @@ class StepPlanner:
 
         Returns the other sequences that may be computed, and the indices of chunks that forced tokens follow.
         """
-        partly_computed: list[Sequence] = []
+        decoding, partly_computed = self._give_slots(room, background=background)
         with_forced: list[int] = []
+        for sequence in decoding:
+            chunks.append(self._plan(sequence, 1))
+            if sequence.num_forced and not chunks[-1].samples:
+                with_forced.append(len(chunks) - 1)
+        return partly_computed, with_forced
+
+    def _give_slots(self, room: StepBudget, *, background: bool) -> tuple[list[Sequence], list[Sequence]]:
+        """Give each running sequence of a class that decodes a slot for its next token, and spend a token for it.
+
+        Returns the sequences with a slot, and the other sequences that may be computed. All slots are given before the
+        first chunk is made: a block for one sequence may be taken from any other, also from one that precedes it.
+        """
+        decoding: list[Sequence] = []
+        partly_computed: list[Sequence] = []
         timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
+        num_preempted = len(self.preempted)
         for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
                 continue  # without a row: preempted just now
@@ -155,14 +170,16 @@ class StepPlanner:
             if sequence.restore is not None or not sequence.is_decode:
                 partly_computed.append(sequence)
             elif room.tokens > 0 and not (timed and room.is_full) and (has_slot(sequence) or self._add_slot(sequence)):
-                chunks.append(self._plan(sequence, 1))
+                decoding.append(sequence)
                 if timed:
-                    room.spend(chunks[-1])
+                    room.spend(Chunk(sequence, sequence.num_computed, 1))
                 else:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
-                if sequence.num_forced and not chunks[-1].samples:
-                    with_forced.append(len(chunks) - 1)
-        return [sequence for sequence in partly_computed if sequence.row is not None], with_forced
+        if len(self.preempted) == num_preempted:
+            return decoding, partly_computed
+        staying = [sequence for sequence in decoding if sequence.row is not None]
+        room.tokens += len(decoding) - len(staying)
+        return staying, [sequence for sequence in partly_computed if sequence.row is not None]
 
     def _lengthen(self, with_forced: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
         """Add forced tokens to the decodes of these indices."""
@@ -172,8 +189,8 @@ class StepPlanner:
                 return
         for index in with_forced:
             chunk = chunks[index]
-            if room.is_full or chunk.sequence.row is None:
-                continue
+            if room.is_full:
+                return
             most = min(room.tokens_for(chunk.sequence), room.longest - 1, chunk.sequence.num_uncomputed)
             more = self._kv_cache.slots_after(chunk, most)
             if more > 0:

@@ -172,15 +172,15 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     """Give a sequence that arrives ``now`` its level and its place.
 
     Its due time is when it must begin for its first token to meet its target. Without a target that is FastGen's, and
-    STARVATION_TIMEOUT_S later. One that must be late is due at once and
-    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
+    STARVATION_TIMEOUT_S later. One that must be late is due at once and not earlier, or it would delay sequences that
+    arrived before it. ``prompt_seconds``: what the tokens that it begins with take.
     """
     if not sequence.request.background:
         sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
-    promised = sequence.service.first_token_target(sequence.num_prompt)
+    promised = sequence.service.first_token_target(sequence.num_given)
     waited = sequence.request.waited_seconds
     if promised is None:
-        slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
+        slack = STARVATION_TIMEOUT_S + target(sequence.num_given) - waited
     else:
         slack = max(0.0, promised - waited - prompt_seconds)
     sequence.due_key = now + slack, sequence.arrival
@@ -212,7 +212,7 @@ def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
 
 
 def _foreground_tokens(sequence: Sequence) -> int:
-    return 0 if sequence.request.background else sequence.num_prompt
+    return 0 if sequence.request.background else sequence.num_given
 
 
 def _first_starved(line: list[Sequence], now: float) -> Sequence | None:

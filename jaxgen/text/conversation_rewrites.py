@@ -254,11 +254,13 @@ def _with_arguments(given: Conversation, rewrite: Callable[[Any], Any]) -> Conve
 
 
 def _take_result(call_id: str | None, of_calls: set[str | None], results: list[Message]) -> list[Message]:
-    """Remove the result of a call from ``results``, and return it in a list: that of its id, or the first of none."""
-    for i, result in enumerate(results):
-        if result.get("tool_call_id") == call_id or result.get("tool_call_id") not in of_calls:
-            return [results.pop(i)]
-    return []
+    """Remove the result of a call from ``results``, and return it in a list.
+
+    That is the result with its id, or else the first of no call.
+    """
+    ids = [result.get("tool_call_id") for result in results]
+    places = [i for i, of in enumerate(ids) if of == call_id] or [i for i, of in enumerate(ids) if of not in of_calls]
+    return [results.pop(places[0])] if places else []
 
 
 def _short(call_id: str) -> str:

@@ -154,7 +154,7 @@ class Generation[Choice: EventSink]:
     async def _run(self, choice: Choice) -> None:
         context = self._request_context
         request = choice.request
-        timer = RequestTimer(self._metrics, context.arrival, len(request.prompt), request.service)
+        timer = RequestTimer(self._metrics, context.arrival, request)
         reason = "error"
         try:
             await self._engine.follow(request, partial(self._take, choice, timer))

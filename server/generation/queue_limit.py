@@ -32,7 +32,7 @@ class _Entry:
 
 
 class QueueLimit:
-    """Counts choices without a first token, texts without an embedding, and the tokens of their prompts."""
+    """Counts choices without a first token, texts without an embedding, and the tokens that they begin with."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
@@ -49,7 +49,7 @@ class QueueLimit:
         first = choices[0].request
         for request in (choice.request for choice in choices):
             name = request.request_id if request.pooling is None else first.request_id
-            self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
+            self._waiting[request.request_id] = _Entry(name, request.num_given, caller, bounded)
 
     def check(self, choices: Sequence[Queued], caller: str = "") -> bool:
         """Raise ApiError 429 where a request's choices exceed a limit, by number or tokens. Return whether they are of
@@ -87,7 +87,7 @@ class QueueLimit:
             count = len({entry.name for entry in beside}) + len(choices)
         else:
             count = len(beside) + 1
-        tokens = sum(entry.tokens for entry in beside) + sum(len(choice.request.prompt) for choice in choices)
+        tokens = sum(entry.tokens for entry in beside) + sum(choice.request.num_given for choice in choices)
         return (
             count <= self._config.max_queued_requests // shares and tokens <= self._config.max_queued_tokens // shares
         )

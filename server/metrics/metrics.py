@@ -12,8 +12,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from jaxgen.client import EngineClient
-from jaxgen.core.request import TokenEvent
-from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.stats import KVEventStats, KVTierStats, OffloadStats
 from jaxgen.server.metrics.histogram import Histogram
 
@@ -101,15 +101,13 @@ class Metrics:
 class RequestTimer:
     """Latencies and lengths of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
 
-    def __init__(
-        self, metrics: Metrics, arrival: float, num_prompt: int, service: ServiceClass = DEFAULT_CLASS
-    ) -> None:
-        self._service = service
-        self._target = service.first_token_target(num_prompt)
-        self._between = service.inter_token_seconds
+    def __init__(self, metrics: Metrics, arrival: float, request: Request) -> None:
+        self._service = request.service
+        self._target = request.service.first_token_target(request.num_given)
+        self._between = request.service.inter_token_seconds
         self._mean_between: float | None = None
         self._outcome = "kept"
-        self._num_prompt = num_prompt
+        self._num_prompt = len(request.prompt)
         self._num_generated = 0
         self._metrics = metrics
         self._arrival = arrival

@@ -187,3 +187,14 @@ def test_every_block_is_free_cached_or_has_its_owners(num_blocks: int, actions: 
         assert pool.num_free + len(owners) == num_blocks
         assert pool.num_cached == len(contents.keys() - owners.keys())
         assert {pool.find(key): key for key in contents.values()} == contents
+
+
+def test_what_is_copied_from_is_evicted_last() -> None:
+    pool = BlockPool(3)
+    blocks = pool.allocate(3)
+    for block in blocks:
+        pool.register(block, bytes([block]))
+    pool.release(blocks)
+    pool.use(blocks[2])
+    assert pool.allocate(3) == [1, 0, 2]
+    pool.use(blocks[2])  # in use: its place is given when it is released

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.cache.prefix_cache import root_key
+from jaxgen.cache.prefix_cache import LEAST_COPIED, root_key
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -217,6 +217,26 @@ class TestSharing:
         step(scheduler)
         assert (late.status, late.num_cached) == ("waiting", 0)
         run_dry(scheduler)
+
+
+class TestBeginnings:
+    @pytest.mark.parametrize(("rest", "kept"), [(1, 0), (2, 1), (3, 1)])
+    def test_a_block_that_nobody_would_copy_is_not_kept(self, rest: int, kept: int) -> None:
+        scheduler = Scheduler(SchedulerConfig(64, 4, max_model_len=256), CacheConfig(BLOCK, 32), copies_blocks=True)
+        add(scheduler, prompt(BLOCK + rest), max_tokens=1)
+        run_dry(scheduler)
+        assert scheduler.pool.num_cached == 1 + kept
+        assert (rest < LEAST_COPIED) is (kept == 0)
+
+    def test_a_block_that_is_copied_from_stays_longest(self) -> None:
+        scheduler = Scheduler(SchedulerConfig(64, 4, max_model_len=256), CacheConfig(BLOCK, 8), copies_blocks=True)
+        for start in (100, 200):
+            add(scheduler, prompt(7, start), max_tokens=1)
+            step(scheduler)
+        add(scheduler, [*prompt(3), *prompt(2, 300)], max_tokens=1)
+        (copy,) = step(scheduler).copies
+        order = list(scheduler.pool._cached)
+        assert order.index(copy.source) == 3, "behind the three that nobody has used since"
 
 
 class TestEviction:

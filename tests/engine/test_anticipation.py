@@ -224,6 +224,26 @@ def test_the_next_step_waits_for_the_next_request() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_answer_that_its_reader_ends_is_one_and_a_caller_that_leaves_sends_no_other(leaves: bool) -> None:
+    """As where a stop string comes; the engine learns of both by an abort."""
+    engine, anticipation = started(run_ahead=True)
+
+    async def main() -> None:
+        def take(event: TokenEvent) -> bool:
+            if leaves:
+                task.cancel()
+            return leaves
+
+        task = asyncio.create_task(engine.follow(greedy("first", 200), take))
+        await asyncio.gather(task, return_exceptions=True)
+        await collect(engine, replace(greedy("next", 1), tenant="other", background=True))
+        assert anticipation.awaits is not leaves
+        assert engine.stop(timeout=120)
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_runs_ahead_never_waits() -> None:
     engine, anticipation = started(run_ahead=True)
 

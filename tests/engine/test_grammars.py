@@ -137,7 +137,11 @@ def test_min_tokens_holds_the_end_back() -> None:
     held = run(make_engine(), [constrained("a", "a{1,30}", 1, max_tokens=40, min_tokens=12)])["a"]
     assert len(tokens(short)) < 12 < len(tokens(held))
     whole = run(make_engine(), [constrained("a", "a{3}", 1, max_tokens=40, min_tokens=12)])["a"]
-    assert tokenizer().decode(tokens(whole)) == "aaa"
+    assert tokens(whole) == [*tokenizer().encode("aaa"), EOS]
+    (stop,) = tokenizer().encode("b")
+    fields = {"max_tokens": 40, "min_tokens": 12, "stop_token_ids": (stop,)}
+    forced = run(make_engine(), [constrained("a", "ab", 1, **fields)])["a"]
+    assert tokens(forced) == tokenizer().encode("ab"), "the grammar allows nothing but a token that ends it"
 
 
 def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

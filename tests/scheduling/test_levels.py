@@ -182,3 +182,29 @@ def test_nothing_is_taken_for_one_that_the_step_does_not_reach() -> None:
     assert scheduler.preemptions == 0
     assert step(scheduler) == [("first", 28, 2), ("second", 0, 3)]
     assert scheduler.preemptions == 1
+
+
+def test_nobody_is_preempted_in_vain() -> None:
+    """Also where the newcomer would share blocks with the one that goes: they would be free, but not for others."""
+    scheduler = new_scheduler(token_budget=64, max_num_seqs=8, num_blocks=18, prefix_caching=True, policy=ServicePolicy)
+    shared = tuple(range(100, 132))
+
+    def add_prompt(name: str, tokens: tuple[int, ...], max_tokens: int, **fields: Any) -> Sequence:
+        request = Request(name, tokens, SamplingParams(max_tokens=max_tokens, ignore_eos=True), **fields)
+        sequence = Sequence(request, eos_token_ids=frozenset({EOS}), arrival=next(ARRIVALS), seed=0)
+        scheduler.add(sequence)
+        return sequence
+
+    behind = add_prompt("behind", (*shared, 1), 20, tenant="b", background=True)
+    step(scheduler)
+    other = add_prompt("other", tuple(range(24)), 9, tenant="a")
+    step(scheduler)
+    newcomer = add_prompt("newcomer", (*shared, *range(200, 212)), 3, tenant="b")
+    waited = 0
+    while newcomer.row is None:
+        before = behind.num_computed
+        step(scheduler)
+        waited += behind.num_computed == before and newcomer.row is None
+    assert other.num_generated == 9
+    assert waited <= 2, "its blocks are taken when that makes room, from the step after the next on"
+    run_dry(scheduler)

@@ -1,14 +1,15 @@
 """The scheduler under any load, as ``tests/support/scheduler_machine.py`` draws it: plain, with a host store, with
-common prefixes, and with classes and tenants."""
+common prefixes, with classes and tenants, and with four callers of one level."""
 
 import os
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
@@ -86,6 +87,55 @@ class ServiceMachine(SchedulerMachine):
         )
 
 
+class CallersMachine(SchedulerMachine):
+    """Four callers of one level whose completions fill a small cache, so that decodes take blocks of one another."""
+
+    plain = False
+
+    @initialize(
+        block_size=st.integers(1, 2),
+        num_blocks=st.integers(7, 12),
+        rows=st.integers(4, 6),
+        max_overtaken=st.integers(0, 3),
+        prefix_caching=st.booleans(),
+        narrow=st.booleans(),
+        copies_blocks=st.booleans(),
+    )
+    def start(self, **drawn: Any) -> None:
+        super().start(
+            token_budget=16,
+            extra_len=0,
+            background_tokens=None,
+            host_size=0,
+            most_saving=1,
+            recomputed=0,
+            projected=0,
+            fails_every=4,
+            **drawn,
+        )
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return replace(
+            arrival,
+            prompt=0,
+            max_tokens=8,
+            ignore_eos=True,
+            stops=False,
+            prompt_logprobs=None,
+            priority=0,
+            background=False,
+            constrained=arrival.constrained and arrival.stops,
+            tenant="abc"[: arrival.seed % 4],
+        )
+
+    @precondition(lambda self: len(self.book.live) < 3)
+    @rule(arrival=ARRIVALS, callers=st.permutations((0, 1, 2, 3, 0, 1)))
+    def all_come(self, arrival: Arrival, callers: list[int]) -> None:
+        for caller in callers:
+            self.caller.add(self._adapt(replace(arrival, seed=caller)))
+        self.step(8, None, 1, aborts=None, fails=False)
+
+
 RARE = (
     "preempted for an earlier level",
     "both classes",
@@ -146,6 +196,9 @@ RARE_WITH_CLASSES = (
 )
 
 
+RARE_WITH_CALLERS = ("preemptions", "gave a row", "gave a later one its block")
+
+
 MOST_RUNS = 24
 """Some events are so rare that they may not come in one; a run goes on until all have."""
 
@@ -191,6 +244,10 @@ def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
     run_machine(ServiceMachine, RARE_WITH_CLASSES, QUICK_EXAMPLES)
 
 
+def test_the_scheduler_with_four_callers_of_one_level_under_any_load() -> None:
+    run_machine(CallersMachine, RARE_WITH_CALLERS, 2 * QUICK_EXAMPLES)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # minutes where the run checks the types of every call
 def test_the_scheduler_under_any_load_at_length() -> None:
@@ -213,3 +270,9 @@ def test_the_scheduler_with_classes_and_tenants_at_length() -> None:
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_common_prefixes_at_length() -> None:
     run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_four_callers_of_one_level_at_length() -> None:
+    run_machine(CallersMachine, RARE_WITH_CALLERS, LONG_EXAMPLES)

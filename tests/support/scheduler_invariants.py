@@ -53,7 +53,7 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
     assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_ending) == tuple(
         map(len, (running, waiting, ending))
     )
-    assert scheduler.waiting_tokens == sum(s.num_prompt for s in waiting if not s.request.background)
+    assert scheduler.waiting_tokens == sum(s.num_given for s in waiting if not s.request.background)
     assert scheduler.has_work is bool(book.live)
     assert scheduler.num_online == sum(not sequence.request.background for sequence in book.live.values())
     assert len({sequence.row for sequence in running}) == len(running)

@@ -96,6 +96,9 @@ class PlanOracle:
             kept = [s for s in run if s in before.running and (s.request.background or rows[s.request.tenant] > 1)]
         gone = preempted if self._book.plain else set(preempted) - displaced
         assert all(one.order_key > other.order_key for one in gone for other in kept)
+        self._book.seen["gave a later one its block"] += any(
+            one.order_key < other.order_key for one in set(preempted) - displaced for other in run
+        )
         self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
 
@@ -259,6 +262,16 @@ class PlanOracle:
             assert self._overtaken[sequence.arrival] <= bound
             self._book.seen["at the bound"] += self._overtaken[sequence.arrival] == bound > 0
 
+    def _would_not_fit_without(self, lower: list[Sequence], run: list[Sequence], newcomer: Sequence) -> bool:
+        """Whether a newcomer would lack blocks also if those of a later level had given theirs back."""
+        book, pool = self._book, self._book.scheduler.pool
+        held = Counter(block for sequence in lower for block in sequence.block_table)
+        freed = sum(pool.num_owners(block) == owners for block, owners in held.items())
+        staying = [sequence for sequence in run if sequence not in lower]
+        growing = sum(book.blocks(sequence.max_cached) > len(sequence.block_table) for sequence in staying)
+        needed = book.blocks(len(newcomer.tokens))
+        return needed + growing + (book.blocks(newcomer.max_cached) > needed) > pool.num_free + freed
+
     def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
         """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
         book = self._book
@@ -277,7 +290,9 @@ class PlanOracle:
         ):
             return
         if not plan.admitted:  # else what those found in the prefix cache left budget that nobody counted on
-            assert all(level(sequence) <= level(still[0]) for sequence in run)
+            lower = [sequence for sequence in run if level(sequence) > level(still[0])]
+            assert not lower or self._would_not_fit_without(lower, run, still[0])
+            book.seen["not preempted in vain"] += bool(lower)
         if len(run) == book.config.max_num_seqs:
             return
         growing = sum(book.blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)

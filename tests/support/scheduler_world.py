@@ -1,7 +1,7 @@
 """What surrounds a scheduler in its state machine: requests, a device whose slots say what was written there, and
 copies to and from a host store that may take long or fail."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from hypothesis import strategies as st
@@ -53,6 +53,8 @@ class Arrival:
     """It may be computed only when its last token has arrived, as under a grammar."""
     service: ServiceClass = DEFAULT_CLASS
     tenant: str = ""
+    answered: int = 0
+    """Tokens that its answer begins with, as that of a resumed stream; one at least is left to sample."""
     fork: int = 99
     """From this position on its prompt is not that of others of the same seed."""
 
@@ -61,13 +63,13 @@ class Arrival:
         max_tokens = max(0, longest - prompt) * self.max_tokens // 8
         params = SamplingParams(
             max_tokens=max_tokens,
-            min_tokens=min(self.min_tokens, max_tokens),
+            min_tokens=0 if self.constrained else min(self.min_tokens, max_tokens),  # else the constraint's affair
             ignore_eos=self.ignore_eos,
             stop_token_ids=(STOP_TOKEN,) if self.stops else (),
             prompt_logprobs=self.prompt_logprobs,
         )
         tokens = tuple(next_token([self.seed, i, self.fork * (i >= self.fork)]) for i in range(prompt))
-        return Request(
+        request = Request(
             name,
             tokens,
             params,
@@ -78,6 +80,8 @@ class Arrival:
             tenant=self.tenant,
             tenant_weight=1.0 + len(self.tenant),
         )
+        generated, _ = full_recomputation(request) if self.answered else (tokens, None)
+        return replace(request, answer=tuple(generated[prompt : min(prompt + self.answered, len(generated) - 1)]))
 
 
 # Short prompts with much to say are the likeliest, for these fill the pool while they run; a few are refused.
@@ -94,6 +98,7 @@ ARRIVALS = st.builds(
     priority=st.sampled_from([0, 0, 0, -1, 1]),
     background=st.sampled_from([False, False, True]),
     constrained=st.sampled_from([False, False, True]),
+    answered=st.sampled_from([0, 0, 0, 2]),
 )
 
 

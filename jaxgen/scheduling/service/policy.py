@@ -96,7 +96,7 @@ class ServicePolicy(Fifo):
         if self.step_time is None:
             raise ValueError("nothing is predicted without step times")
         self._backlog.settle()
-        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
+        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_given))
         return self._predictor.predict(sequence, self.step_time, now, under_way, next_is_planned=next_is_planned)
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -160,7 +160,7 @@ class ServicePolicy(Fifo):
             waiting = self.queues.waiting if prompts or begins else []
             order = merge(prompts, islice(waiting, MOST_REGARDED), key=attrgetter("order_key"))
             due = (
-                DuePrompt(s.num_to_compute, s.num_prompt, s.deadline - STARVATION_TIMEOUT_S - self._now)
+                DuePrompt(s.num_to_compute, s.num_given, s.deadline - STARVATION_TIMEOUT_S - self._now)
                 for s in islice(order, MOST_REGARDED)
                 if s.level is Level.BEST_EFFORT
             )

@@ -79,7 +79,7 @@ class Predictor:
         by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
         if by_fill and decodes.count:
             granted = sequence.deadline - STARVATION_TIMEOUT_S - now
-            due = DuePrompt(first.tokens + own.tokens, sequence.num_prompt, granted)  # it, with all before it
+            due = DuePrompt(first.tokens + own.tokens, sequence.num_given, granted)  # it, with all before it
             decodes = self._beside_filled(decodes, due, step_time)
         each = step_time.prompt_tokens(decodes)
         alone = step_time.decode_seconds(decodes.count, decodes.contexts)
@@ -171,7 +171,7 @@ class Predictor:
 def check(sequence: Sequence, prediction: Prediction) -> None:
     """Raise WouldBeLateError if the sequence would miss a target of its class, or make another miss one."""
     service, waited = sequence.service, sequence.request.waited_seconds
-    target = service.first_token_target(sequence.num_prompt)
+    target = service.first_token_target(sequence.num_given)
     if target is not None and waited + prediction.first_token > target:
         raise WouldBeLateError(
             f"service_tier {service.name!r} has a target of {target:.3g} s for the first token, "

@@ -15,7 +15,7 @@ from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeModel
-from tests.support.service_world import policy_with, promised
+from tests.support.service_world import VirtualServer, policy_with, promised
 from tests.support.small_scheduler import TOKEN, new_scheduler, shown, step
 
 LOADS = st.integers(1, 20).flatmap(
@@ -71,3 +71,16 @@ def test_first_in_is_first_out_whatever_was_asked_for() -> None:
         scheduler.add(Sequence(request, eos_token_ids=frozenset(), arrival=arrival, seed=0))
     order = [name for _ in range(8) for name, *_ in step(scheduler)]
     assert list(dict.fromkeys(order)) == ["first", "second", "third", "background"]
+
+
+def test_the_answer_that_a_resumed_stream_brings_counts_like_its_prompt() -> None:
+    """It is computed like one: for its place, for what waits, and for its targets."""
+    world = VirtualServer(StepTimeModel(32, LinearCost(0.001, 0.0001)))
+    service = promised(first=30.0, prompt_rate=100.0)
+    found = []
+    for prompt, answer in ((704, 0), (4, 700)):
+        before = world.scheduler.waiting_tokens
+        one = world.add(prompt, 800, answer=tuple(range(answer)), service=service).sequence
+        found.append((one.num_to_compute, world.scheduler.waiting_tokens - before, one.deadline))
+    assert found[0] == found[1]
+    assert found[0][:2] == (704, 704)

@@ -6,6 +6,7 @@ from jaxgen.core.sequence import Level
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, promised, sequence_for
+from tests.support.small_scheduler import TOKEN
 
 STEP_TIME = StepTimeModel(32, LinearCost(0.001, 0.0001, 0.0))
 ROWS = 8
@@ -110,6 +111,19 @@ def test_a_decode_without_a_block_takes_it_of_who_has_several() -> None:
     world.run_until(1e6)
     assert alone.sequence.num_preemptions == 0
     assert sum(one.sequence.num_preemptions for one in first) > 0
+
+
+def test_one_that_gives_its_block_to_a_later_decode_is_not_in_the_plan() -> None:
+    world = server(num_blocks=6)
+    first, second = (world.add(8, 60, tenant="b").sequence for _ in range(2))
+    alone = world.add(16, 40, tenant="a").sequence  # of three that decode, the last, and the first that lacks a block
+    plan = world.scheduler.schedule(world.now)
+    while not plan.preempted:
+        world.scheduler.complete(plan, [TOKEN] * plan.num_samples)
+        plan = world.scheduler.schedule(world.now)
+    assert list(plan.preempted) == [second]
+    assert [(chunk.sequence, chunk.length) for chunk in plan.chunks] == [(first, 1), (alone, 1)]
+    assert (second.row, second.num_computed, second.num_pending) == (None, 0, 0)
 
 
 def test_a_promise_is_not_broken_for_who_has_none() -> None:

@@ -207,3 +207,12 @@ def test_streams_have_an_id_too() -> None:
         answer = client.post("/v1/completions", json=body(stream=True), headers={"x-request-id": "abc"})
         assert answer.headers["x-request-id"] == "abc"
     assert complete(fake_engine(reply=says(HELLO)))["choices"][0]["text"] == "Hello"
+
+
+def test_the_answer_that_a_resumed_stream_brings_counts_like_its_prompt() -> None:
+    queue = QueueLimit(fake_engine(), ServerConfig(max_queued_tokens=10))
+    begun = [Waits(Request(name, (5,), SamplingParams(max_tokens=20), answer=(7,) * 6)) for name in "ab"]
+    queue.enter(begun[:1])
+    assert queue.num_tokens == 7
+    with pytest.raises(ApiError, match="1 requests with 7 tokens"):
+        queue.enter(begun[1:])

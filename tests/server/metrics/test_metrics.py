@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.core.stats import EngineStats, FixedPace
 from jaxgen.server.config import ServerConfig
@@ -156,7 +157,7 @@ def test_an_answer_that_ends_with_calls_counts_as_one_that_stopped() -> None:
 def timed(monkeypatch: pytest.MonkeyPatch, service: ServiceClass, *tokens: float) -> Metrics:
     """Of one request that arrived at 10, whose tokens came at these times and which ended with the last of them."""
     metrics = Metrics(fake_engine())
-    timer = RequestTimer(metrics, 10.0, 3, service)
+    timer = RequestTimer(metrics, 10.0, Request("r", (1, 2, 3), SamplingParams(), service=service))
     clock = iter((*tokens, tokens[-1]))
     monkeypatch.setattr("jaxgen.server.metrics.metrics.perf_counter", lambda: next(clock))
     for _ in tokens:

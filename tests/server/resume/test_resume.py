@@ -107,6 +107,14 @@ def test_a_stream_may_break_again() -> None:
     assert told == unbroken
 
 
+def test_a_server_that_keeps_fewer_logprobs_resumes_what_has_none() -> None:
+    fields = body(max_tokens=5)
+    unbroken = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields)
+    other = replace(SHARED, max_logprob_entries=SHARED.max_logprob_entries - 1)
+    with client_of(fake_engine(pace=one_by_one), other) as client:
+        assert ask(client, COMPLETIONS, fields, unbroken[1].last_id) == unbroken[2:]
+
+
 def test_the_id_may_be_in_the_body() -> None:
     fields = body(max_tokens=5)
     with client_of(fake_engine(pace=one_by_one), SHARED) as client:
