@@ -56,6 +56,11 @@ class KVCacheManager:
     def num_free_rows(self) -> int:
         return len(self._free_rows)
 
+    @property
+    def is_all_free(self) -> bool:
+        """Whether every row and every block is free."""
+        return len(self._free_rows) == self.num_rows and self.pool.num_free == self.pool.num_blocks
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

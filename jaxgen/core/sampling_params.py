@@ -25,6 +25,22 @@ class Sampling(IntEnum):
     """Also top_k, penalties, bias, forbidden tokens and constraints."""
 
 
+WORK_OF: Mapping[str, Sampling] = {
+    "drawn": Sampling.DRAWN,
+    "nucleus": Sampling.DRAWN,
+    "limited": Sampling.ADJUSTED,
+    "penalised": Sampling.ADJUSTED,
+    "biased": Sampling.ADJUSTED,
+    "masked": Sampling.ADJUSTED,
+    "constrained": Sampling.ADJUSTED,
+}
+"""The least work that includes each part of the rule; ``jaxgen.sampling.row_params.Needs`` says what they are.
+
+Only this table decides which program a row needs: the host chooses by it, and programs without branches have their
+parts from it.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """A grammar that the text of an answer must follow: llguidance's dialect of Lark, with a rule ``start``, or GBNF,
@@ -127,9 +143,15 @@ class SamplingParams:
     @property
     def sampling(self) -> Sampling:
         """The work of choosing this request's tokens."""
-        if self.is_constrained or self.has_penalties or self.logit_bias or self.min_tokens or self.top_k:
-            return Sampling.ADJUSTED
-        return Sampling.DRAWN if self.temperature > 0 else Sampling.GREEDY
+        parts = {
+            "drawn": self.temperature > 0,
+            "limited": self.top_k > 0,
+            "penalised": self.has_penalties,
+            "biased": bool(self.logit_bias),
+            "masked": self.min_tokens > 0,
+            "constrained": self.is_constrained,
+        }
+        return max([WORK_OF[part] for part, needed in parts.items() if needed], default=Sampling.GREEDY)
 
 
 def check_logprobs(param: str, count: int | None) -> None:

@@ -14,6 +14,8 @@ class SchedulerCounters:
     """Tokens of admitted sequences that were looked up in the prefix cache."""
     prefix_hits: int = 0
     """Of these, tokens that were found."""
+    leaks: int = 0
+    """How often rows or blocks were taken, or places in a queue, although no sequence lived."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class EngineStats:
     """Seconds in which there was nothing to compute and the engine waited for a copy to or from host memory."""
     pace: Pace = FixedPace()
     preemptions: int = 0
+    leaks: int = 0
+    """How often an idle engine found rows or blocks taken, and began with an empty cache."""
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None
     kv_tier: KVTierStats | None = None

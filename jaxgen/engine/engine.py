@@ -244,6 +244,8 @@ class Engine:
             before.output.tokens.block_until_ready()
             waited += time.perf_counter() - waiting
             self._outbox.put(self._read(before))
+        if self._in_flight is None:
+            self._scheduler.check_idle()
         self._meter.counters.host_seconds += time.perf_counter() - started - waited
 
     def close(self) -> None:

@@ -89,6 +89,7 @@ class StepMeter:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
+            leaks=scheduler.leaks,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
             pace=StepPace(step_time.model, step_time.spread, running, limits.max_num_seqs, ahead),
             offload=device.offload_stats() if offload is None else offload.stats(),

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from jaxgen.arrays import ArrayLike, Field
-from jaxgen.core.sampling_params import Sampling
+from jaxgen.core.sampling_params import WORK_OF, Sampling
 from jaxgen.sampling.condition import Condition
 
 _TINY = float(np.finfo(np.float32).tiny)
@@ -103,5 +103,4 @@ class Needs:
     @classmethod
     def up_to(cls, sampling: Sampling) -> "Needs":
         """Return all that this much work includes, for a program without branches."""
-        adjusted, drawn = sampling >= Sampling.ADJUSTED, sampling >= Sampling.DRAWN
-        return cls(adjusted, adjusted, adjusted, adjusted, drawn=drawn, limited=adjusted, nucleus=drawn)
+        return cls(**{part: sampling >= work for part, work in WORK_OF.items()})

@@ -112,6 +112,11 @@ class Scheduler:
         return self._counters.prefix_hits
 
     @property
+    def leaks(self) -> int:
+        """How often ``check_idle`` found something."""
+        return self._counters.leaks
+
+    @property
     def has_work(self) -> bool:
         """Whether any sequence has not ended; all that is left may be in flight."""
         return bool(self._live)
@@ -271,6 +276,14 @@ class Scheduler:
             sequence.num_pending, sequence.finish_reason = 0, FinishReason.ERROR
             ended.append(sequence)
         return ended
+
+    def check_idle(self) -> None:
+        """Raise RuntimeError if no sequence lives and yet rows, blocks or places in queues are taken: call ``fail``."""
+        queues = self._queues
+        queued = len(queues.running) + len(queues.waiting) + queues.waiting_tokens + self.num_online
+        if not self._live and (queued or not self._kv_cache.is_all_free):
+            self._counters.leaks += 1
+            raise RuntimeError("an idle scheduler holds rows, blocks or places in queues of sequences that have ended")
 
     def _take(self, sequence: Sequence) -> None:
         """Put a sequence that has its place into the waiting queue."""

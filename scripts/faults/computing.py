@@ -4,6 +4,14 @@ from scripts.faults.fault import Fault
 
 SAMPLING = (
     Fault(
+        "program-without-the-bias",
+        "sampling",
+        "jaxgen/core/sampling_params.py",
+        '"biased": bool(self.logit_bias),',
+        '"biased": False,',
+        ("tests/sampling/test_needs.py",),
+    ),
+    Fault(
         "top-p-without-the-crossing-token",
         "sampling",
         "jaxgen/sampling/sampler.py",

@@ -92,6 +92,14 @@ SCHEDULER = (
         ("tests/engine/test_grammars.py::test_min_tokens_holds_the_end_back",),
     ),
     Fault(
+        "blocks-of-the-ended-not-missed",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "        if self._in_flight is None:\n            self._scheduler.check_idle()\n",
+        "",
+        ("tests/engine/test_ends.py::test_an_idle_engine_that_holds_blocks_counts_it_and_begins_with_an_empty_cache",),
+    ),
+    Fault(
         "chunk-beyond-the-budget",
         "scheduler",
         "jaxgen/scheduling/planner.py",

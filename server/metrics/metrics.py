@@ -198,6 +198,7 @@ class _EngineCollector(Collector):
             "prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_queries),
             "prefix_cache_hits": ("Tokens found in the prefix cache.", stats.prefix_hits),
             "num_preemptions": ("Requests that lost their blocks and waited again.", stats.preemptions),
+            "cache_leaks": ("Times that an idle engine found blocks taken, and emptied the cache.", stats.leaks),
             "compilations_after_ready": (
                 "Programs compiled after the engine was ready.",
                 stats.compilations_after_ready,

@@ -174,3 +174,16 @@ def test_a_device_that_is_lost_while_a_request_is_accepted_ends_the_thread(monke
     (end,) = client.items["probe"]
     assert isinstance(end, EngineDeadError)
     assert engine.status().state == "dead"
+
+
+def test_an_idle_engine_that_holds_blocks_counts_it_and_begins_with_an_empty_cache(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = make_engine()
+    engine._scheduler.pool.allocate(2)
+    for leaks in (1, 1):
+        events = run(engine, [request("a", range(3, 9), max_tokens=2, **GREEDY)])
+        assert len(tokens(events["a"])) == 2
+        assert engine.stats().leaks == leaks
+        check_idle(engine)
+    assert caplog.text.count("RuntimeError: an idle scheduler holds rows, blocks or places in queues") == 1

@@ -90,6 +90,11 @@ def the_order_is_that_of_service(book: Book) -> None:
                 assert priorities == sorted(priorities)
 
 
+def an_idle_one_owns_nothing(book: Book) -> None:
+    if not book.live:
+        book.scheduler.check_idle()
+
+
 def what_is_pending_is_in_flight(book: Book) -> None:
     pending = Counter(c.sequence.arrival for plan, _ in book.in_flight for c in plan.chunks if c.samples)
     for sequence in book.live.values():
@@ -179,5 +184,6 @@ INVARIANTS = (
     the_order_is_that_of_service,
     what_is_pending_is_in_flight,
     the_backlog_is_what_the_queues_say,
+    an_idle_one_owns_nothing,
     every_tenant_has_its_rows,
 )

@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "grafana-dashboard.json"
 LEFT_OUT = {
     "jaxgen_kernels_info": "says what steps are made of, once",
     "jaxgen_cache_config_info": "for routers, of what never changes",
+    "jaxgen_cache_leaks_total": "zero unless jaxgen has a fault: docs/operations.md has the alert",
     "jaxgen_num_prompt_characters_waiting": "zero unless somebody sends very long texts",
     "jaxgen_kv_cache_blocks_cached": "in kv_cache_blocks_by_state",
     "jaxgen_offload_host_evictions_total": "goes with the blocks in host memory, which are full then",

@@ -62,6 +62,7 @@ def test_metrics() -> None:
         step_tokens=170,
         padded_tokens=7,
         preemptions=4,
+        leaks=6,
         compilations_after_ready=0,
         pace=FixedPace(longest_step=0.125, first_token=0.75),
     )
@@ -95,6 +96,7 @@ def test_metrics() -> None:
         "prefix_cache_queries_total": 90,
         "prefix_cache_hits_total": 64,
         "num_preemptions_total": 4,
+        "cache_leaks_total": 6,
         "compilations_after_ready_total": 0,
         "time_to_first_token_seconds_count": 4,
         "inter_token_latency_seconds_count": 2 + 2 * 8 + 3,
