@@ -130,6 +130,14 @@ SERVER = (
         ("tests/server/resume/test_responses.py::test_a_response_goes_on",),
     ),
     Fault(
+        "two-items-have-one-id",
+        "server",
+        "server/responses/items.py",
+        "item.id if item.id and item.id not in taken else",
+        "item.id if item.id else",
+        ("tests/server/responses/test_kept.py",),
+    ),
+    Fault(
         "a-number-comes-twice-after-a-break",
         "server",
         "server/api/response_builder.py",

@@ -70,7 +70,7 @@ def test_a_caller_that_leaves_is_noticed_whatever_is_behind_its_request(behind: 
         app = App()
         wire = Wire(app)
         first = LONG + b"{}"
-        for part in ([first + behind] if together else [first, behind]):
+        for part in [first + behind] if together else [first, behind]:
             wire.protocol.data_received(part)
             assert wire.reading, "an end behind it would not be seen"
         await settle()
