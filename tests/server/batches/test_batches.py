@@ -255,7 +255,7 @@ def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
     store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now[0])
     file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     ended, active = (store.add_batch("", file_id, PATH, None)["id"] for _ in range(2))
-    store.finish(ended, "completed", {})
+    store.finish(ended, "completed", {}, {})
     for now[0], left in ((1e9 + 99, [active, ended]), (1e9 + 100, [active])):
         store.drop_ended()
         assert [batch["id"] for batch in store.batches("", after=None, limit=9)["data"]] == left
