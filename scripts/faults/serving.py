@@ -221,11 +221,11 @@ BATCHES = (
         ("tests/server/batches/test_batches.py",),
     ),
     Fault(
-        "a-batch-without-its-input-is-tried-for-ever",
+        "a-batch-without-its-input-counts-as-completed",
         "batches",
         "server/batches/store.py",
-        "except FileNotFoundError as error:",
-        "except IsADirectoryError as error:",
+        'raise ApiError(404, message, code="input_file_missing") from error',
+        "return None",
         ("tests/server/batches/test_ends.py",),
     ),
     Fault(

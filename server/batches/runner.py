@@ -137,7 +137,7 @@ class BatchRunner:
         return True
 
     async def _work(self, batch_id: str) -> None:
-        """Run a batch to its end. What is no error of the disk or the engine ends it as failed, with its results."""
+        """Run a batch to its end. It fails, with its results, at errors of neither the disk nor the engine."""
         try:
             await self._run_lines(batch_id)
         except (*_TEMPORARY, EngineDeadError):

@@ -94,7 +94,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _let_shrink(db: sqlite3.Connection, path: Path) -> None:
-    """Let a database give room back. One of an older version is written anew for it, once, if the disk has room."""
+    """Let a database give room back. One of an older version is copied for it, once, if the disk has room."""
     (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
     if mode == _INCREMENTAL:
         return
@@ -104,7 +104,7 @@ def _let_shrink(db: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if not is_full(error):
             raise
-        logger.warning("%s keeps the room of past results: the disk has no room to write it anew", path)
+        logger.warning("%s keeps the room of past results: the disk has no room for a copy of it", path)
 
 
 def give_back(db: sqlite3.Connection) -> bool:

@@ -57,7 +57,7 @@ class StoredResponse:
         return {name for one in self._turns() for name, _ in (*one.input, *one.output)}
 
     def _turns(self) -> Iterator["StoredResponse"]:
-        """Yield this response, and those that it continues, the last one first."""
+        """Yield this response, and the responses that it continues, the last one first."""
         turn: StoredResponse | None = self
         while turn is not None:  # no recursion: there may be thousands
             yield turn

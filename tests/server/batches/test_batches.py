@@ -291,7 +291,7 @@ def test_a_database_of_an_older_version_gets_its_columns(tmp_path: Path) -> None
     store.close()
 
 
-def test_an_older_database_is_used_though_the_disk_has_no_room_to_write_it_anew(
+def test_an_older_database_is_used_though_the_disk_has_no_room_for_a_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full(sqlite3.Connection):
