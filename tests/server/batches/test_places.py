@@ -19,8 +19,8 @@ async def waiting(places: Places, owner: str) -> "asyncio.Task[None]":
 def test_a_place_goes_to_the_longest_waiting_of_those_who_may_have_it() -> None:
     async def main() -> None:
         places = Places(2)
-        for owner in ("a", "a", "b"):
-            await places.take(owner)
+        taken = [await waiting(places, owner) for owner in ("a", "a", "b")]
+        assert all(task.done() for task in taken), "b has its share beside all of the others"
         first, other, second = [await waiting(places, owner) for owner in ("a", "b", "a")]
         places.give_back("a")  # a has one of three, its share
         await asyncio.sleep(0)
