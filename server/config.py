@@ -122,7 +122,7 @@ class ServerConfig:
     max_files: int = 1000
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
-    """Most bytes of a caller's files and batches for more to be taken; results of batches count too."""
+    """Most bytes of a caller's files and batches for more to be taken; results of running batches count too."""
     max_uploads: int = 4
     """Most uploads at once, of one caller or shared by several; further ones get 429."""
     max_batches: int = 16
@@ -134,7 +134,7 @@ class ServerConfig:
     max_batch_lines: int = 1_000_000
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32
-    """Most lines of all batches that are computed at once."""
+    """Most lines of batches that are computed at once, of one caller or shared by several."""
     max_stored_responses: int = 1000
     """Most responses of a caller that are kept for requests that continue them; 0: none."""
     max_response_bytes: int = 256 * 2**20

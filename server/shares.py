@@ -24,15 +24,25 @@ class Shares:
     @contextmanager
     def place(self, caller: str, refusal: Exception) -> Iterator[None]:
         """Hold a place for a caller. Raises ``refusal`` where there is none for it."""
-        if not self._has_place(caller):
+        if not self.take(caller):
             raise refusal
-        self._held[caller] += 1
         try:
             yield
         finally:
-            self._held[caller] -= 1
-            if not self._held[caller]:
-                del self._held[caller]
+            self.give_back(caller)
+
+    def take(self, caller: str) -> bool:
+        """Take a place for a caller. Return False where there is none for it."""
+        if not self._has_place(caller):
+            return False
+        self._held[caller] += 1
+        return True
+
+    def give_back(self, caller: str) -> None:
+        """Give a place back that a caller has taken."""
+        self._held[caller] -= 1
+        if not self._held[caller]:
+            del self._held[caller]
 
     def _has_place(self, caller: str) -> bool:
         if self._held.total() < self.limit:

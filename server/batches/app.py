@@ -14,10 +14,11 @@ from jaxgen.server.api.completions import CompletionsEndpoint
 from jaxgen.server.api.embeddings import EmbeddingsEndpoint
 from jaxgen.server.api.endpoint import AppState
 from jaxgen.server.api.routes import Handler, route
+from jaxgen.server.batches.answers import LineEndpoint
 from jaxgen.server.batches.background import BackgroundEngine
 from jaxgen.server.batches.endpoint import BatchesEndpoint
 from jaxgen.server.batches.files import FilesEndpoint
-from jaxgen.server.batches.runner import BatchRunner, LineEndpoint
+from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.messages.endpoint import MessagesEndpoint

@@ -79,8 +79,12 @@ class FilesEndpoint:
         return JSONResponse(await self._file(request))
 
     async def content(self, request: Request) -> Response:
-        file = await self._file(request)
-        return FileResponse(kept(self._store).path(file["id"]), media_type="application/octet-stream")
+        store, file = kept(self._store), await self._file(request)
+        path = store.path(file["id"])
+        if not await store.do(path.is_file):
+            message = f"The file {file['id']} is not in the server's batch directory any more: delete it."
+            raise ApiError(404, message, param="file_id", code="file_not_found")
+        return FileResponse(path, media_type="application/octet-stream")
 
     async def delete(self, request: Request) -> Response:
         store, file_id = kept(self._store), request.path_params["file_id"]

@@ -1,7 +1,7 @@
 """Parse and validate the lines of a batch's input file, and write the lines of its results."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from json import JSONEncoder
@@ -43,6 +43,11 @@ class Fault:
 
     def as_json(self) -> dict[str, Any]:
         return {"code": self.code, "line": self.line, "message": self.message, "param": self.param}
+
+
+def faults_json(faults: Iterable[Fault]) -> dict[str, Any]:
+    """Return faults as the field ``errors`` of a batch."""
+    return {"object": "list", "data": [fault.as_json() for fault in faults]}
 
 
 def parse_line(raw: bytes) -> Line:
@@ -125,16 +130,20 @@ class Validator:
         self.faults.append(Fault(code, message, number + 1, param))
 
 
-def answered(custom_id: str, status: int, body: dict[str, Any]) -> str:
-    """Return the result line with an endpoint's response."""
+def answered(custom_id: str | None, status: int, body: dict[str, Any]) -> str:
+    """Return the result line with an endpoint's response. ``custom_id`` None: the line has none that can be read."""
     response = {"status_code": status, "request_id": f"req-{uuid4().hex}", "body": body}
     return _result(custom_id, response, None)
 
 
-def not_answered(custom_id: str, code: str, message: str) -> str:
+def not_answered(raw: bytes, code: str, message: str) -> str:
     """Return the result line of a request that was abandoned before it had a response."""
+    try:
+        custom_id = parse_line(raw).custom_id
+    except ApiError:  # it was valid once: the file may have been changed
+        custom_id = None
     return _result(custom_id, None, {"code": code, "message": message})
 
 
-def _result(custom_id: str, response: dict[str, Any] | None, error: dict[str, Any] | None) -> str:
+def _result(custom_id: str | None, response: dict[str, Any] | None, error: dict[str, Any] | None) -> str:
     return _encode({"id": f"batch_req_{uuid4().hex}", "custom_id": custom_id, "response": response, "error": error})

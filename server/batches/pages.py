@@ -1,5 +1,6 @@
 """Read the lines of a batch's input file page by page."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,25 +13,26 @@ PAGE_BYTES = 2**20
 class Page:
     """Lines with their numbers, from 0, as they are in the file; and the line and byte where the next page begins."""
 
-    lines: tuple[tuple[int, bytes], ...]
+    lines: tuple[tuple[int, bytes], ...] = ()
     line: int = 0
     offset: int = 0
 
 
-def read_page(path: Path, line: int, offset: int, longest: int) -> Page | None:
+def read_page(path: Path, line: int, offset: int, longest: int | None) -> Page | None:
     """Return the lines from ``line`` on, which begins at byte ``offset``; None at the file's end.
 
     Empty lines are left out, but counted in the numbers. A line of more than ``longest`` bytes is cut, but is still
-    longer than that. Raises OSError.
+    longer than that; None: none is cut. Raises OSError.
     """
     lines: list[tuple[int, bytes]] = []
     first, size = line, 0
+    most = sys.maxsize if longest is None else longest + 1
     with path.open("rb") as file:
         file.seek(offset)
-        while len(lines) < PAGE_LINES and size < PAGE_BYTES and (raw := file.readline(longest + 1)):
+        while len(lines) < PAGE_LINES and size < PAGE_BYTES and (raw := file.readline(most)):
             size += len(raw)
-            while len(raw) > longest and not raw.endswith(b"\n") and (rest := file.readline(2**16)):
-                raw = raw[: longest + 1] + rest[-1:]
+            while len(raw) >= most and not raw.endswith(b"\n") and (rest := file.readline(2**16)):
+                raw = raw[:most] + rest[-1:]
             if raw.strip():
                 lines.append((line, raw))
             line += 1

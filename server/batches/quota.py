@@ -10,6 +10,12 @@ ACTIVE_MARKS = ", ".join("?" * len(ACTIVE))
 """Of a query with the states ``ACTIVE`` as values."""
 
 
+_SUMS = {
+    "files": "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE owner = ?",
+    "batches": "SELECT count(*), ifnull(sum(bytes + stored), 0) FROM batches WHERE owner = ?",
+}
+
+
 class Quotas:
     """The quotas of owners. Their methods run in the store's thread, and raise ApiError 403 over a quota."""
 
@@ -20,6 +26,15 @@ class Quotas:
     def check_file(self, owner: str, size: int) -> None:
         """Check a further file of ``size`` bytes."""
         self._check(owner, size, "files", self._config.max_files)
+
+    def check_results(self, owner: str) -> None:
+        """Check what is kept with the results of running batches."""
+        stored, most = self._stored(owner), self._config.max_stored_bytes
+        if stored > most:
+            raise _exceeded(
+                f"Your files, batches and the results of running batches would be {stored} bytes here; the limit is "
+                f"{most}. Delete files that you need no more, and run the rest of the lines as a new batch."
+            )
 
     def check_batch(self, owner: str, size: int) -> None:
         """Check a further batch, of which ``size`` bytes are kept in addition to its files."""
@@ -35,17 +50,22 @@ class Quotas:
 
     def _check(self, owner: str, size: int, table: str, most: int) -> None:
         """Check one more row of ``size`` bytes in a table that may have ``most``."""
-        kept = {name: self._sums(name, owner) for name in ("files", "batches")}
         most_bytes = self._config.max_stored_bytes
-        if kept[table][0] >= most or sum(stored for _, stored in kept.values()) + size > most_bytes:
+        (count,) = self._db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)).fetchone()
+        if count >= most or self._stored(owner) + size > most_bytes:
+            kept = {name: self._sums(query, owner) for name, query in _SUMS.items()}
             description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
             raise _exceeded(
                 f"You have {description} here; the limits are {most} {table} and {most_bytes} bytes: delete some."
             )
 
-    def _sums(self, table: str, owner: str) -> tuple[int, int]:
+    def _stored(self, owner: str) -> int:
+        """Return the bytes of an owner's files and batches, with the results of running ones."""
+        row = self._db.execute("SELECT bytes FROM kept WHERE owner = ?", (owner,)).fetchone()
+        return 0 if row is None else int(row["bytes"])
+
+    def _sums(self, query: str, owner: str) -> tuple[int, int]:
         """Return the rows of an owner and their bytes."""
-        query = f"SELECT count(*), ifnull(sum(bytes), 0) FROM {table} WHERE owner = ?"
         count, stored = self._db.execute(query, (owner,)).fetchone()
         return int(count), int(stored)
 

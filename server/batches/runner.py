@@ -3,20 +3,22 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import time
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from jaxgen.core.errors import EngineDeadError
+from jaxgen.server.batches.answers import LineAnswers, LineEndpoint
 from jaxgen.server.batches.disk import DiskFullError
-from jaxgen.server.batches.lines import Line, Validator, answered, not_answered, parse_line
+from jaxgen.server.batches.lines import Fault, Validator, faults_json, not_answered
+from jaxgen.server.batches.pages import Page
+from jaxgen.server.batches.places import Places
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.envelopes import anthropic_error, of_messages
-from jaxgen.server.errors import as_api_error
+from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError
 from jaxgen.server.middleware.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
@@ -24,22 +26,17 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 30.0
 SWEEP_SECONDS = 3600.0
+_TEMPORARY = (DiskFullError, OSError, sqlite3.OperationalError)
+"""Errors of the disk, which may be over at the next try."""
 _GIVEN_UP = {
     "expired": ("batch_expired", "This request was not run before the batch expired."),
     "cancelled": ("batch_cancelled", "This request was not run before the batch was cancelled."),
 }
 
 
-class LineEndpoint(Protocol):
-    """An endpoint that answers batch lines."""
-
-    async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the response to a body. Raises the errors of an online request."""
-        ...
-
-
 class BatchRunner:
-    """Runs one task for each unfinished batch; together they answer ``max_batch_lines_in_flight`` lines at a time.
+    """Runs one task for each unfinished batch; together they answer ``max_batch_lines_in_flight`` lines at a time, and
+    somewhat more where several owners have lines.
 
     Lines in flight when the process ends are answered again: a line is done when its result is stored.
     """
@@ -53,11 +50,11 @@ class BatchRunner:
         clock: Callable[[], float] = time,
     ) -> None:
         self._store = store
-        self._endpoints = endpoints
+        self._answers = LineAnswers(endpoints)
         self._lifecycle = lifecycle
         self._config = config
         self._clock = clock
-        self._slots = asyncio.Semaphore(config.max_batch_lines_in_flight)
+        self._places = Places(config.max_batch_lines_in_flight)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: dict[str, asyncio.Event] = {}
         self._left: dict[str, int] = {}
@@ -120,22 +117,47 @@ class BatchRunner:
             known.pop(batch_id, None)
 
     async def _drive(self, batch_id: str) -> None:
-        """Run a batch to its end. Try again after errors of the disk, which may be temporary."""
-        while True:
-            try:
-                await self._work(batch_id)
-            except DiskFullError:  # which the store has logged
-                await asyncio.sleep(RETRY_SECONDS)
-            except (OSError, sqlite3.Error):
-                logger.exception("batch %s stands still for %.0f s", batch_id, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
-            except EngineDeadError:
-                logger.warning("batch %s stands still: the engine has stopped", batch_id)
-                return
-            else:
-                return
+        """Run a batch to its end, and clear away what it needed. Try again after errors of the disk."""
+        try:
+            for part in (self._work, self._clear):
+                while not await self._tried(part, batch_id):
+                    await asyncio.sleep(RETRY_SECONDS)
+        except EngineDeadError:
+            logger.warning("batch %s stands still: the engine has stopped", batch_id)
+
+    async def _tried(self, part: Callable[[str], Awaitable[None]], batch_id: str) -> bool:
+        """Return whether a part of a batch's life is done; it is to be tried again after errors that may be over."""
+        try:
+            await part(batch_id)
+        except DiskFullError:  # which the store has logged
+            return False
+        except _TEMPORARY:
+            logger.exception("batch %s stands still for %.0f s", batch_id, RETRY_SECONDS)
+            return False
+        return True
 
     async def _work(self, batch_id: str) -> None:
+        """Run a batch to its end. It fails, with its results, at errors of neither the disk nor the engine."""
+        try:
+            await self._run_lines(batch_id)
+        except (*_TEMPORARY, EngineDeadError):
+            raise
+        except ApiError as error:  # of the store: the input is gone, or the owner's quota is used up
+            await self._fail(batch_id, Fault(error.code or "failed", error.message))
+        except Exception:
+            logger.exception("batch %s ends as failed", batch_id)
+            await self._fail(batch_id, Fault("internal_error", INTERNAL_MESSAGE))
+
+    async def _fail(self, batch_id: str, fault: Fault) -> None:
+        batch = await self._store.do(self._store.batch, None, batch_id)
+        await self._finish(batch, "cancelled" if batch["status"] == "cancelling" else "failed", [fault])
+
+    async def _clear(self, batch_id: str) -> None:
+        """Delete the stored results of a batch, which are in its files now."""
+        while not await self._store.do(self._store.clear, batch_id):
+            pass
+
+    async def _run_lines(self, batch_id: str) -> None:
         store = self._store
         batch = await store.do(store.batch, None, batch_id)
         if batch["status"] == "validating":
@@ -151,33 +173,41 @@ class BatchRunner:
         if ending == "completed":
             batch = await store.do(store.move, batch_id, ("in_progress", "finalizing"), "finalizing")
             ending = "cancelled" if batch["status"] == "cancelling" else ending
+        faults: list[Fault] = []
         if ending in _GIVEN_UP and batch["request_counts"]["total"]:  # else it was cancelled before it was validated
-            await self._give_up_rest(batch, *_GIVEN_UP[ending])
-        await self._finish(batch, ending)
+            faults = await self._give_up_rest(batch, *_GIVEN_UP[ending])
+        await self._finish(batch, ending, faults)
 
     async def _validate(self, batch: dict[str, Any]) -> dict[str, Any]:
         store, batch_id = self._store, batch["id"]
         validator = Validator(batch["endpoint"], self._config.max_batch_lines, self._config.max_body_bytes)
-        line = offset = 0
-        while page := await store.do(store.read_page, batch_id, batch["input_file_id"], line, offset):
+        page = Page()
+        most = self._config.max_body_bytes
+        while (found := await self._next(batch, page, longest=most)) is not None:
+            page = found
             await store.do(validator.see_all, page.lines)
-            line, offset = page.line, page.offset
             if validator.gave_up or self._cancelled[batch_id].is_set():
                 break
         else:
             await store.do(validator.finish)
         if validator.faults:
-            errors = {"object": "list", "data": [fault.as_json() for fault in validator.faults]}
+            errors = faults_json(validator.faults)
             return await store.do(store.move, batch_id, ("validating",), "failed", errors=errors)
         return await store.do(store.move, batch_id, ("validating",), "in_progress", total=validator.total)
 
+    async def _next(self, batch: dict[str, Any], page: Page, *, longest: int | None = None) -> Page | None:
+        """Return the lines after those of a page, as ``Store.read_page`` does."""
+        return await self._store.do(self._store.read_page, batch["id"], batch["input_file_id"], page, longest=longest)
+
     async def _answer_all(self, batch: dict[str, Any]) -> str:
         """Answer the batch's lines. Return how that ended: completed, cancelled or expired."""
+        left = batch["expires_at"] - self._clock()
+        if left <= 0:
+            return "expired"
         cancelled = asyncio.create_task(self._cancelled[batch["id"]].wait())
         answering = asyncio.create_task(self._answer_lines(batch))
-        left = batch["expires_at"] - self._clock()
         try:
-            await asyncio.wait({answering, cancelled}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answering, cancelled}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 _raise_first(answering.exception())
                 return "completed"
@@ -190,39 +220,31 @@ class BatchRunner:
     async def _answer_lines(self, batch: dict[str, Any]) -> None:
         store = self._store
         owner = await store.do(store.owner_of, batch["id"])
-        line = offset = 0
+        page = Page()
         async with asyncio.TaskGroup() as lines:
-            while page := await store.do(store.read_page, batch["id"], batch["input_file_id"], line, offset):
+            while (found := await self._next(batch, page)) is not None:
+                page = found
                 for number, raw in page.lines:
-                    await self._slot()
-                    task = lines.create_task(self._answer_line(batch, owner, number, parse_line(raw)))
-                    task.add_done_callback(lambda _: self._slots.release())
-                line, offset = page.line, page.offset
+                    await self._place(owner)
+                    task = lines.create_task(self._answer_line(batch["id"], owner, number, raw))
+                    task.add_done_callback(lambda _: self._places.give_back(owner))
 
-    async def _slot(self) -> None:
-        """Wait until another line may run."""
-        await self._slots.acquire()
+    async def _place(self, owner: str) -> None:
+        """Take a place for another line of an owner, when it may run."""
+        await self._places.take(owner)
         try:
             while self._lifecycle.draining or self._lifecycle.trouble() is not None:
                 await asyncio.sleep(POLL_SECONDS)
         except asyncio.CancelledError:
-            self._slots.release()
+            self._places.give_back(owner)
             raise
 
-    async def _answer_line(self, batch: dict[str, Any], owner: str, number: int, line: Line) -> None:
+    async def _answer_line(self, batch_id: str, owner: str, number: int, raw: bytes) -> None:
         """Answer a line, and store its result."""
         self._running += 1
         try:
-            try:
-                status, body = 200, await self._endpoints[line.url].answer_whole(line.body, owner)
-            except EngineDeadError:
-                raise
-            except Exception as error:  # any error of a line is its result
-                refusal = as_api_error(error)
-                status, body = anthropic_error(refusal) if of_messages(line.url) else (refusal.status, refusal.body())
-            result = number, status == 200, answered(line.custom_id, status, body)
-            await self._keep(batch["id"], result)
-            self._left[batch["id"]] -= 1
+            await self._keep(batch_id, (number, *await self._answers.result(raw, owner)))
+            self._left[batch_id] -= 1
             if self._counter is not None:
                 self._counter.inc()
         finally:
@@ -238,17 +260,26 @@ class BatchRunner:
             else:
                 return
 
-    async def _give_up_rest(self, batch: dict[str, Any], code: str, message: str) -> None:
+    async def _give_up_rest(self, batch: dict[str, Any], code: str, message: str) -> list[Fault]:
+        """Store results of the lines that have none. Return why not all of them could be stored."""
         store = self._store
-        line = offset = 0
-        while page := await store.do(store.read_page, batch["id"], batch["input_file_id"], line, offset):
-            results = [
-                (number, False, not_answered(parse_line(raw).custom_id, code, message)) for number, raw in page.lines
-            ]
-            await store.do(store.add_results, batch["id"], results)
-            line, offset = page.line, page.offset
+        page = Page()
+        try:
+            while (found := await self._next(batch, page)) is not None:
+                page = found
+                results = [(number, False, not_answered(raw, code, message)) for number, raw in page.lines]
+                await store.do(store.add_results, batch["id"], results)
+        except DiskFullError:
+            raise
+        except ApiError as error:
+            return [Fault(error.code or "failed", error.message)]
+        except OSError:
+            logger.exception("batch %s ends without results of its other lines", batch["id"])
+            return [Fault("input_file_unreadable", "The input file could not be read again.")]
+        return []
 
-    async def _finish(self, batch: dict[str, Any], status: str) -> None:
+    async def _finish(self, batch: dict[str, Any], status: str, faults: Sequence[Fault]) -> None:
+        """End a batch, with its results in files. ``faults``: why it ends early, or lacks results."""
         store, outputs = self._store, {}
         files = {"output_file_id": (new_id("file"), True), "error_file_id": (new_id("file"), False)}
         try:
@@ -258,8 +289,9 @@ class BatchRunner:
                     last = end
                 if last >= 0:
                     outputs[name] = file_id
-            await store.do(store.finish, batch["id"], status, outputs)
-        except DiskFullError:
+            fields = {"errors": faults_json(faults)} if faults else {}
+            await store.do(store.finish, batch["id"], status, outputs, fields)
+        except Exception:
             for file_id, _ in files.values():
                 await store.do(store.discard, file_id)
             raise

@@ -16,13 +16,15 @@ import filelock
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.batches.disk import DiskWatch, make_private, private
-from jaxgen.server.batches.pages import PAGE_LINES, Page, read_page
+from jaxgen.server.batches.pages import PAGE_BYTES, PAGE_LINES, Page, read_page
 from jaxgen.server.batches.quota import ACTIVE_MARKS, Quotas
-from jaxgen.server.batches.tables import ACTIVE, batch_json, connect, file_json, list_page, new_id
+from jaxgen.server.batches.tables import ACTIVE, batch_json, connect, file_json, give_back, list_page, new_id
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 
 WINDOW_S = 24 * 60 * 60
+CLEARED_LINES = 16
+"""Results that are deleted at a time: of long ones, a journal of all would take as much of the disk as they do."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -148,7 +150,8 @@ class Store:
         self._quotas.check_batch(owner, len(text.encode()))
         with self._db:
             self._db.execute(
-                "INSERT INTO batches (id, owner, status, input, fields, bytes) VALUES (?, ?, 'validating', ?, ?, ?)",
+                "INSERT INTO batches (id, owner, status, input, fields, bytes, stored) "
+                "VALUES (?, ?, 'validating', ?, ?, ?, 0)",
                 (batch_id, owner, input_file, text, len(text.encode())),
             )
         return self.batch(owner, batch_id)
@@ -196,8 +199,8 @@ class Store:
                 self._set_status(row, status, fields)
         return self.batch(None, batch_id)
 
-    def finish(self, batch_id: str, status: str, outputs: dict[str, str]) -> None:
-        """End a batch. ``outputs``: ids of the files with its results, by field."""
+    def finish(self, batch_id: str, status: str, outputs: dict[str, str], fields: Mapping[str, Any]) -> None:
+        """End a batch. ``outputs``: ids of the files with its results, by field; ``fields``: further ones."""
         row = self._row(None, batch_id)
         for file_id in outputs.values():
             with self.path(file_id).open("rb+") as file:
@@ -206,8 +209,17 @@ class Store:
             for name, file_id in outputs.items():
                 filename = f"{batch_id}_{name.removesuffix('_file_id')}.jsonl"
                 self._insert_file(file_id, row["owner"], "batch_output", filename, self.path(file_id).stat().st_size)
-            self._db.execute("DELETE FROM results WHERE batch = ?", (batch_id,))
-            self._set_status(row, status, outputs)
+            self._db.execute("UPDATE batches SET stored = 0 WHERE id = ?", (batch_id,))
+            self._set_status(row, status, {**outputs, **fields})
+
+    def clear(self, batch_id: str) -> bool:
+        """Delete some of the results of a batch that has ended, or give their room back. Return whether that is all."""
+        with self._db:
+            cursor = self._db.execute(
+                "DELETE FROM results WHERE batch = ? AND line IN (SELECT line FROM results WHERE batch = ? LIMIT ?)",
+                (batch_id, batch_id, CLEARED_LINES),
+            )
+        return cursor.rowcount == 0 and not give_back(self._db)
 
     def _row(self, owner: str | None, batch_id: str) -> sqlite3.Row:
         row: sqlite3.Row | None = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
@@ -226,19 +238,29 @@ class Store:
 
     # Lines
 
-    def read_page(self, batch_id: str, file_id: str, line: int, offset: int) -> Page | None:
-        """Return lines without a result, as ``pages.read_page`` does."""
-        page = read_page(self.path(file_id), line, offset, self._config.max_body_bytes)
+    def read_page(self, batch_id: str, file_id: str, before: Page, *, longest: int | None = None) -> Page | None:
+        """Return the lines without a result after those of a page, as ``pages.read_page`` does.
+
+        Raises ApiError 404 where the file is not there; OSError.
+        """
+        try:
+            page = read_page(self.path(file_id), before.line, before.offset, longest)
+        except FileNotFoundError as error:
+            message = f"The input file {file_id} is not in the server's batch directory any more."
+            raise ApiError(404, message, code="input_file_missing") from error
         if page is None:
             return None
         rows = self._db.execute(
-            "SELECT line FROM results WHERE batch = ? AND line BETWEEN ? AND ?", (batch_id, line, page.line)
+            "SELECT line FROM results WHERE batch = ? AND line BETWEEN ? AND ?", (batch_id, before.line, page.line)
         )
         done = {row["line"] for row in rows}
         return replace(page, lines=tuple(item for item in page.lines if item[0] not in done))
 
     def add_results(self, batch_id: str, results: Sequence[tuple[int, bool, str]]) -> None:
-        """Store results: (line, ok, text). A line that has a result keeps it."""
+        """Store results: (line, ok, text). A line that has a result keeps it.
+
+        Raises ApiError 403 over the owner's quota; then none is stored.
+        """
         with self._db:
             for line, ok, text in results:
                 cursor = self._db.execute(
@@ -246,19 +268,26 @@ class Store:
                 )
                 if cursor.rowcount:
                     column = "completed" if ok else "failed"
-                    self._db.execute(f"UPDATE batches SET {column} = {column} + 1 WHERE id = ?", (batch_id,))
+                    self._db.execute(
+                        f"UPDATE batches SET {column} = {column} + 1, stored = stored + ? WHERE id = ?",
+                        (len(text.encode()) + 1, batch_id),
+                    )
+            self._quotas.check_results(self.owner_of(batch_id))
 
     def copy_results(self, batch_id: str, file_id: str, *, ok: bool, after: int) -> int | None:
         """Append a page of results after line ``after`` to a file. Return the last line's number; None: no results."""
         rows = self._db.execute(
             "SELECT line, text FROM results WHERE batch = ? AND ok = ? AND line > ? ORDER BY line LIMIT ?",
             (batch_id, ok, after, PAGE_LINES),
-        ).fetchall()
-        if not rows:
-            return None
-        with open(self.path(file_id), "ab", opener=private) as file:
-            file.writelines(row["text"].encode() + b"\n" for row in rows)
-        return int(rows[-1]["line"])
+        )
+        page, size, last = list[bytes](), 0, None
+        while size < PAGE_BYTES and (row := rows.fetchone()):
+            page.append(row["text"].encode() + b"\n")
+            size, last = size + len(page[-1]), int(row["line"])
+        if page:
+            with open(self.path(file_id), "ab", opener=private) as file:
+                file.writelines(page)
+        return last
 
     def _insert_file(self, file_id: str, owner: str, purpose: str, filename: str, size: int) -> None:
         self._db.execute(
@@ -267,7 +296,8 @@ class Store:
         )
 
     def _sweep(self) -> None:
-        """Delete files without a row in the database (interrupted uploads and results), and batches kept long enough.
+        """Delete files without a row in the database (interrupted uploads and results), results that are in files, and
+        batches kept long enough.
 
         The time that an older version's ended batches are kept begins now.
         """
@@ -275,6 +305,10 @@ class Store:
             self._db.execute(
                 f"UPDATE batches SET ended = ? WHERE ended IS NULL AND status NOT IN ({ACTIVE_MARKS})",
                 (int(self._clock()), *ACTIVE),
+            )
+            self._db.execute(
+                f"DELETE FROM results WHERE batch NOT IN (SELECT id FROM batches WHERE status IN ({ACTIVE_MARKS}))",
+                ACTIVE,
             )
         self.drop_ended()
         known = {row["id"] for row in self._db.execute("SELECT id FROM files")}

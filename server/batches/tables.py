@@ -1,14 +1,17 @@
 """The database of files and batches: make its tables, and turn rows into the API's objects."""
 
 import json
+import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from jaxgen.server.batches.disk import private
+from jaxgen.server.batches.disk import is_full, private
 from jaxgen.server.errors import ApiError
+
+logger = logging.getLogger(__name__)
 
 ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
 """The states of batches that have not ended."""
@@ -19,21 +22,55 @@ CREATE TABLE IF NOT EXISTS files (
 );
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, fields TEXT,
-    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0, bytes INTEGER, ended INTEGER
+    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0, bytes INTEGER, ended INTEGER,
+    stored INTEGER
 );
 CREATE TABLE IF NOT EXISTS results (
     batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)
 ) WITHOUT ROWID;
 """
 
-_ADDED = {"bytes": "UPDATE batches SET bytes = length(CAST(fields AS BLOB))", "ended": ""}
-"""Columns of batches that older databases lack, and what fills them."""
+_ADDED = {
+    "bytes": "UPDATE batches SET bytes = length(CAST(fields AS BLOB))",
+    "ended": "",
+    "stored": "UPDATE batches SET stored = "
+    "(SELECT ifnull(sum(length(CAST(text AS BLOB)) + 1), 0) FROM results WHERE batch = id)",
+}
+"""Columns of batches that older databases lack, and what fills them. ``stored``: bytes of a batch's results, until they
+are in files."""
 
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS files_of_owner ON files (owner, bytes);
 CREATE INDEX IF NOT EXISTS batches_of_owner ON batches (owner, status, bytes);
 CREATE INDEX IF NOT EXISTS batches_by_end ON batches (ended);
 """
+
+_KEPT = """
+CREATE TEMP TABLE kept (owner TEXT PRIMARY KEY, bytes INTEGER) WITHOUT ROWID;
+INSERT INTO kept SELECT owner, sum(bytes) FROM (
+    SELECT owner, bytes FROM files UNION ALL SELECT owner, bytes + stored FROM batches
+) GROUP BY owner;
+CREATE TEMP TRIGGER file_added AFTER INSERT ON files BEGIN
+    INSERT INTO kept VALUES (new.owner, new.bytes) ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TEMP TRIGGER file_deleted AFTER DELETE ON files BEGIN
+    UPDATE kept SET bytes = bytes - old.bytes WHERE owner = old.owner;
+END;
+CREATE TEMP TRIGGER batch_added AFTER INSERT ON batches BEGIN
+    INSERT INTO kept VALUES (new.owner, new.bytes) ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TEMP TRIGGER batch_changed AFTER UPDATE OF bytes, stored ON batches BEGIN
+    UPDATE kept SET bytes = bytes + new.bytes + new.stored - old.bytes - old.stored WHERE owner = old.owner;
+END;
+CREATE TEMP TRIGGER batch_deleted AFTER DELETE ON batches BEGIN
+    UPDATE kept SET bytes = bytes - old.bytes - old.stored WHERE owner = old.owner;
+END;
+"""
+"""The bytes that each owner has, of files, batches and results: summed at the start, and kept up to date."""
+
+_INCREMENTAL = 2
+_GIVEN_BACK_PAGES = 2048
+"""Pages that are given back at a time, 8 MiB."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -42,6 +79,7 @@ def connect(path: Path) -> sqlite3.Connection:
         pass
     db = sqlite3.connect(path, check_same_thread=False)
     db.row_factory = sqlite3.Row
+    _let_shrink(db, path)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)
@@ -50,7 +88,34 @@ def connect(path: Path) -> sqlite3.Connection:
         if name not in present:
             db.executescript(f"BEGIN; ALTER TABLE batches ADD COLUMN {name} INTEGER; {filled}; COMMIT")
     db.executescript(_INDEXES)
+    db.execute("PRAGMA temp_store=MEMORY")
+    db.executescript(_KEPT)
     return db
+
+
+def _let_shrink(db: sqlite3.Connection, path: Path) -> None:
+    """Let a database give room back. One of an older version is copied for it, once, if the disk has room."""
+    (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
+    if mode == _INCREMENTAL:
+        return
+    db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    try:
+        db.execute("VACUUM")
+    except sqlite3.OperationalError as error:
+        if not is_full(error):
+            raise
+        logger.warning("%s keeps the room of past results: the disk has no room for a copy of it", path)
+
+
+def give_back(db: sqlite3.Connection) -> bool:
+    """Give some of the database's free room back to the disk. Return whether there is more to give."""
+    (before,) = db.execute("PRAGMA freelist_count").fetchone()
+    db.execute(f"PRAGMA incremental_vacuum({_GIVEN_BACK_PAGES})").fetchall()  # each row read is a page given back
+    (after,) = db.execute("PRAGMA freelist_count").fetchone()
+    if 0 < after < before:
+        return True
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return False
 
 
 def new_id(kind: str) -> str:

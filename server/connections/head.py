@@ -13,6 +13,8 @@ MAX_FIELDS = 256
 """Most header fields of a request, trailers included."""
 MAX_PIPELINED = 32
 """Most requests that wait for the one before them on their connection; after the last of them the connection ends."""
+MAX_BEHIND_BYTES = 64 * 1024
+"""Most bytes behind a request that are kept until it is answered; then the connection is not read."""
 VERSIONS = ("1.0", "1.1")
 
 
@@ -65,3 +67,10 @@ def as_refusal(error: httptools.HttpParserError) -> ApiError:
     if reason == "Invalid HTTP version" or "HTTP/2" in reason:
         return wrong_version()
     return bad_request("This is not a valid HTTP request.", code="invalid_http_request")
+
+
+def without_upgrade(parser: httptools.HttpRequestParser, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the head that has been parsed, without the field Upgrade."""
+    lines = [parser.get_method() + b" " + url + b" HTTP/" + parser.get_http_version().encode()]
+    lines += [name + b": " + value for name, value in headers if name != b"upgrade"]
+    return b"\r\n".join((*lines, b"", b""))

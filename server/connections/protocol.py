@@ -6,14 +6,23 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from jaxgen.server.addresses import unmapped
 from jaxgen.server.connections.bounds import UNIX, Bounds
 from jaxgen.server.connections.gate import ConnectionSlot
-from jaxgen.server.connections.head import MAX_HEAD_BYTES, MAX_PIPELINED, Head, as_refusal, check, too_long
+from jaxgen.server.connections.head import (
+    MAX_BEHIND_BYTES,
+    MAX_HEAD_BYTES,
+    MAX_PIPELINED,
+    Head,
+    as_refusal,
+    check,
+    too_long,
+    without_upgrade,
+)
 from jaxgen.server.connections.lingering_close import (
     LINGER_BYTES,
     LINGER_SECONDS,
@@ -45,6 +54,10 @@ class ConnectionProtocol(HttpToolsProtocol):
         self._arrived = self.loop.time() if arrived is None else arrived
         self._slot = slot
         self._stream: asyncio.Transport | None = None
+        self._unanswered: list[RequestResponseCycle] = []
+        """The request that is being answered, and those parsed behind it."""
+        self._unparsed = bytearray()
+        """What came behind the request that is being answered."""
         self._head = Head()
         self._begun = False
         """Whether the head of a request has begun and not ended."""
@@ -53,9 +66,9 @@ class ConnectionProtocol(HttpToolsProtocol):
         self._idle_bytes = 0
         """Bytes since the parser last found something of a body, or the end of a head."""
         self._dropped = 0
-        """Bytes of a body that came after its answer."""
+        """Bytes of a body that came after its answer, or of what came behind a refusal that waits."""
         self._last_words: ApiError | None = None
-        """What to answer once the requests before are answered; nothing more is read."""
+        """What to answer once the requests before are answered; what comes until then is dropped."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
@@ -92,11 +105,15 @@ class ConnectionProtocol(HttpToolsProtocol):
             self._say_unread()
         self._closing()
         super().connection_lost(exc)
+        for cycle in self._unanswered:  # uvicorn tells only the newest
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def shutdown(self) -> None:
         if self._stream is not None and (self.transport.is_closing() or self._drain_timer is not None):
             self._stream.close()
-        else:
+        elif self._last_words is None:  # which end the connection as well
             super().shutdown()
 
     def cut(self, *, late: bool) -> None:
@@ -154,30 +171,44 @@ class ConnectionProtocol(HttpToolsProtocol):
     # What comes
 
     def data_received(self, data: bytes) -> None:
+        if self._last_words is None:
+            self._unparsed += data
+            self._parse()
+            return
+        self._dropped += len(data)
+        if self._dropped > LINGER_BYTES:
+            assert self._stream is not None
+            self._stream.abort()
+
+    def _parse(self) -> None:
+        """Parse what has come, up to a request's end while it is answered.
+
+        What is behind it is read even so: the caller's end comes last, and must be seen.
+        """
+        if not self._unparsed and not self._begun:
+            return
         self._unset_keepalive_if_required()
-        if self._last_words is not None:
+        while self._unparsed and not self._next_waits:
+            piece = bytes(self._unparsed[:MAX_HEAD_BYTES])
+            del self._unparsed[:MAX_HEAD_BYTES]
+            try:
+                self._feed(piece)
+            except ApiError as error:
+                self._unparsed.clear()
+                self._refuse(error)
+                return
+        if len(self._unparsed) > MAX_BEHIND_BYTES:
             self.flow.pause_reading()
-            return
-        try:
-            if len(data) <= MAX_HEAD_BYTES:
-                self._feed(data)
-            else:
-                whole = memoryview(data)
-                for at in range(0, len(data), MAX_HEAD_BYTES):
-                    self._feed(whole[at : at + MAX_HEAD_BYTES])
-        except ApiError as error:
-            self._refuse(error)
-            return
-        if not self._in_body and self._head_timer is None and (self._begun or not self._is_answering):
+        if self._head_timer is None and not self._in_body and not self._is_answering:
             self._head_timer = self.loop.call_later(self._limits.header_timeout_s, self._head_is_late)
 
-    def _feed(self, data: bytes | memoryview) -> None:
+    def _feed(self, data: bytes) -> None:
         """Parse a piece, so short that no head can be much longer than its bound. Raises ApiError."""
         self._idle_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._feed_without_upgrade(bytes(data[upgrade.args[0] :]))
+            self._feed_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             raise as_refusal(error) from error
         if self._idle_bytes > MAX_HEAD_BYTES:
@@ -185,16 +216,15 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def _feed_without_upgrade(self, rest: bytes) -> None:
         """Parse a request again without its Upgrade: the parser would take its body for another protocol's."""
-        version = self.parser.get_http_version().encode()
-        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
-        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        head = without_upgrade(self.parser, self.url, self.headers)
         self._ignored_upgrade = False
         self.parser = httptools.HttpRequestParser(self)
-        self._feed(b"\r\n".join((*lines, b"", b"")))
+        self._feed(head)
         self._feed(rest)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()  # the end of a refused body may have come in the same piece
         self._begun = True
         self._idle_bytes = self._dropped = 0
         self._head = Head()
@@ -221,6 +251,9 @@ class ConnectionProtocol(HttpToolsProtocol):
                 headers={"Retry-After": "1"},
             )
         super().on_headers_complete()
+        self._unanswered = [*(cycle for cycle in self._unanswered if not cycle.response_complete), self.cycle]
+        if self.pipeline:  # behind a request uvicorn pauses reading, and would not see the caller's end
+            self.flow.resume_reading()
         self._begun, self._in_body, self._idle_bytes = False, True, 0
         if self._head_timer is not None:
             self._head_timer.cancel()
@@ -259,13 +292,20 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return any(not cycle.response_complete for cycle in self._unanswered)
+
+    @property
+    def _next_waits(self) -> bool:
+        """Whether what comes next belongs to no request that is being answered."""
+        return bool(self.pipeline) or (self._is_answering and not self._in_body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing() or self._is_answering:  # the next one has begun
+        if self.transport.is_closing():
             return
-        if self._last_words is not None:
+        if self._is_answering:  # the next one has begun; the rest of its body may have come
+            self._parse()
+        elif self._last_words is not None:
             self._end_with(self._last_words)
         elif self._in_body:
             # The rest of this body is dropped, and the connection serves on, if that does not take too long.
@@ -274,6 +314,7 @@ class ConnectionProtocol(HttpToolsProtocol):
             self._drain_timer = self.loop.call_later(LINGER_SECONDS, self._stream.abort)
         else:
             self._rest()
+            self._parse()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -309,8 +350,7 @@ class ConnectionProtocol(HttpToolsProtocol):
                 cycle.response_complete = True
             elif self._in_body:
                 cycle.keep_alive = False
-            self._last_words = error
-            self.flow.pause_reading()
+            self._last_words, self._dropped = error, 0
 
     def _end_with(self, error: ApiError) -> None:
         assert self._stream is not None

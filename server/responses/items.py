@@ -1,7 +1,7 @@
 """Collect the items of a request to /v1/responses: its own, and those of the response that it continues."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,16 @@ class RequestItems:
     fields: list[str]
 
     def as_json(self, name: str) -> list[dict[str, Any]]:
-        """Return the own items as they are kept. ``name``: of the response, from which their ids are made."""
-        return [_item_json(item, f"{name}-input", i) for i, item in enumerate(self.own)]
+        """Return the own items as they are kept. ``name``: of the response, from which their ids are made.
+
+        An item has its own id only if none before it in the conversation has: lists are paged by ids.
+        """
+        taken = set() if self.previous is None else self.previous.ids()
+        items = []
+        for i, item in enumerate(self.own):
+            items.append(_item_json(item, f"{name}-input", i, taken))
+            taken.add(items[-1]["id"])
+        return items
 
 
 def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> RequestItems:
@@ -124,8 +132,9 @@ def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str
     return found
 
 
-def _item_json(item: StoredItem, name: str, place: int) -> dict[str, Any]:
-    """Return an item as it is kept, with an id. Parts of messages are of the type that goes with the role."""
+def _item_json(item: StoredItem, name: str, place: int, taken: Collection[str]) -> dict[str, Any]:
+    """Return an item as it is kept, with an id that is not ``taken``. Parts of messages are of the type that goes with
+    the role."""
     match item:
         case MessageItem():
             content = _parts_json(item.content, "output_text" if item.role == "assistant" else "input_text")
@@ -138,7 +147,8 @@ def _item_json(item: StoredItem, name: str, place: int) -> dict[str, Any]:
             output = item.output if isinstance(item.output, str) else _parts_json(item.output, "input_text")
             fields = {"type": item.type, "call_id": item.call_id, "output": output}
             prefix = "fco"
-    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **fields}
+    own = item.id if item.id and item.id not in taken else item_id(prefix, name, place)
+    return {"id": own, "status": "completed", **fields}
 
 
 def _parts_json(content: ItemContent, kind: str) -> list[dict[str, Any]]:

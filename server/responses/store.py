@@ -1,7 +1,7 @@
 """Keep responses in memory, each caller's apart, for requests that continue them or ask for them again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -49,12 +49,19 @@ class StoredResponse:
 
     def conversation(self) -> list[dict[str, Any]]:
         """Return all items so far: the context, then the output."""
-        turns: list[StoredResponse] = []
+        turns = reversed(list(self._turns()))
+        return [pydantic_core.from_json(item) for one in turns for item in one._items()]
+
+    def ids(self) -> set[str]:
+        """Return the ids of all items so far."""
+        return {name for one in self._turns() for name, _ in (*one.input, *one.output)}
+
+    def _turns(self) -> Iterator["StoredResponse"]:
+        """Yield this response, and the responses that it continues, the last one first."""
         turn: StoredResponse | None = self
         while turn is not None:  # no recursion: there may be thousands
-            turns.append(turn)
+            yield turn
             turn = turn.previous
-        return [pydantic_core.from_json(item) for one in reversed(turns) for item in one._items()]
 
     def _items(self) -> list[bytes]:
         return [item for _, item in (*self.input, *self.output)]

@@ -18,6 +18,7 @@ from jaxgen.core.errors import ConfigError, EngineDeadError
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.batches.store import Store
+from jaxgen.server.batches.tables import _let_shrink
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.schema import answers as shapes
@@ -255,7 +256,7 @@ def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
     store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now[0])
     file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     ended, active = (store.add_batch("", file_id, PATH, None)["id"] for _ in range(2))
-    store.finish(ended, "completed", {})
+    store.finish(ended, "completed", {}, {})
     for now[0], left in ((1e9 + 99, [active, ended]), (1e9 + 100, [active])):
         store.drop_ended()
         assert [batch["id"] for batch in store.batches("", after=None, limit=9)["data"]] == left
@@ -266,21 +267,43 @@ def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
 def test_a_database_of_an_older_version_gets_its_columns(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "batches.sqlite")
     db.executescript(
+        "PRAGMA journal_mode=WAL;"
+        "CREATE TABLE results (batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)) "
+        "WITHOUT ROWID;"
+        "INSERT INTO results VALUES ('running', 0, 1, 'four');"
         "CREATE TABLE batches (number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, "
         "fields TEXT, total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0);"
         "INSERT INTO batches (id, owner, status, input, fields) VALUES "
-        """('old', '', 'failed', 'x', '{"endpoint": 1}')"""
+        """('old', '', 'failed', 'x', '{"endpoint": 1}'), ('running', 'o', 'in_progress', 'x', '{}')"""
     )
     db.close()
     now = 1e9
     store = Store(tmp_path, ServerConfig(max_stored_bytes=20, batch_lifetime_s=100), lambda: now)
     assert store.batch("", "old")["endpoint"] == 1
+    assert store._db.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
+    with pytest.raises(ApiError, match="batches of 7 bytes"):
+        store.check_quota("o", 14)
     with pytest.raises(ApiError, match="batches of 15 bytes"):
         store.check_quota("", 6)
     now += 100
     store.drop_ended()
     store.check_quota("", 6)
     store.close()
+
+
+def test_an_older_database_is_used_though_the_disk_has_no_room_for_a_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql == "VACUUM":
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
+            return super().execute(sql, *values)
+
+    _let_shrink(sqlite3.connect(tmp_path / "x", factory=Full), tmp_path / "x")
+    assert "keeps the room" in caplog.text
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:

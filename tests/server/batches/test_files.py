@@ -41,6 +41,17 @@ def test_files(client: TestClient) -> None:
     assert client.get("/v1/files", params={"purpose": "batch_output"}).json()["data"] == []
 
 
+def test_a_file_that_the_disk_has_lost_says_so(tmp_path: Path, client: TestClient) -> None:
+    file_id = upload(client, jsonl(line("a")))
+    (tmp_path / "files" / file_id).unlink()
+    answer = client.get(f"/v1/files/{file_id}/content")
+    assert (answer.status_code, error_of(answer.json())["code"]) == (404, "file_not_found")
+    errors = wait(client, start(client, file_id).id).errors
+    assert errors is not None
+    assert [fault.code for fault in errors.data or []] == ["input_file_missing"]
+    assert client.delete(f"/v1/files/{file_id}").status_code == 200
+
+
 def test_a_file_stays_while_a_batch_needs_it(tmp_path: Path) -> None:
     with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
         file_id = upload(client, jsonl(line("a", seed=9)))

@@ -229,6 +229,28 @@ def test_input_items_are_all_that_was_answered(client: TestClient) -> None:
     assert (empty["data"], empty["first_id"], empty["last_id"]) == ([], None, None)
 
 
+def test_items_that_come_again_have_ids_of_their_own(client: TestClient) -> None:
+    """Agents send the output back beside the response that it is of. Pages of items go by ids."""
+    response = ask(client, input=[{"role": "user", "content": "Hi", "id": "mine"}])
+    for _ in range(2):
+        again = [*response["output"], {"id": "mine"}, {"id": "mine"}]
+        response = ask(client, input=again, previous_response_id=response["id"])
+    path = f"{PATH}/{response['id']}/input_items"
+    whole = client.get(path, params={"order": "asc", "limit": 100}).json()["data"]
+    assert len({item["id"] for item in whole}) == len(whole) == 9
+    assert [item["id"] for item in whole].index("mine") == 0
+    for limit in (1, 2):
+        seen, page = list[Any](), {"has_more": True, "last_id": None}
+        while page["has_more"]:
+            after = {} if page["last_id"] is None else {"after": page["last_id"]}
+            page = client.get(path, params={"order": "asc", "limit": limit, **after}).json()
+            seen += page["data"]
+            assert len(seen) <= len(whole)
+        assert seen == whole
+    asked = ask(client, input=[{"id": whole[3]["id"]}, {"role": "user", "content": "And"}])
+    assert asked["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [
