@@ -91,7 +91,7 @@ def steps_of_both(device: Runner, model: ModelConfig, config: EngineConfig) -> I
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
-    """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit with their answers."""
+    """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit with answers."""
     rows = config.narrow_width or config.scheduler.max_num_seqs
     steps = max(MIN_STEPS, -(-CHECKED_TOKENS // rows))
     room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
