@@ -99,7 +99,7 @@ def named_by(key: Any, digits: int = 20) -> str:
 def make_room(folder: Path, size: int, most: int) -> None:
     """Remove the files used least recently until ``size`` more bytes are no more than ``most``. Raises OSError.
 
-    Files that other processes are writing count, and stay; those that killed ones left go.
+    Files that other processes are writing count, and stay. What killed processes left goes.
     """
     _remove_abandoned(folder)
     files: list[tuple[bool, float, int, Path]] = []
