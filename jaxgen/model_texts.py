@@ -13,7 +13,7 @@ from jaxgen.core.model_info import ChatFormat, Pooling, PoolingChoice
 from jaxgen.core.sampling_params import SamplingDefaults
 from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.text.tokenizer_cache import load_tokenizer, text_files_digest
+from jaxgen.text.tokenizer_cache import load_tokenizer, text_files
 from jaxgen.text.turn_end import turn_end
 from jaxgen.weights.chat_template import read_chat_format, read_special_tokens
 from jaxgen.weights.generation_config import read_sampling_defaults
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 class ModelTexts:
     """A model's chat format, the tokens that end its answers, the defaults of requests and the pooling of embeddings.
 
-    ``directory``: of the tokenizer's files.
+    ``tokenizer``: the digest of the files that the tokenizer was made from.
     """
 
-    directory: Path
+    tokenizer: str
     chat: ChatFormat | None
     eos_token_ids: frozenset[int]
     defaults: SamplingDefaults
@@ -40,7 +40,7 @@ class ModelTexts:
     def identity(self) -> dict[str, Any]:
         """Return what of them an answer depends on, for jaxgen.identify."""
         return {
-            "tokenizer": digest_of(text_files_digest(self.directory)),
+            "tokenizer": digest_of(self.tokenizer),
             "chat_template": None if self.chat is None else digest_of(asdict(self.chat)),
             "eos_token_ids": sorted(self.eos_token_ids),
             "sampling_defaults": asdict(self.defaults),
@@ -51,7 +51,7 @@ class ModelTexts:
 def own_texts(model: Path) -> ModelTexts:
     """Return those of a model's directory, where no flag names others. Raises ConfigError."""
     return ModelTexts(
-        model,
+        text_files(model).digest,
         read_chat_format(model, None),
         read_eos_token_ids(model),
         read_sampling_defaults(model, "auto"),
@@ -74,32 +74,31 @@ def read_texts(
 
     Tokenizers and what is found out of chat templates are kept in ``caches``. Raises ConfigError.
     """
-    words, directory = _load_tokenizer(model, vocab_size, caches.tokenizers, tokenizer, hub)
+    directory = model if tokenizer is None else resolve_tokenizer(tokenizer, None if hub is None else hub.download_dir)
+    files = text_files(directory)
+    words = load_tokenizer(directory, caches.tokenizers, files)
+    if tokenizer is not None:
+        _check_size(tokenizer, words, vocab_size)
     chat = _chat_format(directory, chat_template, words, caches.templates)
     named = read_eos_token_ids(model) | _turn_token_ids(chat_template, words)
-    return words, ModelTexts(
-        directory,
+    texts = ModelTexts(
+        files.digest,
         chat,
         named | _other_ends(directory, chat, words, named, vocab_size, caches.templates),
         read_sampling_defaults(model, generation_config),
         read_pooling(model, pooling),
     )
+    files.check()
+    return words, texts
 
 
-def _load_tokenizer(
-    model: Path, vocab_size: int, cache: Path | None, name: str | None, hub: HubOptions | None
-) -> tuple[Tokenizer, Path]:
-    """Return the tokenizer, and its directory; ``name`` None: the model's own. Raises ConfigError."""
-    if name is None:
-        return load_tokenizer(model, cache), model
-    directory = resolve_tokenizer(name, None if hub is None else hub.download_dir)
-    tokenizer = load_tokenizer(directory, cache)
+def _check_size(name: str, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise ConfigError for a tokenizer, named by a flag, that has tokens which the model does not know."""
     if tokenizer.vocab_size > vocab_size:
         raise ConfigError(
             f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: "
             "name this model's tokenizer"
         )
-    return tokenizer, directory
 
 
 def _chat_format(

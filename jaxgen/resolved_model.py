@@ -21,6 +21,7 @@ from jaxgen.core.config import (
     LoadFormat,
     ModelConfig,
 )
+from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import NoRoomError, one_line
 from jaxgen.core.identity import Identity, digest_of
 from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
@@ -49,7 +50,7 @@ from jaxgen.sizing.memory import no_wider, resolve, with_fewer_blocks
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.contents import weights_digest
+from jaxgen.weights.contents import Checksum, weights_digest
 from jaxgen.weights.load import load_params
 from jaxgen.weights.weight_formats import parameter_bytes, placed_config
 
@@ -97,10 +98,11 @@ class ResolvedModel:
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
         kernels = self._choose_kernels(block_size, progress)
-        return kernels, self._load(kernels, progress)
+        files = None if self._prepared is None else self.weight_files(progress=progress)
+        return kernels, self._load(kernels, files, progress)
 
-    def _load(self, kernels: Kernels, progress: bool) -> PackedParams:
-        """Return the parameters in the layout of these kernels. Raises ConfigError."""
+    def _load(self, kernels: Kernels, files: DigestedFiles | None, progress: bool) -> PackedParams:
+        """Return the parameters in the layout of these kernels. Raises ConfigError, also where ``files`` change."""
         formats = {form for _, parts in self.model.weight_formats for form in parts.forms}
         if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
             logger.warning(
@@ -113,35 +115,50 @@ class ResolvedModel:
         if self.load_format == "dummy":
             logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
             return dummy_params(self.model, kernels)
-        return self._load_params(kernels, progress=progress)
+        place, path = placing(self.model, kernels), self._prepared_path(kernels, files)
+        params = None if path is None else read_prepared(path, abstract_packed_params(self.model, kernels))
+        if params is None:
+            params = load_params(self.directory, self.model, place=place, progress=progress)
+            if files is not None:
+                files.check()
+            if path is not None:
+                write_prepared(path, params)
+        return params
 
-    def _load_params(self, kernels: Kernels, *, progress: bool) -> PackedParams:
-        """Return the parameters, as an earlier start has prepared them if they and all that prepares them are the same.
+    def _load_with_digest(self, kernels: Kernels, progress: bool) -> tuple[PackedParams, str]:
+        """Return the parameters, and the digest of the files that they were read from. Raises ConfigError."""
+        files = self.weight_files(progress=progress)
+        return self._load(kernels, files, progress), files.digest
 
-        Raises ConfigError.
-        """
-        place, folder = placing(self.model, kernels), self.caches.prepared
-        if folder is None or not self.device.is_cpu:
-            return load_params(self.directory, self.model, place=place, progress=progress)
+    @property
+    def _prepared(self) -> Path | None:
+        """The folder of weights as programs read them; None: none are kept."""
+        return self.caches.prepared if self.device.is_cpu and self.load_format != "dummy" else None
+
+    def _prepared_path(self, kernels: Kernels, files: DigestedFiles | None) -> Path | None:
+        """Return the file of prepared weights, which is named by all that prepares them; None: none are kept."""
+        if self._prepared is None or files is None:
+            return None
         key = {
-            "weights": self.weights_digest(progress=progress),
+            "weights": files.digest,
             "model": repr(self.model),
             "kernels": [kernels.name, *kernels.build],
             "sources": sources_digest(),
             "versions": versions(("jaxlib",)),
         }
-        path = folder / digest_of(key)
-        params = read_prepared(path, abstract_packed_params(self.model, kernels))
-        if params is None:
-            params = load_params(self.directory, self.model, place=place, progress=progress)
-            write_prepared(path, params)
-        return params
+        return self._prepared / digest_of(key)
 
-    def weights_digest(self, *, progress: bool) -> str:
-        """Return the digest of the weight files, or that of random weights, which the configuration determines."""
+    def weight_files(self, *, progress: bool) -> DigestedFiles:
+        """Return the weight files with their digest, or that of random weights, which the configuration determines.
+
+        Another look at them reads no file again that has not changed. Raises ConfigError.
+        """
+        what = f"the weights in {self.directory}"
         if self.load_format == "dummy":
-            return digest_of({"load_format": self.load_format})
-        return weights_digest(self.directory, self.caches.checksums, progress=progress)
+            return DigestedFiles.of(what, lambda: digest_of({"load_format": self.load_format}))
+        known: dict[Path, Checksum] = {}
+        take = partial(weights_digest, self.directory, self.caches.checksums, known=known, progress=progress)
+        return DigestedFiles.of(what, take)
 
     def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
         if self.kernels == "xla":
@@ -209,14 +226,13 @@ class ResolvedModel:
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
         with ThreadPoolExecutor(1) as beside, show_progress("compiling the step", None, "program", bar=progress):
-            loading = beside.submit(self._load, kernels, progress)
+            loading = beside.submit(self._load_with_digest, kernels, progress)
             if not self.device.is_cpu:
                 loading.result()  # XLA times kernels on a GPU, and takes memory there
             model = self.model.within(config.scheduler.max_model_len)
             compile_ = partial(self._compile, model, kernels)
             config, compiled = compile_to_fit(options, model, config, compile_, self.memory, params_bytes)
-            params = loading.result()
-        weights = self.weights_digest(progress=progress)
+            params, weights = loading.result()
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
         engine = Engine(

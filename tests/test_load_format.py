@@ -55,7 +55,7 @@ def test_a_model_without_weights_answers(outline: Path) -> None:
 
 
 def digest(directory: Path, load_format: LoadFormat) -> str:
-    return find_parts(str(directory), load_format=load_format).weights_digest(progress=False)
+    return find_parts(str(directory), load_format=load_format).weight_files(progress=False).digest
 
 
 def test_random_weights_have_an_identity_of_their_own(directory: Path, outline: Path) -> None:

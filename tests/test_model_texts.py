@@ -1,18 +1,21 @@
 """How requests become tokens, and answers end, is in the digest, wherever the files lie."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxgen import model_texts
 from jaxgen.core.cache_dirs import CacheDirs
+from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.model_texts import ModelTexts, own_texts, read_texts
 from jaxgen.text import turn_end
 from jaxgen.text.named_templates import template_text
+from jaxgen.text.tokenizer import Tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.tiny import make_tiny_checkpoint
 
@@ -39,11 +42,29 @@ def test_each_of_them_is_a_part(texts: ModelTexts, part: str) -> None:
 
 
 def test_the_tokenizer_is_its_files_contents(texts: ModelTexts, tmp_path: Path) -> None:
-    copy = shutil.copytree(texts.directory, tmp_path / "elsewhere")
-    assert replace(texts, directory=copy).identity() == texts.identity()
-    file = copy / "tokenizer.json"
+    make_tiny_checkpoint(tmp_path / "elsewhere")
+    assert own_texts(tmp_path / "elsewhere").identity() == texts.identity()
+    file = tmp_path / "elsewhere" / "tokenizer.json"
     file.write_text(file.read_text() + " ")
-    assert replace(texts, directory=copy).identity()["tokenizer"] != texts.identity()["tokenizer"]
+    assert own_texts(tmp_path / "elsewhere").identity()["tokenizer"] != texts.identity()["tokenizer"]
+
+
+def test_the_tokenizer_has_the_digest_of_the_files_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_checkpoint(tmp_path)
+    _, texts = read_texts(tmp_path, 386, CacheDirs())
+    assert texts == own_texts(tmp_path)
+    file = tmp_path / "tokenizer.json"
+
+    def replaced(*args: Any) -> Tokenizer:
+        tokenizer = load_tokenizer(*args)
+        file.write_text(file.read_text() + " ")
+        return tokenizer
+
+    monkeypatch.setattr(model_texts, "load_tokenizer", replaced)
+    with pytest.raises(ConfigError, match=r"the text files in .* changed while being read"):
+        read_texts(tmp_path, 386, CacheDirs())
 
 
 def chat_model(directory: Path, template: str, *, special: bool = True, **files: Any) -> Path:

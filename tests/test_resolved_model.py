@@ -1,6 +1,7 @@
 """An engine whose device runs out of memory is built once more; kept programs have the name of what they are of."""
 
 import logging
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from jaxgen import resolved_model
 from jaxgen.assemble import find_parts
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import EngineConfig, EngineOptions
-from jaxgen.core.errors import NoRoomError
+from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE
@@ -23,6 +24,8 @@ from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.sizing.allocation import LEAST_SLACK
 from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.weights import contents
+from jaxgen.weights.load import load_params
 from tests.support.goldens import GOLDENS
 
 FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 525336576 bytes."
@@ -167,3 +170,60 @@ def test_programs_of_a_gpu_and_without_a_cache_are_compiled(tmp_path: Path, monk
         replace(parts, device=replace(parts.device, platform="gpu")),
     ):
         assert other._compile(parts.model, REFERENCE, config) is COMPILED
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    """A link to one of two models of the same shape, as who deploys another turns it."""
+    for name in ("v1", "v2"):
+        shutil.copytree(GOLDENS / "llama", tmp_path / name)
+    file = next((tmp_path / "v2").glob("*.safetensors"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    return turned(tmp_path / "current", "v1")
+
+
+def turned(link: Path, to: str) -> Path:
+    link.unlink(missing_ok=True)
+    link.symlink_to(link.with_name(to))
+    return link
+
+
+@pytest.mark.parametrize("loaded_first", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_weights_that_change_while_they_are_loaded_get_no_name(
+    link: Path, monkeypatch: pytest.MonkeyPatch, *, loaded_first: bool, kept: bool
+) -> None:
+    """The link turns before or after they are read, on a machine that keeps prepared weights or does not."""
+    found = find_parts(str(link), kernels="xla", cache_dir=link.with_name("cache"))
+    prepared = found.caches.prepared
+    assert prepared is not None
+    parts = found if kept else replace(found, caches=replace(found.caches, prepared=None))
+
+    def deployed(*args: Any, **options: Any) -> Any:
+        params = load_params(*args, **options) if loaded_first else None
+        turned(link, "v2")
+        return load_params(*args, **options) if params is None else params
+
+    monkeypatch.setattr(resolved_model, "compile_to_fit", lambda options, model, config, *_: (config, None))
+    monkeypatch.setattr(resolved_model, "load_params", deployed)
+    with pytest.raises(ConfigError, match=r"the weights in .*current changed while being read: start again"):
+        build(parts, monkeypatch, Tries(0), num_blocks=64)
+    assert list(prepared.iterdir()) == []
+
+
+def test_another_look_at_weights_reads_none_that_are_the_same(link: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = find_parts(str(link), cache_dir=link.with_name("cache")).weight_files(progress=False)
+    read: list[str] = []
+
+    def reading(_: Path, names: list[str], *__: Any) -> dict[str, str]:
+        read.extend(names)
+        return dict.fromkeys(names, "")
+
+    monkeypatch.setattr(contents, "checksums_of", reading)
+    files.check()
+    assert read == []
+    turned(link, "v2")
+    with pytest.raises(ConfigError, match="changed while being read"):
+        files.check()
+    assert read == [path.name for path in link.glob("*.safetensors")]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 
+PARTIAL, REPLACED = ".partial", ".replaced"
+"""Ends of the hidden names of a directory that is being written, and of one that it takes the place of."""
+
 
 @contextmanager
 def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
@@ -20,7 +23,7 @@ def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | No
     """
     destination = destination.resolve()
     _refuse_occupied(destination, replaceable)
-    partial = destination.with_name(f".{destination.name}.partial")
+    partial = destination.with_name(f".{destination.name}{PARTIAL}")
     partial.mkdir(parents=True, exist_ok=True)
     with _lock(partial):
         _clear(partial)
@@ -78,7 +81,7 @@ def _clear(directory: Path) -> None:
 
 def _swap(partial: Path, destination: Path) -> None:
     """Put ``partial`` in the place of ``destination``."""
-    retired = destination.with_name(f".{destination.name}.replaced")
+    retired = destination.with_name(f".{destination.name}{REPLACED}")
     shutil.rmtree(retired, ignore_errors=True)
     if destination.exists():
         destination.rename(retired)

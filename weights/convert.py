@@ -4,7 +4,7 @@ fast."""
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -76,12 +76,14 @@ def convert(
     dtype: Literal["auto"] | DType = "auto",
     quantization: Quantization = "none",
     force: bool = False,
+    confirm: Callable[[], None] = lambda: None,
     progress: bool = True,
 ) -> None:
     """Make the converted directory ``destination`` from ``source``, a Hugging Face directory, a hub id, or a GGUF file.
 
     It appears when it is complete and on the disk, and not at all when a step fails before that. ``force`` replaces an
-    earlier conversion. Raises ConfigError for an unusable source or destination.
+    earlier conversion. ``confirm`` is called before it appears, and may raise. Raises ConfigError for an unusable
+    source or destination.
     """
     check_path("DEST", destination)
     with _opened(source, hub) as (directory, tensors):
@@ -90,6 +92,7 @@ def convert(
         with new_directory(destination, replaceable=is_converted if force else None) as partial:
             params = load_params(directory, config, tensors=tensors, progress=progress)
             checkpoint.save(partial, params, config, directory, progress=progress)
+            confirm()
 
 
 def _check_room(destination: Path, config: ModelConfig) -> None:

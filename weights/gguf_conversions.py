@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.identity import digest_of
+from jaxgen.core.identity import DIGITS, digest_of
 from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
@@ -30,6 +30,8 @@ _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from jaxgen.weights.gguf_converter import main; main({pipe}, *{arguments!r})"
 )
 _LONGEST_NAME = 80
+_MOST_NAME_BYTES = 255 - len(".-.replaced") - DIGITS
+"""A name in a file system has 255 bytes, with what is put around it while a conversion is written."""
 
 
 def kept_conversion(
@@ -47,16 +49,26 @@ def kept_conversion(
             f"{file} is converted before it is served, and there is no cache directory to keep that in: name one with "
             f"--cache-dir, or convert it: jaxgen convert-weights {file} DIRECTORY"
         )
-    places = [part.resolve() for part in parts_of_file(file)]
-    sums = [file_checksums(one.parent, [one.name], caches.checksums, progress=progress)[one.name] for one in places]
-    name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
     stored_as = STORED_AS.get(quantization, quantization)
-    key = {"format": FORMAT, "sha256": sums, "quantization": stored_as}
-    directory = caches.converted / f"{name}-{digest_of(key)}"
+    digest = conversion_digest(file, caches.checksums, stored_as, progress)
+    directory = caches.converted / f"{_short_name(file)}-{digest}"
     if not is_whole(directory, caches.checksums):
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
-        _convert_aside(file, directory, caches.checksums, stored_as, progress)
+        _convert_aside(file, directory, digest, caches.checksums, stored_as, progress)
     return directory
+
+
+def conversion_digest(file: Path, checksums: Path | None, quantization: Quantization, progress: bool) -> str:
+    """Return the digest of all that decides the content of a conversion. ``checksums``: as for ``is_whole``."""
+    places = [part.resolve() for part in parts_of_file(file)]
+    sums = [file_checksums(one.parent, [one.name], checksums, progress=progress)[one.name] for one in places]
+    return digest_of({"format": FORMAT, "sha256": sums, "quantization": quantization})
+
+
+def _short_name(file: Path) -> str:
+    """Return the beginning of a file's name, of characters that every file system takes, and not too many."""
+    name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
+    return name.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
 
 
 def is_whole(directory: Path, checksums: Path | None) -> bool:
@@ -80,11 +92,11 @@ def is_whole(directory: Path, checksums: Path | None) -> bool:
 
 
 def _convert_aside(
-    file: Path, directory: Path, checksums: Path | None, quantization: Quantization, progress: bool
+    file: Path, directory: Path, digest: str, checksums: Path | None, quantization: Quantization, progress: bool
 ) -> None:
     """Convert in a process of its own: this one may not open its device yet, and its memory is the model's later."""
     kept = None if checksums is None else str(checksums)
-    arguments = str(file.absolute()), str(directory), kept, quantization, progress
+    arguments = str(file.absolute()), str(directory), digest, kept, quantization, progress
     reading, writing = os.pipe()
     with os.fdopen(reading, encoding="utf-8") as lines:
         try:

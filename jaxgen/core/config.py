@@ -24,6 +24,8 @@ LoadFormat = Literal["auto", "dummy"]
 """Where weights come from: the model's files, or random numbers in their place, which need no file."""
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "dummy")
 
+LEAST_MODEL_LEN = 2
+"""Tokens of the shortest sequence that generates: one of the prompt and one of the answer."""
 DEFAULT_MAX_LOGIT_BIAS = 300
 """Default of ``max_logit_bias``, for the engine and for servers of it."""
 
@@ -238,6 +240,11 @@ class EngineConfig:
     """None: the cache is on the device."""
 
     def __post_init__(self) -> None:
+        if self.scheduler.max_model_len < LEAST_MODEL_LEN:
+            raise ConfigError(
+                f"a sequence has a token of the prompt and one of the answer, but --num-blocks {self.cache.num_blocks} "
+                f"of --block-size {self.cache.block_size} leave it {self.scheduler.max_model_len}: use a larger one"
+            )
         need = -(-self.scheduler.max_model_len // self.cache.block_size)
         if self.cache.num_blocks < need:
             raise NoRoomError(

@@ -35,7 +35,8 @@ class Identity:
         """Digest of all that the bits of a block of the KV cache depend on, except its tokens.
 
         How requests become tokens is not in it. Nor are the number of blocks and the longest context: they follow the
-        memory that is free at a start, and no product or sum depends on them.
+        memory that is free at a start, and no product or sum depends on them. But a GPU's programs are, whose text has
+        the number of blocks.
         """
         parts = {name: value for name, value in self.parts.items() if name != "texts"}
         steps = {name: value for name, value in parts.get("steps", {}).items() if name not in _SIZES}

@@ -91,14 +91,15 @@ def steps_of_both(device: Runner, model: ModelConfig, config: EngineConfig) -> I
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
-    """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit."""
+    """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit with answers."""
     rows = config.narrow_width or config.scheduler.max_num_seqs
     steps = max(MIN_STEPS, -(-CHECKED_TOKENS // rows))
     room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
-    longest = max(1, min(3 * config.cache.block_size, room) - steps)
+    answer = min(steps + 1, config.scheduler.max_model_len - 1)  # its first token comes with the prompt's step
+    longest = max(1, min(3 * config.cache.block_size, room) - answer)
     generator = random.Random(0)
     params = SamplingParams(
-        max_tokens=min(steps + 1, config.scheduler.max_model_len - 1),
+        max_tokens=answer,
         temperature=0.0,
         ignore_eos=True,
         logprobs=MAX_LOGPROBS,

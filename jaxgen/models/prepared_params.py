@@ -9,7 +9,6 @@ import logging
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxgen.core.kept_files import make_room
+from jaxgen.core.kept_files import make_room, new_file
 from jaxgen.models import PackedParams
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ _ALIGNMENT = 64
 _PIECE = 1 << 22
 """Bytes that are read and hashed at a time."""
 _SEAL = hashlib.sha256().digest_size
-_PART = ".part"
 
 
 def read_prepared(path: Path, shapes: PackedParams) -> PackedParams | None:
@@ -68,15 +66,13 @@ def write_prepared(path: Path, params: PackedParams) -> None:
     """Write a file for ``read_prepared``, unless it is too large to keep. If that fails, log a warning."""
     leaves = jax.tree.leaves(params)
     starts, size = _places(leaves)
-    partial = None
     try:
         if size > MAX_BYTES or size > shutil.disk_usage(path.parent).free // 2:
             logger.debug("the prepared weights are not kept: they have %d MiB", size >> 20)
             return
         make_room(path.parent, size, MAX_BYTES)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
-        partial, digest, written = Path(name), hashlib.sha256(), 0
-        with os.fdopen(number, "wb") as file:
+        digest, written = hashlib.sha256(), 0
+        with new_file(path) as file:
             for leaf, start in zip(leaves, starts, strict=True):
                 data = np.asarray(leaf).reshape(-1).view(np.uint8)
                 for part in (bytes(start - written), memoryview(data)):
@@ -84,14 +80,8 @@ def write_prepared(path: Path, params: PackedParams) -> None:
                     digest.update(part)
                 written = start + data.nbytes
             file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
     except OSError as error:
         logger.warning("%s cannot be written: %s", path, error)
-        if partial is not None:
-            with suppress(OSError):
-                partial.unlink()
 
 
 def _places(leaves: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> tuple[list[int], int]:

@@ -56,6 +56,7 @@ def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Num[Array, "L 2 K B D"]:
     codes = _unpack(piece.codes, piece.bits).astype(jnp.float32)
     groups = codes.reshape(*piece.scale.shape, -1)
     values = groups * piece.scale.astype(jnp.float32)[..., None] + piece.least.astype(jnp.float32)[..., None]
+    values = jnp.clip(values, -_F16_MAX, _F16_MAX)  # a scale that was rounded up leads beyond, in float16 to infinity
     return values.reshape(like.shape).astype(like.dtype)
 
 

@@ -5,6 +5,7 @@ from math import floor
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import (
+    LEAST_MODEL_LEN,
     EngineConfig,
     EngineOptions,
     KVResidency,
@@ -302,8 +303,9 @@ def check_options(options: EngineOptions) -> None:
     """Raise ConfigError for options that are invalid on all devices."""
     for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
         value: int | None = getattr(options, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+        least = LEAST_MODEL_LEN if name == "max_model_len" else 1
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be {least} or more, not {value}")
     if not 0 < options.kv_tier_size < float("inf"):
         raise ConfigError(f"--kv-tier-size must be more than 0 GiB, not {options.kv_tier_size}")
     if parse_kv_dtype(options.kv_cache_dtype) != "auto" and options.kv_host_dtype != "auto":

@@ -2,9 +2,11 @@
 
 import hashlib
 import logging
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
 from jaxgen.text.token_lengths import VocabularyFacts
@@ -17,15 +19,16 @@ _AGAIN = "the tokenizer is made again from the model's files"
 _SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
 
 
-def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
+def load_tokenizer(directory: Path, cache: Path | None, files: DigestedFiles | None = None) -> Tokenizer:
     """Load the tokenizer of a model directory, from a copy in the folder ``cache`` (None: no copies) if there is one.
 
     A copy has the facts of the vocabulary in its first line. It is used while the directory's text files, transformers
-    and tokenizers are the same. Raises ConfigError.
+    and tokenizers are the same. ``files``: those text files; None: their digest is taken here. Raises ConfigError.
     """
     if cache is None:
         return Tokenizer.from_directory(directory)
-    kept = cache / f"{text_files_digest(directory)}.json"
+    files = text_files(directory) if files is None else files
+    kept = cache / f"{files.digest}.json"
     if (text := find(kept, _AGAIN)) is not None:
         try:
             facts, _, text = text.partition("\n")
@@ -33,6 +36,7 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
         except Exception as error:  # the tokenizers library raises a bare Exception
             logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
+    files.check()
     text = tokenizer.to_json()
     if text is not None:
         keep(kept, f"{tokenizer.facts.to_json()}\n{text}")
@@ -57,7 +61,12 @@ def tokenizer_problem(directory: Path) -> str:
     return ""
 
 
-def text_files_digest(directory: Path) -> str:
+def text_files(directory: Path) -> DigestedFiles:
+    """Return all files that a tokenizer is made from. Raises OSError."""
+    return DigestedFiles.of(f"the text files in {directory}", partial(_digest, directory))
+
+
+def _digest(directory: Path) -> str:
     """Return the SHA-256 of all files that a tokenizer is made from, and of the versions of what makes it."""
     digest = hashlib.sha256()
     for library in ("transformers", "tokenizers"):

@@ -103,6 +103,8 @@ def _make(recipe: Recipe, paths: Mapping[str, Path], advance: Callable[[int], ob
         def prove(name: str, objects: list[Path]) -> None:
             built = Path(work, paths[name].name)
             recipe.link(objects, built)
+            if Recipe.find(recipe.command[0]).digest != recipe.digest:  # else a library has the name of other sources
+                raise UnavailableError("the sources of the native kernels changed while they were compiled")
             _seal(built)
             run([sys.executable, "-c", _PROVE, str(built), name, *sys.path], seconds=PROOF_SECONDS)
             built.replace(paths[name])

@@ -284,6 +284,22 @@ CACHE = (
 
 OFFLOAD = (
     Fault(
+        "a-damaged-value-that-stays-stops-reading",
+        "offload",
+        "jaxgen/offload/kv_tier/kv_tier.py",
+        "except Exception as error:  # any error of a store\n            then",
+        "except KeyError as error:\n            then",
+        ("tests/offload/kv_tier/test_kv_tier.py",),
+    ),
+    Fault(
+        "the-greatest-number-comes-back-as-infinity",
+        "offload",
+        "jaxgen/offload/codec.py",
+        "jnp.clip(values, -_F16_MAX, _F16_MAX)  # a scale",
+        "values + 0.0  # a scale",
+        ("tests/offload/test_codec.py::test_the_greatest_number_of_float16_stays_finite",),
+    ),
+    Fault(
         "host-store-over-its-capacity",
         "offload",
         "jaxgen/offload/host_store.py",
@@ -326,6 +342,14 @@ OFFLOAD = (
 )
 
 SIZING = (
+    Fault(
+        "what-is-compared-at-the-start-is-too-long",
+        "sizing",
+        "jaxgen/engine/narrow.py",
+        "room) - answer)",
+        "room) - answer + 1)",
+        ("tests/engine/test_narrow.py::test_what_is_compared_fits_every_context",),
+    ),
     Fault(
         "plan-without-temporaries",
         "sizing",

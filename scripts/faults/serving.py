@@ -4,6 +4,14 @@ from scripts.faults.fault import Fault
 
 TEXT = (
     Fault(
+        "tokenizer-under-the-digest-of-other-files",
+        "text",
+        "jaxgen/text/tokenizer_cache.py",
+        "    files.check()\n",
+        "    pass\n",
+        ("tests/text/test_tokenizer_cache.py::test_files_that_change_while_they_are_read_are_not_kept",),
+    ),
+    Fault(
         "beginning-of-a-stop-string-comes-out",
         "text",
         "jaxgen/text/stop_strings.py",

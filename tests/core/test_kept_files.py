@@ -1,5 +1,7 @@
 """A file of the cache is read as it was written, or not at all: a damaged one goes, with one warning."""
 
+import errno
+import fcntl
 import os
 import tempfile
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core import kept_files
-from jaxgen.core.kept_files import find, keep, make_room
+from jaxgen.core.kept_files import find, keep, make_room, new_file
 from tests.support.damaged_files import DAMAGES
 
 THEN = "it is made again"
@@ -78,19 +80,59 @@ def test_writers_of_one_file_do_not_mix(
     assert caplog.records == []
 
 
-def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-    for age in (3600, 2 * 24 * 3600):
-        number, name = tempfile.mkstemp(dir=tmp_path, prefix=".verdict.", suffix=kept_files._PART)
-        os.close(number)
-        os.utime(name, (time.time() - age,) * 2)
-        names.append(Path(name))
+def left_part(folder: Path, size: int = 10, age: float = 0.0) -> Path:
+    """A file as a process leaves it that is killed while it writes."""
+    number, name = tempfile.mkstemp(dir=folder, prefix=".verdict.", suffix=kept_files._PART)
+    with os.fdopen(number, "wb") as file:
+        file.write(bytes(size))
+    os.utime(name, (time.time() - age,) * 2)
+    return Path(name)
+
+
+def test_the_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    left, day_old = left_part(tmp_path), 2 * 24 * 3600
+    with new_file(tmp_path / "written"):
+        (written,) = tmp_path.glob(".written.*")
+        os.utime(written, (time.time() - day_old,) * 2)  # the disk is slow
+        keep(tmp_path / "other", "text")
+        assert written.exists()
+        assert not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "written"}
+
+
+def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def other_process(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        kept_files._remove_abandoned(tmp_path)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", other_process)
+    keep(tmp_path / "verdict", "text")
+    assert find(tmp_path / "verdict", THEN) == "text"
+
+
+def test_where_files_cannot_be_locked_they_go_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    new, old = left_part(tmp_path, age=3600), left_part(tmp_path, age=2 * 24 * 3600)
     keep(tmp_path / "other", "text")
-    assert [name.exists() for name in names] == [True, False]
+    assert (new.exists(), old.exists()) == (True, False)
+    assert find(tmp_path / "other", THEN) == "text"
 
 
-def test_making_room_leaves_what_others_are_writing(tmp_path: Path) -> None:
-    for name in ("old", ".new.part"):
+def test_making_room_counts_what_others_are_writing_and_leaves_it(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "older", "oldest")):
         (tmp_path / name).write_bytes(bytes(10))
-    make_room(tmp_path, 5, 8)
-    assert [path.name for path in tmp_path.iterdir()] == [".new.part"]
+        os.utime(tmp_path / name, (1000 - age,) * 2)
+    left_part(tmp_path, 1000)
+    with new_file(tmp_path / "written") as file:
+        file.write(bytes(10))
+        file.flush()
+        make_room(tmp_path, 5, 30)
+        assert sorted(path.name.partition(".")[0] for path in tmp_path.iterdir()) == ["", "new"]

@@ -5,12 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import narrow
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.narrow import compare
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.support.engines import (
     LLAMA,
     compiled_step,
@@ -121,3 +125,15 @@ def test_a_program_that_is_not_clearly_faster_is_not_used(monkeypatch: pytest.Mo
     runs.update(run=0, narrow=0)
     run(engine, [request("r", PROMPTS[1], max_tokens=5)])
     assert runs["narrow"] == 0
+
+
+@given(st.data(), st.sampled_from((1, 16, 64)), st.sampled_from((1, 8, 16, 64, 256)))
+def test_what_is_compared_fits_every_context(data: st.DataObject, block: int, rows: int) -> None:
+    longest = data.draw(st.integers(2, 4 * block + 2))
+    need = -(-longest // block)
+    cache = CacheConfig(block, data.draw(st.sampled_from((need, max(need, rows * need // 2), rows * need))))
+    config = EngineConfig(cache, SchedulerConfig(2 * rows, rows, longest), seed=0, max_logit_bias=8, narrow_width=rows)
+    scheduler = Scheduler(config.scheduler, config.cache)
+    for sequence in narrow._sequences(LLAMA, config):
+        scheduler.add(sequence)  # refuses what is too long
+    assert scheduler.num_waiting == rows

@@ -109,6 +109,15 @@ def test_every_source_file_is_compiled_and_decides_the_name(monkeypatch: pytest.
         path.write_text(kept)
 
 
+def test_sources_that_change_meanwhile_give_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = shutil.copytree(build._SOURCES, tmp_path / "sources")
+    monkeypatch.setattr(build, "_SOURCES", copy)
+    edited = compiler_script(tmp_path / "edited", f"echo '//' >> {copy / 'zeros.h'}", copy_library())
+    with pytest.raises(UnavailableError, match="sources of the native kernels changed while they were compiled"):
+        load(tmp_path / "kernels", parts=(ELEMENTS,), compiler=edited)
+    assert list((tmp_path / "kernels").iterdir()) == []
+
+
 def test_source_files_compile_at_the_same_time(tmp_path: Path) -> None:
     """Those of all parts: each waits for the others to have begun."""
     begun, shown, parts = tmp_path / "begun", list[int](), (ELEMENTS, EXPERTS)

@@ -69,6 +69,13 @@ def test_a_constant_comes_back(host_dtype: HostDType, values: float) -> None:
     np.testing.assert_allclose(back(constant, host_dtype), min(values, 65504.0), rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize("host_dtype", LOSSY)
+@pytest.mark.parametrize("greatest", [65504.0, np.inf])
+def test_the_greatest_number_of_float16_stays_finite(host_dtype: HostDType, greatest: float) -> None:
+    values = block(64, "float16").at[0, 0, 0, 0, 0].set(greatest)
+    np.testing.assert_allclose(back(values, host_dtype)[0, 0, 0, 0, 0], 65504.0, rtol=0.6 / TOP[host_dtype])
+
+
 @pytest.mark.parametrize("host_dtype", ["auto", *LOSSY])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("head_dim", [16, 80, 128])

@@ -113,6 +113,8 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         ({"max_num_seqs": 100, "token_budget": 10}, "--max-num-seqs 100.*--token-budget 10"),
         ({"block_size": 0}, "--block-size"),
         ({"num_blocks": -1}, "--num-blocks"),
+        ({"max_model_len": 1}, "--max-model-len must be 2 or more, not 1"),
+        ({"num_blocks": 1, "block_size": 1}, "but --num-blocks 1 of --block-size 1 leave it 1: use a larger one"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
     ],
 )

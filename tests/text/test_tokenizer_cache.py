@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
+from jaxgen.core.errors import ConfigError
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from tests.support import tiny_tokenizers
@@ -68,6 +69,22 @@ def test_other_files_are_another_tokenizer(tmp_path: Path, cache: Path) -> None:
     first = load_tokenizer(directory, cache).encode(TEXT)
     tiny_tokenizers.save(tiny_tokenizers.byte_fallback(), directory)
     assert load_tokenizer(directory, cache).encode(TEXT) != first
+
+
+def test_files_that_change_while_they_are_read_are_not_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path / "model")
+    read = Tokenizer.from_directory
+
+    def replaced(directory: Path) -> Tokenizer:
+        tiny_tokenizers.save(tiny_tokenizers.byte_fallback(), directory)
+        return read(directory)
+
+    monkeypatch.setattr(Tokenizer, "from_directory", replaced)
+    with pytest.raises(ConfigError, match=r"the text files in .*model changed while being read: start again"):
+        load_tokenizer(directory, cache)
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

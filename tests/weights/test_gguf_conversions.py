@@ -15,6 +15,7 @@ import pytest
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights import gguf_conversions, gguf_converter
+from jaxgen.weights.convert import convert
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.file import GgufFile
@@ -143,6 +144,46 @@ def test_damaged_conversions_are_made_again(
     assert made == [FILE, FILE]
     warnings = {record.getMessage() for record in caplog.records if record.levelno == logging.WARNING}
     assert [one for one in warnings if "is damaged: it is converted again" in one and file.name in one]
+
+
+def test_a_file_that_changes_meanwhile_gives_no_conversion(
+    caches: CacheDirs, made: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a download that ends while it is converted, or while another server is waited for."""
+    file, first = tmp_path / FILE.name, FILE.read_bytes()
+    file.write_bytes(first)
+
+    def replaced(*args: Any, **options: Any) -> None:
+        file.write_bytes(first[:-1] + bytes([first[-1] ^ 1]))
+        convert(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_converter, "convert", replaced)
+        with pytest.raises(ConfigError, match=r"qwen3\.gguf changed while being read: start again"):
+            convert_once(file, caches)
+    assert caches.converted is not None
+    assert [path.suffix for path in caches.converted.iterdir()] == [".lock"]
+    file.write_bytes(first)
+    assert bits_of(convert_once(file, caches)) == bits_of(GOLDENS / "qwen3")
+
+
+def test_what_killed_conversions_left_goes_with_the_next(caches: CacheDirs, tmp_path: Path) -> None:
+    assert caches.converted is not None
+    left = {name: caches.converted / f".{name}-0.{end}" for name, end in (("a", "partial"), ("b", "replaced"))}
+    for place in (*left.values(), caches.converted / ".c.v2-0.partial"):
+        (place / "params").mkdir(parents=True)
+    with gguf_converter._alone(caches.converted / ".c.v2-0.lock"):  # it is being written
+        gguf_converter._remove_abandoned(caches.converted)
+    assert [path.name for path in caches.converted.iterdir() if path.is_dir()] == [".c.v2-0.partial"]
+
+
+@pytest.mark.parametrize("stem", ["\u6a21" * 81, "m" * 250])
+def test_long_names_are_cut(stem: str, caches: CacheDirs, made: list[Path], tmp_path: Path) -> None:
+    file = tmp_path / f"{stem}.gguf"
+    file.symlink_to(FILE)
+    directory = convert_once(file, caches)
+    assert stem.startswith(directory.name.rpartition("-")[0])
+    assert len(directory.name) >= 80
 
 
 def test_the_parts_of_a_model(caches: CacheDirs, made: list[Path], tmp_path: Path) -> None:

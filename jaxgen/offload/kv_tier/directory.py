@@ -30,6 +30,8 @@ _FOLDER_NAME = re.compile(r"[0-9a-f]{2}")
 _FILE_NAME = re.compile(r"[0-9a-f]{30}")
 _PARTIAL_NAME = re.compile(r"[0-9a-f]{16}\.part")
 
+_TIMES_REMOVED = 10
+"""How often the folders are made again while a value is written."""
 PARTIAL_SECONDS = 3600.0
 """Age of a temporary file that nobody writes any more."""
 PARTIAL = ".part"
@@ -102,11 +104,7 @@ class DirectoryStore:
             return False
         size = sum(memoryview(part).nbytes for part in parts)
         self._quota.make(size)
-        try:
-            self._write(self._path(key), parts)
-        except FileNotFoundError:  # the first in its folder, or the folder was removed
-            self._make_folders(self._path(key).parent)
-            self._write(self._path(key), parts)
+        self._write_in_folder(self._path(key), parts)
         self._quota.taken(size)
         return True
 
@@ -122,6 +120,16 @@ class DirectoryStore:
         self._directory.parent.mkdir(parents=True, exist_ok=True)
         for folder in (self._directory, self._folder, last):
             folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _write_in_folder(self, path: Path, parts: Sequence[Buffer]) -> None:
+        for _ in range(_TIMES_REMOVED):
+            try:
+                self._write(path, parts)
+                return
+            except FileNotFoundError:  # the first in its folder, or the folder was removed, perhaps again and again
+                with suppress(FileNotFoundError):
+                    self._make_folders(path.parent)
+        self._write(path, parts)
 
     def _write(self, path: Path, parts: Sequence[Buffer]) -> None:
         partial = path.with_name(f"{secrets.token_hex(8)}{PARTIAL}")

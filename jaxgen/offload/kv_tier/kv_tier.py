@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b, sha256
 from typing import Protocol
 
+from jaxgen.core.errors import one_line
 from jaxgen.core.stats import KVTierStats
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.kv_tier.health import Health
@@ -190,9 +191,17 @@ class KVTier:
             return self._form.block(content_of(name, value, self._secret))
         except DamagedError as error:
             self.stats.damaged_blocks += 1
-            logger.warning("a block in the KV tier %s is damaged and is removed: %s", self.name, error)
-            self._store.remove(name)
+            self._remove(name, f"is damaged: {error}")
             return None
+
+    def _remove(self, name: bytes, reason: str) -> None:
+        """Remove a wrong value, and log why. A store that does not let us, as a read-only one, can be used still."""
+        try:
+            self._store.remove(name)
+            then = "it is removed"
+        except Exception as error:  # any error of a store
+            then = f"it could not be removed ({type(error).__name__}: {one_line(str(error))})"
+        logger.warning("a block in the KV tier %s %s; %s", self.name, reason, then)
 
     def _drop(self) -> None:
         with self._dropping:
@@ -223,8 +232,7 @@ class KVTier:
         self.stats.compared_blocks += 1
         if value != b"".join(frame(name, parts, self._secret)):
             self.stats.differing_blocks += 1
-            logger.warning("a block in the KV tier %s differs from the same block computed again: removed", self.name)
-            self._store.remove(name)
+            self._remove(name, "differs from the same block computed again")
 
     def _probe(self, done: threading.Event) -> None:
         name = os.urandom(KEY_BYTES)

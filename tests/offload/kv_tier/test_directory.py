@@ -1,8 +1,10 @@
 """A store of files: what is written whole is read, by any process, and the files used longest ago make room."""
 
 import os
+import shutil
 import stat
 import time
+from collections.abc import Buffer, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,22 @@ def test_a_removed_directory_is_made_again(tmp_path: Path) -> None:
     assert (store.count([key(1)]), store.get([key(1)])) == (0, [None])
     assert store.put(key(1), [b"y"])
     assert store.get([key(1)]) == [b"y"]
+
+
+def test_a_directory_that_is_removed_again_and_again_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, write, times = DirectoryStore(tmp_path / "tier", BIG), DirectoryStore._write, iter(range(3))
+
+    def removed_before(store: DirectoryStore, path: Path, parts: Sequence[Buffer]) -> None:
+        if next(times, None) is not None:
+            shutil.rmtree(tmp_path / "tier", ignore_errors=True)
+        write(store, path, parts)
+
+    monkeypatch.setattr(DirectoryStore, "_write", removed_before)
+    assert store.put(key(1), [b"x"])
+    assert store.get([key(1)]) == [b"x"]
+    assert next(times, None) is None
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Blocks go to a store and come back by threads; whatever the store does costs blocks, and is never an error."""
 
+import errno
+
 import pytest
 
 from jaxgen.offload.host_store import HostBlock
@@ -100,6 +102,25 @@ def test_a_damaged_value_is_a_counted_miss_and_is_removed(damage, caplog) -> Non
     assert "damaged" in caplog.text
     written(tier, 1)
     assert read(tier, 1, 2) == [block(1), block(2)]
+
+
+def test_a_damaged_value_that_cannot_be_removed_stops_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a directory that is mounted to be read, or in a bucket of which one may not delete."""
+    store = MemoryStore()
+    tier = tier_of(store)
+    written(tier, 1, 2)
+    store.values[tier._name(key(2))] += b"x"
+
+    def refuse(_: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(store, "remove", refuse)
+    for times in (1, 2):
+        assert read(tier, 1, 2) == [block(1)]
+        assert (tier.stats.read_blocks, tier.stats.damaged_blocks, tier.stats.errors) == (times, times, 0)
+    assert caplog.messages[0].endswith("; it could not be removed (OSError: [Errno 30] Read-only file system)")
 
 
 def test_every_bit_of_a_value_is_checked() -> None:
