@@ -31,6 +31,7 @@ from jaxgen.weights.load import (
     load_model_config,
     resolve_model,
 )
+from jaxgen.weights.survey import check_weights
 from jaxgen.weights.weight_formats import (
     FIRST_WITH_FP8,
     largest_matrix_bytes,
@@ -85,6 +86,8 @@ def find_model(
             device.platform,
         )
         config = replace(config, dtype=chosen)
+    if load_format == "auto":
+        check_weights(directory, config)  # before anything is compiled for them
     return directory, replace(config, kv_dtype=kv_dtype)
 
 

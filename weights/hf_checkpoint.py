@@ -2,12 +2,11 @@
 
 Files are memory-mapped and parameters are made one at a time. So a caller who moves each to a device holds little more
 than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe the
-checkpoint. Harmless kinds are accepted: saved rotary frequencies, a copy of tied embeddings as head, and biases of
+checkpoint. Harmless kinds are accepted: buffers (``no_weights``), a copy of tied embeddings as head, and biases of
 zeros of quantised layers.
 """
 
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -22,7 +21,7 @@ from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, empty_weight
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.checkpoint_tensors import CheckpointTensors
-from jaxgen.weights.names import Parameter, Piece, Source, Value, parameters, unread_tensors
+from jaxgen.weights.names import Parameter, Piece, Source, Value, parameters
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 
 logger = logging.getLogger(__name__)
@@ -40,11 +39,8 @@ _NAMED = 3
 class Tensors(Protocol):
     """The tensors of a checkpoint; ``Source`` has their names and shapes as Hugging Face's files have them."""
 
-    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
-        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
-
-        ``unread``: names of others that the family's checkpoints may have.
-        """
+    def check(self, table: tuple[Parameter, ...]) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes."""
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -64,7 +60,7 @@ def read_parameters(
     """
     table, zeros = parameters(config), ZeroWeights()
     tensors = tensors or CheckpointTensors(directory)
-    tensors.check(table, unread_tensors(config))
+    tensors.check(table)
     if isinstance(tensors, CheckpointTensors):
         tensors.check_tied_head(table)
         _log_changes(directory, config, tensors)
@@ -85,7 +81,7 @@ def read_parameters(
 
 def check_parameters(directory: Path, config: ModelConfig) -> None:
     """Raise ConfigError unless the files have the tensors that ``config`` means: the headers alone are read."""
-    CheckpointTensors(directory).check(parameters(config), unread_tensors(config))
+    CheckpointTensors(directory).check(parameters(config))
 
 
 def stored_formats(directory: Path, config: ModelConfig) -> dict[str, AnyFormat]:

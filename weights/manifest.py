@@ -13,6 +13,7 @@ from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
+from jaxgen.core.text_files import check_not_pointer
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
@@ -108,6 +109,7 @@ def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progr
         if not path.is_file():
             raise ConfigError(f"{path} is missing, but {MANIFEST} names it; copy or convert the checkpoint again")
         if (size := path.stat().st_size) != record.size:
+            check_not_pointer(path)
             raise ConfigError(
                 f"{path} has {size} bytes, but {MANIFEST} says {record.size}; copy or convert the checkpoint again"
             )

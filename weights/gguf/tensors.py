@@ -1,7 +1,6 @@
 """Read the tensors of a GGUF file as the parts of parameters. Host only, no jax."""
 
 import logging
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +32,8 @@ class GgufTensors:
         self._file = file
         self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, rotated=architecture.rotated)
 
-    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+    def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the file has exactly the table's tensors, with their shapes, of known types."""
-        del unread  # names of a Hugging Face checkpoint
         parts = [self._parts[source.name] for parameter in table for source, _ in parameter.pieces()]
         wanted = {name: part.shape for part in parts for name in part.names}
         for name, shape in wanted.items():
