@@ -74,10 +74,10 @@ class CheckpointTensors:
         """Whether the files have scales with which activations were to be rounded."""
         return any(name.endswith(_ACTIVATION_SCALES) for name in self._files)
 
-    def check_tied_head(self, table: tuple[Parameter, ...]) -> None:
+    def check_tied_head(self, table: tuple[Parameter, ...], *, absent: bool) -> None:
         """Raise ConfigError if there is a head although the embeddings are used as one, and it is another matrix.
 
-        It is compared as far as the first difference; equal ones are read whole.
+        It is compared as far as the first difference; equal ones are read whole. ``absent``: the model has no head.
         """
         head = self._tied_head(table)
         if head is None:
@@ -85,6 +85,12 @@ class CheckpointTensors:
         embedding = self.find(next(source for one in table if one.path == EMBEDDING for source, _ in one.pieces()))
         if embedding.encoding is None and self._are_equal(head, embedding.name):
             return
+        if absent:
+            raise ConfigError(
+                f"{self._files.file_of(head)}: there is a head, {head}, but architectures in {CONFIG} name a model "
+                "without one, which gives embeddings alone: name the architecture with a head, such as "
+                "Qwen3ForCausalLM, or remove the tensor"
+            )
         raise ConfigError(
             f"{self._files.file_of(head)}: {head} differs from {embedding.name}, but tie_word_embeddings in {CONFIG} "
             "says that they are the same: set it to false to use this head, or remove the tensor"

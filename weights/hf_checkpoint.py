@@ -62,7 +62,7 @@ def read_parameters(
     tensors = tensors or CheckpointTensors(directory)
     tensors.check(table)
     if isinstance(tensors, CheckpointTensors):
-        tensors.check_tied_head(table)
+        tensors.check_tied_head(table, absent=not config.generates)
         _log_changes(directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))

@@ -23,6 +23,7 @@ from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 logger = logging.getLogger(__name__)
 
 _NAMED = 3
+_OF_OLD_MIXTURES = ": each expert has a tensor of its own, as in files of before April 2024: use a newer file"
 
 
 class GgufTensors:
@@ -49,7 +50,8 @@ class GgufTensors:
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
         stored = self._file.tensors.get(name)
         if stored is None:
-            raise ConfigError(f"{self._file.path}: the tensor {name} is missing")
+            hint = _OF_OLD_MIXTURES if name.replace("_exps.", ".0.") in self._file.tensors else ""
+            raise ConfigError(f"{self._file.path}: the tensor {name} is missing{hint}")
         if shape not in (stored.shape, (1, *stored.shape)):  # files of 2024 have vectors for matrices of one row
             found, wanted = list(stored.shape), list(shape)
             raise ConfigError(f"{stored.part}: {name} has shape {found}, but the metadata mean {wanted}")
