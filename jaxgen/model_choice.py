@@ -37,6 +37,7 @@ from jaxgen.weights.weight_formats import (
     largest_matrix_bytes,
     parameter_bytes,
     placed_config,
+    with_dtype,
     with_formats,
 )
 
@@ -85,7 +86,7 @@ def find_model(
             config.dtype,
             device.platform,
         )
-        config = replace(config, dtype=chosen)
+        config = with_dtype(config, chosen)
     if load_format == "auto":
         check_weights(directory, config)  # before anything is compiled for them
     return directory, replace(config, kv_dtype=kv_dtype)

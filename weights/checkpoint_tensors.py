@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.quantization import GroupedWeight, Index, WeightFormat
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
 from jaxgen.weights.files import CONFIG
@@ -183,11 +183,11 @@ class CheckpointTensors:
             raise ValueError(f"has scales of shape {list(array.shape)}, which are not of blocks of each expert")
         return stacked.part(array, source.expert, source.shape[0], turned=shape != stacked.shape)
 
-    def input_groups(self, parameter: Parameter) -> Iterator[tuple[str, Array | None]]:
-        """Yield the matrix that each source is part of, and the group of each input, if its encoding says it."""
+    def input_groups(self, parameter: Parameter) -> Iterator[tuple[Index, Array | None]]:
+        """Yield the place of each source, and the group of each of its inputs, if its encoding says it."""
         for source, place in parameter.pieces():
             index = self.find(source).parts.get(ORDER)
-            yield str(place[:-1]), None if index is None else self._files.read(index)
+            yield place, None if index is None else self._files.read(index)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.

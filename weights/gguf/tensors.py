@@ -9,6 +9,7 @@ import numpy as np
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
+from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
@@ -31,6 +32,7 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, architecture: Architecture, config: DecoderConfig) -> None:
         self._file = file
+        self._plain = PlainFormat(config.dtype)
         self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, rotated=architecture.rotated)
 
     def check(self, table: tuple[Parameter, ...]) -> None:
@@ -78,19 +80,21 @@ class GgufTensors:
             kinds = sorted({one.kind.name for one in tensors})
             if form is not None:
                 result[parameter.path] = form
-            elif any(kind not in NUMBERS for kind in kinds):
-                logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
+            if (form is None or self._is_partly_dequantised(parameter)) and any(kind not in NUMBERS for kind in kinds):
+                which = "dequantised" if form is None else "dequantised in some layers"
+                logger.info("%s: %s: %s (%s)", self._file.path, which, parameter.path, ", ".join(kinds))
         return result
 
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
-        """Return the format that a parameter has in the file; None: a tensor has none that is computed."""
-        pieces = []
-        for source, place in parameter.pieces():
-            form = kept_form(self._stored(source))
-            if form is None:
-                return None
-            pieces.append((place, form))
-        return MixedFormat.of_pieces(pieces)
+        """Return the format that a parameter has in the file, with numbers where tensors have no format that is
+        computed; None: no tensor has one."""
+        pieces = ((place, kept_form(self._stored(source))) for source, place in parameter.pieces())
+        return MixedFormat.of_pieces(pieces, self._plain)
+
+    def _is_partly_dequantised(self, parameter: Parameter) -> bool:
+        """Whether a tensor of codes has a type that is not computed."""
+        stored = (self._stored(source) for source, _ in parameter.pieces())
+        return any(kept_form(one) is None and any(part.kind.name not in NUMBERS for part in one) for one in stored)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
