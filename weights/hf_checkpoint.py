@@ -177,7 +177,9 @@ class ZeroWeights:
     def look(self, name: str, value: Piece) -> None:
         """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
         array = value.scales if isinstance(value, GroupedWeight) else value
-        if array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array)):
+        with np.errstate(invalid="ignore"):  # of numbers that are none, which numpy tells on standard error
+            is_zero = array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array))
+        if is_zero:
             self._names.append(name)
 
     def warn(self, directory: Path) -> None:

@@ -52,7 +52,7 @@ class StoredTensor:
         values = np.empty(self.shape, dtype)
         rows, blocks = (array.reshape(-1, array.shape[-1]) for array in (values, self.data))
         step = max(1, _AT_ONCE // rows.shape[-1])
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # of damaged files, of which numpy tells on standard error
             for start in range(0, len(rows), step):
                 rows[start : start + step] = dequantize(blocks[start : start + step], self.kind)
         return values
