@@ -31,11 +31,13 @@ from jaxgen.weights.load import (
     load_model_config,
     resolve_model,
 )
+from jaxgen.weights.survey import check_weights
 from jaxgen.weights.weight_formats import (
     FIRST_WITH_FP8,
     largest_matrix_bytes,
     parameter_bytes,
     placed_config,
+    with_dtype,
     with_formats,
 )
 
@@ -84,7 +86,9 @@ def find_model(
             config.dtype,
             device.platform,
         )
-        config = replace(config, dtype=chosen)
+        config = with_dtype(config, chosen)
+    if load_format == "auto":
+        check_weights(directory, config)  # before anything is compiled for them
     return directory, replace(config, kv_dtype=kv_dtype)
 
 

@@ -12,6 +12,7 @@ from jinja2.parser import Parser
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
+from jaxgen.core.text_files import read_text
 from jaxgen.processes.helper import Target
 from jaxgen.processes.helpers import shared
 from jaxgen.text.named_templates import TEMPLATE_NAMES
@@ -25,6 +26,8 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _TOKENS_MAP = "special_tokens_map.json"
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_MARK = "\ufeff"
+"""A byte order mark, which tools that copied a template from a file have kept in it."""
 
 
 def read_chat_format(directory: Path, template: Path | None = None, kept: Path | None = None) -> ChatFormat | None:
@@ -67,7 +70,7 @@ def _in_config(found: Any) -> dict[str, str]:
     """Return templates by name, from a list of named templates, or from the default template alone."""
     named = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
     pairs = [(one.get("name"), one.get("template")) for one in named if isinstance(one, dict)]
-    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+    return {name: text.removeprefix(_MARK) for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
 def _in_files(directory: Path) -> dict[str, str]:
@@ -83,8 +86,9 @@ def _text_of(token: Any) -> str | None:
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
+    text = _read_text(path)
     try:
-        config = json.loads(_read_text(path))
+        config = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
     return config if isinstance(config, dict) else {}
@@ -92,7 +96,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the chat template or its tokens cannot be read from {path}: {error}") from error
 

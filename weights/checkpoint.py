@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, PartFormat, empty_part
+from jaxgen.core.plain_weight import PlainFormat
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.families import ARCHITECTURES, without_head
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member, read_json
@@ -29,6 +31,7 @@ from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import MANIFEST, manifest_of, verify, write_manifest
 from jaxgen.weights.names import Array, Parameter, Place, Value, family_name, parameters
 from jaxgen.weights.quantize import quantized
+from jaxgen.weights.weight_formats import with_formats
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
@@ -80,6 +83,8 @@ def restore(
     params: dict[str, Any] = {}
     zeros = ZeroWeights()
     table = parameters(config)
+    # parts that are numbers may be stored in another dtype
+    formats = dict(with_formats(config, manifest.formats).weight_formats)
     with _orbax(), show_progress("loading weights", len(table), "it", bar=progress) as advance:
         _check_shapes(directory, config, manifest.formats)
         # one at a time, through the host: Orbax would commit the arrays to their device, and a step with only some
@@ -87,7 +92,7 @@ def restore(
         for parameter in table:
             path = parameter.path
             if path in manifest.formats:
-                value: Value = _load_weight(directory, path, manifest.formats[path], parameter.shape)
+                value: Value = _load_weight(directory, path, formats[path], parameter.shape)
             else:
                 value = _load_array(directory, parameter, config.dtype)
                 zeros.look(path, value)
@@ -140,19 +145,25 @@ def _load_weight(directory: Path, path: str, form: AnyFormat, shape: tuple[int, 
     return _load_part(directory, path, form, shape)
 
 
-def _load_part(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
-    empty = GroupedWeight.empty(form, shape)
+def _load_part(directory: Path, path: str, form: PartFormat, shape: tuple[int, ...]) -> Any:
+    """Return a part of a weight, a GroupedWeight or a PlainWeight."""
+    empty = empty_part(form, shape)
     arrays: dict[str, Any] = {name: _load(directory, f"{path}.{name}", like) for name, like in empty.arrays()}
-    return GroupedWeight(form, **arrays)
+    if isinstance(form, PlainFormat):
+        _check_fits(directory, path, arrays["numbers"])
+    return replace(empty, **arrays)
 
 
 def _load_array(directory: Path, parameter: Parameter, model_dtype: DType) -> Array:
     dtype = NUMPY_DTYPES[parameter.dtype or model_dtype]
     array = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
-    if dtype == np.float16 and not np.isfinite(array).all():
-        where = f"{directory}: {parameter.path}"
-        raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
+    _check_fits(directory, parameter.path, array)
     return array
+
+
+def _check_fits(directory: Path, path: str, array: Array) -> None:
+    if array.dtype == np.float16 and not np.isfinite(array).all():
+        raise ConfigError(f"{directory}: {path} has values that float16 cannot hold; use --dtype bfloat16 or float32")
 
 
 def _load(directory: Path, path: str, like: Array) -> Array:

@@ -3,7 +3,6 @@
 A weight is a tensor of its name, or is stored as others by one of the encodings that the configuration names.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,20 +11,15 @@ from typing import Any
 import numpy as np
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.quantization import GroupedWeight, Index, WeightFormat
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
 from jaxgen.weights.files import CONFIG
 from jaxgen.weights.names import EMBEDDING, HEAD, Array, Parameter, Piece, Source, Stacked, bare_name
+from jaxgen.weights.no_weights import NOT_FLOATS, is_no_weight
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.safetensors_files import SafetensorsFiles
 
-_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*|.*\.([qkv]|kv|prob)_(scale|zero_point)")
-"""The last are of a quantised KV cache: here its scales are those of its own values."""
-_NOT_TEXT = re.compile(
-    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|mlp1|audio_tower|embed_vision)\..*"
-    r"|(model\.)?image_newline"
-)
 _BIAS = ".bias"
 _ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".activation_scale")
 _PIECE = 1024
@@ -53,20 +47,19 @@ class CheckpointTensors:
         self._files = SafetensorsFiles(directory)
         self._encodings = encodings_of(directory)
 
-    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
-        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
-
-        ``unread``: names of others that the family's checkpoints may have.
-        """
+    def check(self, table: tuple[Parameter, ...]) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes."""
         used: set[str] = set()
         for parameter in table:
             for source, _ in parameter.pieces():
                 found = self.find(source)
                 self.stored_format(source, found)
                 used.update(found.parts.values())
-        known = [_HARMLESS, _NOT_TEXT, *(one for one in (unread, *(each.unread for each in self._encodings)) if one)]
+        known = [one for each in self._encodings if (one := each.unread) is not None]
         extra = sorted(
-            name for name in self._files if name not in used and not any(one.fullmatch(name) for one in known)
+            name
+            for name in self._files
+            if name not in used and not self._is_no_weight(name) and not any(one.fullmatch(name) for one in known)
         )
         tied = self._tied_head(table)
         extra = [name for name in extra if name != tied and not self._is_zero_bias(name)]
@@ -81,10 +74,10 @@ class CheckpointTensors:
         """Whether the files have scales with which activations were to be rounded."""
         return any(name.endswith(_ACTIVATION_SCALES) for name in self._files)
 
-    def check_tied_head(self, table: tuple[Parameter, ...]) -> None:
+    def check_tied_head(self, table: tuple[Parameter, ...], *, absent: bool) -> None:
         """Raise ConfigError if there is a head although the embeddings are used as one, and it is another matrix.
 
-        It is compared as far as the first difference; equal ones are read whole.
+        It is compared as far as the first difference; equal ones are read whole. ``absent``: the model has no head.
         """
         head = self._tied_head(table)
         if head is None:
@@ -92,6 +85,12 @@ class CheckpointTensors:
         embedding = self.find(next(source for one in table if one.path == EMBEDDING for source, _ in one.pieces()))
         if embedding.encoding is None and self._are_equal(head, embedding.name):
             return
+        if absent:
+            raise ConfigError(
+                f"{self._files.file_of(head)}: there is a head, {head}, but architectures in {CONFIG} name a model "
+                "without one, which gives embeddings alone: name the architecture with a head, such as "
+                "Qwen3ForCausalLM, or remove the tensor"
+            )
         raise ConfigError(
             f"{self._files.file_of(head)}: {head} differs from {embedding.name}, but tie_word_embeddings in {CONFIG} "
             "says that they are the same: set it to false to use this head, or remove the tensor"
@@ -108,6 +107,9 @@ class CheckpointTensors:
             return False
         pairs = zip(_pieces(self._files.read(one)), _pieces(self._files.read(other)), strict=True)
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    def _is_no_weight(self, name: str) -> bool:
+        return is_no_weight(name) or self._files.header(name).dtype in NOT_FLOATS
 
     def _is_zero_bias(self, name: str) -> bool:
         """Whether this is a bias of zeros, which old tools write for a quantised weight without a bias."""
@@ -181,11 +183,11 @@ class CheckpointTensors:
             raise ValueError(f"has scales of shape {list(array.shape)}, which are not of blocks of each expert")
         return stacked.part(array, source.expert, source.shape[0], turned=shape != stacked.shape)
 
-    def input_groups(self, parameter: Parameter) -> Iterator[tuple[str, Array | None]]:
-        """Yield the matrix that each source is part of, and the group of each input, if its encoding says it."""
+    def input_groups(self, parameter: Parameter) -> Iterator[tuple[Index, Array | None]]:
+        """Yield the place of each source, and the group of each of its inputs, if its encoding says it."""
         for source, place in parameter.pieces():
             index = self.find(source).parts.get(ORDER)
-            yield str(place[:-1]), None if index is None else self._files.read(index)
+            yield place, None if index is None else self._files.read(index)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.

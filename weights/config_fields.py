@@ -90,6 +90,9 @@ class JsonFields:
         return None if self.data.get(name) is None else self.positive(name)
 
     def boolean(self, name: str, default: bool) -> bool:
+        """Return whether it is on; null is off, as in transformers."""
+        if self.get(name) is None and name in self.data:
+            return False
         return bool(self._get(name, default, (bool,), "true or false"))
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:

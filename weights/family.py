@@ -74,15 +74,13 @@ class Family:
     """``read``: by architecture (an entry of ``architectures``), the function that reads its config.json.
 
     ``parameters``: the table of a model's parameters. ``ignored``: fields of config.json that change nothing here,
-    in addition to those of all families. ``unread``: tensors that are not needed, as a regular expression of their
-    names.
+    in addition to those of all families.
     """
 
     name: str
     read: dict[str, Callable[[JsonFields, DType], DecoderConfig]]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     ignored: tuple[str, ...] = ()
-    unread: str | None = None
 
 
 def read_decoder(

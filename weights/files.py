@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.text_files import read_text
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -25,6 +26,7 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "additional_chat_templates/tool_use.jinja",
 )
+_ADAPTER = "adapter_config.json"
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
@@ -33,20 +35,40 @@ SENTENCE_FILES = (MODULES, POOLING, SENTENCE_CONFIG, "config_sentence_transforme
 CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *SENTENCE_FILES)
 """Files of a model other than its weights; a directory may lack some of them."""
 
-_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+GGUF_MAGIC = b"GGUF"
+"""How a file of llama.cpp's format begins."""
 _LONGEST = 2**26
 """Longest JSON file that is read, bytes; tokenizers and indices of the largest models have half."""
 
 
-def is_gguf(path: Path) -> bool:
+def named_gguf(name: str) -> bool:
     """Whether the name is that of a file of llama.cpp's format."""
-    return path.suffix == ".gguf"
+    return name.lower().endswith(".gguf")
 
 
-def gguf_hint(directory: Path) -> str:
-    """Return what to add to an error about a directory that has no model, but a GGUF file; empty: it has none."""
+def is_gguf(path: Path) -> bool:
+    """Whether a file is of llama.cpp's format, by its name or by its beginning: blobs of caches have names of their
+    own."""
+    if not path.is_file():
+        return False
+    if named_gguf(path.name):
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:  # what reads it says why
+        return False
+
+
+def model_hint(directory: Path) -> str:
+    """Return what to add to an error about a directory that has no model, but something like it; empty: it has not."""
     found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
-    return "" if found is None else f", but a GGUF file: name that, as --model {found}"
+    if found is not None:
+        return f", but a GGUF file: name that, as --model {found}"
+    if (directory / _ADAPTER).exists():
+        return ", but a LoRA adapter: merge it into its model first, and name the result"
+    return ""
 
 
 def gguf_parts(name: str) -> list[str]:
@@ -54,7 +76,7 @@ def gguf_parts(name: str) -> list[str]:
     match = _PART.fullmatch(name)
     if match is None or not 1 <= int(match[2]) <= int(match[3]):
         return [name]
-    return [f"{match[1]}-{one:05}-of-{match[3]}.gguf" for one in range(1, int(match[3]) + 1)]
+    return [f"{match[1]}-{one:05}-of-{match[3]}{match[4]}" for one in range(1, int(match[3]) + 1)]
 
 
 def member(directory: Path, name: str) -> Path:
@@ -98,7 +120,7 @@ def _read(directory: Path, name: str) -> Any:
     try:
         if (size := path.stat().st_size) > _LONGEST:
             raise ConfigError(f"{path} has {size} bytes; such a file has {_LONGEST} at most")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ConfigError:  # which is a ValueError

@@ -41,7 +41,7 @@ def gguf_outlines(quantization: Quantization = "none") -> Iterator[OfGguf]:
         def outline(file: Path) -> Path:
             directory, tensors = stack.enter_context(gguf.opened(file))
             config = load_model_config(directory, quantization=quantization, tensors=tensors)
-            tensors.check(parameters(config), None)
+            tensors.check(parameters(config))
             (directory / "params").mkdir()
             records = {}
             for number, part in enumerate(parts_of_file(file)):

@@ -8,7 +8,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.extras import need
 from jaxgen.weights import hub as hubs
-from jaxgen.weights.files import gguf_parts, is_gguf
+from jaxgen.weights.files import gguf_parts, is_gguf, named_gguf
 
 FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
 """A function that returns a directory with these files of a hub id. It may raise any error."""
@@ -30,10 +30,10 @@ def find_gguf(model: str, hub: HubOptions, fetch: FetchFiles = hubs.download, *,
     tagged = None if path.exists() else _TAGGED.fullmatch(model)
     if tagged is not None:
         return _of_hub(tagged[1], tagged[2], hub, fetch, flag)
-    if not is_gguf(path) or path.is_dir():
-        return None
-    if not path.is_file():
+    if named_gguf(path.name) and not path.exists():
         raise ConfigError(f"{flag} {model}: there is no such file")
+    if not is_gguf(path):
+        return None
     if hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: {flag} {model} is a file")
     return path
@@ -66,7 +66,7 @@ def _listed(name: str, hub: HubOptions) -> list[str]:
             folder = hubs.download(name, hub, _NOTHING, cached=True)
         except Exception:
             raise error from None  # which says why the hub cannot be asked
-        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
+        return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if named_gguf(path.name))
 
 
 def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
@@ -88,13 +88,13 @@ def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
 
 def _models(names: Iterable[str]) -> list[str]:
     """Return the GGUF files that are models, of those in parts the first."""
-    found = [name for name in names if is_gguf(Path(name)) and gguf_parts(name)[0] == name]
+    found = [name for name in names if named_gguf(name) and gguf_parts(name)[0] == name]
     return [name for name in found if not PurePosixPath(name).name.startswith(_NO_MODEL)]
 
 
 def _stem(name: str) -> str:
     """Return the name without folder, number of the part and suffix."""
-    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
+    return re.sub(r"(?i)(-\d{5}-of-\d{5})?\.gguf$", "", PurePosixPath(name).name)
 
 
 def _folder(name: str) -> str:

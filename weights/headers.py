@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import member
-from jaxgen.weights.safetensors_files import files_of, read_header, wrapping_of
+from jaxgen.weights.safetensors_files import read_header, wrapping_of
+from jaxgen.weights.weight_files import weight_files_of
 
 _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -43,8 +44,8 @@ def stored_weights(directory: Path) -> StoredWeights:
 def tensor_names(directory: Path) -> Collection[str]:
     """Return the names of a Hugging Face directory's tensors; none where it has no weights or they cannot be read."""
     try:
-        files, listed = files_of(directory)
-        names = listed or [name for file in files for name in read_header(member(directory, file))]
+        files = weight_files_of(directory)
+        names = files.listed or [name for file in files.names for name in read_header(member(directory, file))]
     except ConfigError:  # what loads the weights, if anything does, says what is wrong
         return ()
     cut = len(wrapping_of(names))
@@ -53,4 +54,4 @@ def tensor_names(directory: Path) -> Collection[str]:
 
 def weight_files(directory: Path) -> list[str]:
     """Return the names of a Hugging Face directory's safetensors files. Raises ConfigError where it has none."""
-    return files_of(directory)[0]
+    return weight_files_of(directory).names

@@ -5,6 +5,7 @@ without them is refused. So is one with a field that nobody knows: it may mean a
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.family import BOTH_WAYS, Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
-from jaxgen.weights.headers import tensor_names
+from jaxgen.weights.headers import stored_weights, tensor_names
 from jaxgen.weights.not_served import what_is_near
 from jaxgen.weights.wrappers import WRAPPERS, text_of
 
@@ -28,7 +29,7 @@ IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
     "transformers.js_config",
-    *("quantization_config", "language_model_only"),
+    *("quantization_config", "compression_config", "language_model_only"),
     # tokens, which other files name too
     *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
     *("tokenizer_class", "prefix", "task_specific_params", "forced_bos_token_id", "forced_eos_token_id"),
@@ -49,6 +50,14 @@ IGNORED = (
 """Fields that change nothing in what is computed here."""
 
 
+_TOKENS = re.compile(r"\w*_token_ids?|\w*_token_index|(bos|eos|eod|pad|unk|im_start|im_end)_id")
+"""Fields that name tokens. Where answers end, the tokenizer's files and the chat template say too."""
+_DTYPES: dict[str, DType] = {
+    **dict.fromkeys(("float32", "float", "fp32", "f32"), "float32"),
+    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
+    **dict.fromkeys(("float16", "half", "fp16", "f16"), "float16"),
+}
+"""By the names that torch and tools have for them, without ``torch.``"""
 _CODE_OF_MODELS = "AutoModel"
 """How the names of entries of ``auto_map`` begin that are classes of models; others are of tokenizers and so on."""
 
@@ -57,11 +66,13 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     """Return the configuration of the checkpoint in ``directory``.
 
     ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
-    float32. Raises ConfigError for an architecture, an option or a value that is not supported, and for a field that is
-    not known.
+    float32; that of the files where config.json has "auto" itself. Raises ConfigError for an architecture, an option
+    or a value that is not supported, and for a field that is not known.
     """
     encodings_of(directory)  # it refuses encodings that jaxgen cannot read
     fields = JsonFields(read_json(directory, CONFIG), str(directory / CONFIG))
+    if dtype == "auto":
+        dtype = _dtype(directory, fields)
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     for name in names:
@@ -80,9 +91,9 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     )
 
 
-def _read(family: Family, architecture: str, fields: JsonFields, dtype: Literal["auto"] | DType) -> DecoderConfig:
+def _read(family: Family, architecture: str, fields: JsonFields, dtype: DType) -> DecoderConfig:
     try:
-        described = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+        described = family.read[architecture](fields, dtype)
         config = replace(described, family=family.name)
     except ConfigError as error:
         if str(error).startswith(fields.source):
@@ -95,7 +106,8 @@ def _read(family: Family, architecture: str, fields: JsonFields, dtype: Literal[
     for name, value in sorted(fields.data.items()):
         # A field that is off or empty asks for nothing. A test checks that every field of transformers' classes with
         # another default is known here. A name that begins with _ is a note of the library that wrote it.
-        if name not in known and not name.startswith(("_", "unsloth")) and value not in (None, False, 0, "", [], {}):
+        off = value in (None, False, 0, "", [], {}) or _TOKENS.fullmatch(name)
+        if name not in known and not name.startswith(("_", "unsloth")) and not off:
             raise fields.error(
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
             )
@@ -152,12 +164,26 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _dtype(fields: JsonFields) -> DType:
-    name = "dtype" if fields.data.get("dtype") is not None else "torch_dtype"
-    value = fields.data.get(name)
+def _dtype(directory: Path, fields: JsonFields) -> DType:
+    """Return the dtype that config.json names, for the whole model or for its text."""
+    parts = (fields.data, text_part(fields.data) or {})
+    name, value = next(
+        ((name, value) for part in parts for name in ("dtype", "torch_dtype") if (value := part.get(name))), ("", None)
+    )
     if value is None:
         return "float32"
-    for dtype in DTYPES:
-        if value in (dtype, f"torch.{dtype}"):
-            return dtype
-    raise fields.error(name, f"is {value!r}; supported: {', '.join(DTYPES)} (--dtype chooses another)")
+    bare = str(value).lower().removeprefix("torch.")
+    if bare == "auto":
+        return _stored_dtype(directory)
+    if bare not in _DTYPES:
+        raise fields.error(name, f"is {value!r}; supported: {', '.join(DTYPES)} (--dtype chooses another)")
+    return _DTYPES[bare]
+
+
+def _stored_dtype(directory: Path) -> DType:
+    """Return the dtype of most numbers in the files; float32 where they have none that is computed in."""
+    try:
+        numbers = stored_weights(directory).numbers
+    except ConfigError:  # what loads the weights, if anything does, says what is wrong
+        return "float32"
+    return next((dtype for name in numbers for dtype in DTYPES if name == dtype), "float32")

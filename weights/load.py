@@ -6,7 +6,8 @@ Only what makes arrays imports jax: a model is found and described without it.
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,11 +16,12 @@ from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import STORED_AS, Quantization
+from jaxgen.core.text_files import check_not_pointer
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, gguf_hint, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member, model_hint
 from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.gguf_source import FetchFiles, find_gguf, tags_of
 from jaxgen.weights.headers import tensor_names
@@ -81,16 +83,16 @@ def resolve_model(
         return of_gguf(file)
     directory = Path(model).expanduser()
     if directory.is_file():
-        raise ConfigError(f"--model {model} is a file; name the directory it is in")
+        check_not_pointer(directory)
+        raise ConfigError(f"--model {model} is a file, and no GGUF file; name the directory it is in")
     if not directory.is_dir():
         directory = fetched("--model", model, hub, fetch)
         _check_not_gguf(model, directory, hub)
     elif hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
-    for name in CARRIED_FILES:
-        member(directory, name)
+    _check_files(directory, CARRIED_FILES)
     if not (directory / CONFIG).is_file():
-        raise ConfigError(f"{directory} is not a model directory: it has no {CONFIG}{gguf_hint(directory)}")
+        raise ConfigError(f"{directory} is not a model directory: it has no {CONFIG}{model_hint(directory)}")
     return directory
 
 
@@ -120,9 +122,16 @@ def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
         # transformers may ask config.json which tokenizer it is
         fetch = partial(download, wanted=(CONFIG, _TIKTOKEN, *TOKENIZER_FILES))
         directory = fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
-    for name in TOKENIZER_FILES:
-        member(directory, name)
+    _check_files(directory, TOKENIZER_FILES)
     return directory
+
+
+def _check_files(directory: Path, names: Iterable[str]) -> None:
+    """Raise ConfigError for a link that leads out of the directory, and for a pointer in place of a file."""
+    for name in names:
+        file = member(directory, name)
+        with suppress(OSError):  # what reads it says why it cannot
+            check_not_pointer(file)
 
 
 @cache

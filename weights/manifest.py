@@ -11,19 +11,24 @@ from typing import Any
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part, PartFormat
+from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
+from jaxgen.core.text_files import check_not_pointer
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
-FORMAT_VERSIONS = (1, 2, 3, 4)
+FORMAT_VERSIONS = (1, 2, 3, 4, 5)
 """Version of the directory. Earlier versions of jaxgen cannot read a directory with what a version adds.
 
 2: quantized weights. 3: minimums, blocks, or scales in float16. 4: layers or outputs in different formats.
+5: numbers among them.
 """
 _SINCE_3 = ("minimums", "blocks")
+_NUMBERS = "numbers"
+"""The field of parts without codes: their dtype."""
 _CHUNK = 2**20
 
 
@@ -108,6 +113,7 @@ def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progr
         if not path.is_file():
             raise ConfigError(f"{path} is missing, but {MANIFEST} names it; copy or convert the checkpoint again")
         if (size := path.stat().st_size) != record.size:
+            check_not_pointer(path)
             raise ConfigError(
                 f"{path} has {size} bytes, but {MANIFEST} says {record.size}; copy or convert the checkpoint again"
             )
@@ -130,7 +136,7 @@ def _record(entry: Any) -> FileRecord:
 def _version(form: AnyFormat) -> int:
     """Return the first version of directories that may have a format."""
     if isinstance(form, MixedFormat):
-        return 4
+        return 5 if form.plain_layers else 4
     is_new = form.minimums or form.blocks or form.bits not in (4, 8) or form.scale_dtype == "float16"
     return 3 if is_new else 2
 
@@ -138,16 +144,28 @@ def _version(form: AnyFormat) -> int:
 def _entry(form: AnyFormat) -> dict[str, Any]:
     """Return the fields of a format; fields that came with version 3 are left out if false."""
     if isinstance(form, MixedFormat):
-        kinds = [[{"format": _entry(part.form), "outputs": part.outputs} for part in kind] for kind in form.kinds]
+        kinds = [[{"format": _part_entry(part.form), "outputs": part.outputs} for part in kind] for kind in form.kinds]
         return {"kinds": kinds, "layers": form.layers}
     return {name: value for name, value in asdict(form).items() if value or name not in _SINCE_3}
+
+
+def _part_entry(form: PartFormat) -> dict[str, Any]:
+    return {_NUMBERS: form.dtype} if isinstance(form, PlainFormat) else _entry(form)
+
+
+def _part_format(entry: Any) -> PartFormat:
+    if _NUMBERS not in entry:
+        return _one_format(entry)
+    if entry.keys() != {_NUMBERS} or entry[_NUMBERS] not in DTYPES:
+        raise ValueError(entry)
+    return PlainFormat(entry[_NUMBERS])
 
 
 def _format(entry: Any) -> AnyFormat:
     if "kinds" not in entry:
         return _one_format(entry)
     kinds = tuple(
-        tuple(Part(_one_format(part["format"]), int(part["outputs"])) for part in kind) for kind in entry["kinds"]
+        tuple(Part(_part_format(part["format"]), int(part["outputs"])) for part in kind) for kind in entry["kinds"]
     )
     layers = tuple(map(int, entry["layers"]))
     if (

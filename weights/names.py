@@ -1,6 +1,5 @@
 """The parameters of a model, each with the tensors of a checkpoint that it is made of. Host only, no jax."""
 
-import re
 from collections.abc import Collection, Mapping
 
 from jaxgen.core.config import ModelConfig
@@ -26,7 +25,6 @@ __all__ = [
     "family_name",
     "parameters",
     "to_checkpoint",
-    "unread_tensors",
 ]
 
 
@@ -53,13 +51,6 @@ def lacks_head(config: ModelConfig, names: Collection[str]) -> bool:
         return False
     bare = bare_name(modules[EMBEDDING])
     return any(name.startswith(bare) for name in names) and not any(name.startswith(modules[HEAD]) for name in names)
-
-
-def unread_tensors(config: ModelConfig) -> re.Pattern[str] | None:
-    """Return the names of tensors that the family's checkpoints may have and no parameter needs."""
-    assert isinstance(config, DecoderConfig)
-    unread = FAMILIES[config.family].unread
-    return None if unread is None else re.compile(unread)
 
 
 def family_name(config: ModelConfig) -> str:

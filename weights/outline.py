@@ -20,7 +20,8 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES, member
 from jaxgen.weights.hub import SECONDS, Fetch
 from jaxgen.weights.load import download_model
-from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, numbered_files, weight_map
+from jaxgen.weights.safetensors_files import LENGTH_BYTES
+from jaxgen.weights.weight_files import SINGLE, index_among, unlisted, weight_map
 
 _AT_ONCE = 8
 
@@ -74,14 +75,15 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
         raise
     there = {sibling.rfilename for sibling in info.siblings or ()}
     folder.mkdir()
-    for file in sorted(there & {CONFIG, INDEX, *QUANTIZATION_FILES}):
+    outside = {file for file in there if "/" not in file}
+    index = index_among(outside)
+    for file in sorted(there & {CONFIG, *([index] if index else []), *QUANTIZATION_FILES}):
         huggingface_hub.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
     for file in there & {*TOKENIZER_FILES}:
         member(folder, file).parent.mkdir(exist_ok=True)
         member(folder, file).touch()
-    indexed = set(weight_map(folder).values()) if INDEX in there else set()
-    files = indexed & there if indexed and (indexed <= there or SINGLE not in there) else {SINGLE} & there
-    files = files or set(numbered_files(there)) & there
+    indexed = set(weight_map(folder, index).values()) if index else set()
+    files = (indexed if indexed and (indexed <= there or SINGLE not in there) else set(unlisted(outside))) & there
 
     def write(file: str) -> None:
         header = huggingface_hub.HfApi().parse_safetensors_file_metadata(name, file, revision=info.sha)

@@ -94,10 +94,8 @@ def read_rope(
     for name, key in (("factor", "factor"), (_ORIGINAL, "original_max_position")):
         if values.get(key, 1) > _MOST[key]:
             raise rope.error(name, f"must be at most {_MOST[key]}")
+    rope.ignore(*_TYPES, *_OF_IMAGES, _ORIGINAL)
     _warn_of_unused(rope, kind)
-    rope.ignore(*_TYPES, *_OF_ANY, *_OF_IMAGES, _ORIGINAL)
-    if unknown := sorted(set(merged) - rope.used):
-        raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
     return RopeConfig(
         theta=base,
         kind=kind,
@@ -131,7 +129,15 @@ def _kind(rope: JsonFields, data: dict[str, Any]) -> RopeKind:
 
 
 def _warn_of_unused(rope: JsonFields, kind: RopeKind) -> None:
-    unused = [name for name in _OF_ANY if name not in rope.used and rope.data.get(name) not in (None, 1)]
+    """Tell of fields that nothing reads. Raises ConfigError for one with several values, which say more than a note."""
+    for name in sorted(rope.data.keys() - rope.used):
+        if isinstance(rope.data[name], dict | list):
+            raise rope.error(name, f"is not supported with rope type {kind!r}")
+    unused = [
+        name
+        for name, value in rope.data.items()
+        if name not in rope.used and value is not False and not (name in _OF_ANY and value == 1)
+    ]
     if unused:
         logger.warning(
             "%s: %s changes nothing with rope type %r, as by transformers", rope.source, " and ".join(unused), kind

@@ -5,9 +5,7 @@ and the place of each tensor. https://huggingface.co/docs/safetensors/index#form
 """
 
 import json
-import logging
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,20 +15,16 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import gguf_hint, member, read_json
+from jaxgen.core.text_files import check_not_pointer
+from jaxgen.weights.files import member
 from jaxgen.weights.tensors import Array
+from jaxgen.weights.weight_files import weight_files_of
 
-logger = logging.getLogger(__name__)
-
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000
 """The bound of safetensors itself."""
 _SMALL = 1 << 16
 """Bytes of tensors that are read: a page fault of a mapped file would read more around them."""
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_NUMBERED = re.compile(r"model-\d{5}-of-(\d{5})\.safetensors")
 _WRAPPINGS = ("base_model.model.", "_orig_mod.", "module.")
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
@@ -68,12 +62,13 @@ class SafetensorsFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        names, listed = files_of(directory)
-        headers = {name: read_header(member(directory, name)) for name in names}
-        file_of = listed or {tensor: name for name, tensors in headers.items() for tensor in tensors}
+        files = weight_files_of(directory)
+        headers = {name: read_header(member(directory, name)) for name in files.names}
+        file_of = files.listed or _file_of(directory, headers)
         cut = len(wrapping_of(file_of))
         self._file_of = {tensor[cut:]: name for tensor, name in file_of.items()}
         self._headers = {name: {tensor[cut:]: one for tensor, one in of.items()} for name, of in headers.items()}
+        self._index = files.index
         self._maps: dict[str, np.memmap[Any, np.dtype[np.uint8]]] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -92,7 +87,7 @@ class SafetensorsFiles:
             raise ConfigError(f"{self.directory}: the tensor {name} is missing from the safetensors files")
         found = self._headers[self._file_of[name]].get(name)
         if found is None:
-            raise ConfigError(f"{self.file_of(name)}: the tensor {name} is missing, but {INDEX} says it is there")
+            raise ConfigError(f"{self.file_of(name)}: the tensor {name} is missing, but {self._index} says it is there")
         return found
 
     def read(self, name: str) -> Array:
@@ -109,40 +104,18 @@ class SafetensorsFiles:
         return array
 
 
-def files_of(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the names of a directory's files of weights, and the file of each tensor if an index says it.
-
-    An index is used if all its files are there; a single file next to it is a leftover. Without an index, a whole set
-    of numbered files is used. Raises ConfigError.
-    """
-    single, indexed = member(directory, SINGLE).exists(), member(directory, INDEX).exists()
-    listed = weight_map(directory) if indexed else {}
-    names = sorted(set(listed.values()))
-    if indexed and not (single and any(not member(directory, name).exists() for name in names)):
-        if single and SINGLE not in names:
-            logger.warning("%s: %s is not read, since %s lists other files", directory, SINGLE, INDEX)
-        return names, listed
-    if single:
-        return [SINGLE], {}
-    numbered = numbered_files(path.name for path in directory.iterdir())
-    if not numbered:
-        raise no_safetensors(directory)
-    for name in numbered:
-        if not member(directory, name).exists():
-            raise ConfigError(
-                f"{directory / name} is missing, although other files' names count it: the download is incomplete"
-            )
-    return numbered, {}
-
-
-def numbered_files(names: Iterable[str]) -> list[str]:
-    """Return the files of a set, model-00001-of-00003.safetensors and so on, if one of a set is among the names.
-
-    All names of the set are returned, including files that are missing.
-    """
-    found = (match for name in names if (match := _NUMBERED.fullmatch(name)) is not None)
-    count = max((int(match[1]) for match in found), default=0)
-    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+def _file_of(directory: Path, headers: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    """Return the file of each tensor. Raises ConfigError for a tensor that is in two files."""
+    result: dict[str, str] = {}
+    for name, tensors in headers.items():
+        for tensor in tensors:
+            if tensor in result:
+                raise ConfigError(
+                    f"{directory}: {tensor} is in {result[tensor]} and in {name}, and no index says which is the "
+                    "model's: keep the files of one model in the directory"
+                )
+            result[tensor] = name
+    return result
 
 
 def wrapping_of(names: Iterable[str]) -> str:
@@ -157,14 +130,13 @@ def wrapping_of(names: Iterable[str]) -> str:
 def read_header(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name. Raises ConfigError unless the file ends where they end."""
     try:
+        check_not_pointer(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, _MOST_HEADER_BYTES):
                 raise _damaged(path, f"a header of {length} bytes does not fit in its {size}")
             header = json.loads(file.read(length))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing, but {INDEX} names it: the download is incomplete") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ConfigError:  # which is a ValueError
@@ -194,22 +166,3 @@ def _tensor(entry: Any, start: int) -> Tensor:
 
 def _damaged(path: Path, reason: str) -> ConfigError:
     return ConfigError(f"{path} is not a complete safetensors file: {reason}")
-
-
-def weight_map(directory: Path) -> dict[str, str]:
-    """Return the file of each tensor, by the index of a checkpoint in several files. Raises ConfigError."""
-    files = read_json(directory, INDEX).get("weight_map")
-    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
-        raise ConfigError(f"{directory / INDEX}: weight_map must be an object from tensor names to file names")
-    return files
-
-
-def no_safetensors(directory: Path) -> ConfigError:
-    """Return the error for a directory without safetensors files."""
-    found = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
-    if found:
-        return ConfigError(
-            f"{directory} has its weights in {found[0]}, a pickle, which can run code when it is opened; "
-            f"only safetensors files are read: save the model again with safetensors"
-        )
-    return ConfigError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{gguf_hint(directory)}")

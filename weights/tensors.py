@@ -152,9 +152,9 @@ class Parameter:
 
     def converted(self, placed: Array, dtype: npt.DTypeLike) -> Array:
         """Return a source that is placed as its part of the parameter, in ``dtype``."""
-        if self.plus:
-            placed = placed.astype(np.float32) + np.float32(self.plus)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.plus:
+                placed = placed.astype(np.float32) + np.float32(self.plus)
             return placed.astype(dtype, copy=False)
 
     def saved(self, source: Source, part: Array) -> Array:

@@ -17,7 +17,7 @@ from tokenizers.trainers import BpeTrainer
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.names import parameters
-from jaxgen.weights.safetensors_files import SINGLE
+from jaxgen.weights.weight_files import SINGLE
 
 BOS, EOS = "<|begin|>", "<|end|>"
 _VOCAB_SIZE = 384

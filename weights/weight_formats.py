@@ -6,7 +6,7 @@ from math import prod
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.quantization import STORED_AS, Quantization, WeightFormat
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tensors import Parameter
@@ -75,8 +75,16 @@ def with_fp8_inputs[Config: ModelConfig](config: Config) -> Config:
 
 
 def with_formats[Config: ModelConfig](config: Config, formats: Mapping[str, AnyFormat]) -> Config:
-    """Return the configuration with these formats by path."""
-    return replace(config, weight_formats=tuple(sorted(formats.items())))
+    """Return the configuration with these formats by path, whose numbers have its dtype."""
+    given = {
+        path: form.in_dtype(config.dtype) if isinstance(form, MixedFormat) else form for path, form in formats.items()
+    }
+    return replace(config, weight_formats=tuple(sorted(given.items())))
+
+
+def with_dtype[Config: ModelConfig](config: Config, dtype: DType) -> Config:
+    """Return the configuration for a model that is computed in another dtype."""
+    return with_formats(replace(config, dtype=dtype), dict(config.weight_formats))
 
 
 def quantization_of(config: ModelConfig) -> str:

@@ -1,22 +1,29 @@
-"""Weights in different formats per layer, or per slice of a layer's outputs, in host memory. Host only, no jax."""
+"""Weights in different formats per layer, or per slice of a layer's outputs, in host memory. Host only, no jax.
+
+Layers, or outputs, that a checkpoint has not quantised are numbers next to the codes of others.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import GroupedWeight, Index, WeightFormat
 
 Shape = tuple[int, ...]
+DTypeName = Literal["float32", "bfloat16", "float16"]
+PartFormat = WeightFormat | PlainFormat
+PartWeight = GroupedWeight | PlainWeight
 
 
 class Part(NamedTuple):
     """``outputs`` consecutive outputs of a matrix in one format."""
 
-    form: WeightFormat
+    form: PartFormat
     outputs: int
 
 
@@ -35,18 +42,29 @@ class MixedFormat:
     layers: tuple[int, ...]
 
     @classmethod
-    def of_pieces(cls, pieces: Iterable[tuple[Index, WeightFormat]]) -> "AnyFormat | None":
+    def of_pieces(
+        cls, pieces: Iterable[tuple[Index, WeightFormat | None]], plain: PlainFormat | None = None
+    ) -> "AnyFormat | None":
         """Return the format of a weight of outputs in these formats, each with its place: ([layer, expert,] outputs).
 
-        Returns None if the experts of a layer differ in format.
+        ``plain``: of outputs without a format, and of a layer whose experts differ in format. Returns None if there are
+        only such, or if experts differ and ``plain`` is None.
         """
         layers: dict[Index, dict[int, Part]] = {}
-        for place, form in pieces:
-            outputs = place[-1]
+        differ: set[Index] = set()
+        for place, given in pieces:
+            layer, outputs, form = place[:-1][:1], place[-1], plain if given is None else given
             assert isinstance(outputs, slice)
+            assert form is not None
             part = Part(form, outputs.stop - outputs.start)
-            if layers.setdefault(place[:-1][:1], {}).setdefault(outputs.start, part) != part:
+            if layers.setdefault(layer, {}).setdefault(outputs.start, part) != part:
+                differ.add(layer)
+        for layer in differ:
+            if plain is None:
                 return None
+            layers[layer] = {start: Part(plain, part.outputs) for start, part in layers[layer].items()}
+        if all(part.form == plain for parts in layers.values() for part in parts.values()):
+            return None
         return cls.of_layers([tuple(parts.values()) for parts in layers.values()])
 
     @classmethod
@@ -57,14 +75,22 @@ class MixedFormat:
             for layer in layers
         ]
         kinds = tuple(dict.fromkeys(joined))
-        if len(kinds) == len(kinds[0]) == 1:
-            return kinds[0][0].form
+        form = kinds[0][0].form
+        if len(kinds) == len(kinds[0]) == 1 and isinstance(form, WeightFormat):
+            return form
         return cls(kinds, tuple(map(kinds.index, joined)))
 
     @property
     def forms(self) -> tuple[WeightFormat, ...]:
-        """The formats of all parts."""
-        return tuple(dict.fromkeys(part.form for kind in self.kinds for part in kind))
+        """The formats of all parts that are codes."""
+        forms = (part.form for kind in self.kinds for part in kind)
+        return tuple(dict.fromkeys(form for form in forms if isinstance(form, WeightFormat)))
+
+    @property
+    def plain_layers(self) -> list[int]:
+        """The layers in which some outputs are numbers."""
+        plain = [any(isinstance(part.form, PlainFormat) for part in kind) for kind in self.kinds]
+        return [layer for layer, kind in enumerate(self.layers) if plain[kind]]
 
     @property
     def outputs(self) -> int:
@@ -73,23 +99,32 @@ class MixedFormat:
 
     def placed(self, *, integers: Sequence[int], floats: bool) -> "MixedFormat | None":
         """See ``WeightFormat.placed``; None if a part must be dequantized."""
-        placed = {form: form.placed(integers=integers, floats=floats) for form in self.forms}
         kinds: list[Kind] = []
         for kind in self.kinds:
-            parts = [Part(form, part.outputs) for part in kind if (form := placed[part.form]) is not None]
+            placed = [(part.form.placed(integers=integers, floats=floats), part.outputs) for part in kind]
+            parts = [Part(form, outputs) for form, outputs in placed if form is not None]
             if len(parts) < len(kind):
                 return None
             kinds.append(tuple(parts))
         return MixedFormat(tuple(kinds), self.layers)
 
-    def at(self, place: Index) -> WeightFormat:
+    def in_dtype(self, dtype: DTypeName) -> "MixedFormat":
+        """Return the format whose numbers have this dtype, that of the model."""
+        plain = PlainFormat(dtype)
+        kinds = (
+            tuple(Part(plain, part.outputs) if isinstance(part.form, PlainFormat) else part for part in kind)
+            for kind in self.kinds
+        )
+        return MixedFormat(tuple(kinds), self.layers)
+
+    def at(self, place: Index) -> PartFormat:
         """Return the format of outputs of a layer, as ``place`` has them: (layer, ..., slice of outputs)."""
         layer, *_, outputs = place
         assert isinstance(layer, int)
         part, _ = _part_of(self.kinds[self.layers[layer]], outputs)
         return self.kinds[self.layers[layer]][part].form
 
-    def shapes(self, shape: Shape) -> tuple[tuple[tuple[WeightFormat, Shape], ...], ...]:
+    def shapes(self, shape: Shape) -> tuple[tuple[tuple[PartFormat, Shape], ...], ...]:
         """Return format and shape of each part of each kind, of a weight [L, *experts, O, I]."""
         _, *experts, _, inputs = shape
         return tuple(
@@ -117,12 +152,12 @@ class MixedWeight:
     each part."""
 
     format: MixedFormat
-    kinds: tuple[tuple[GroupedWeight, ...], ...]
+    kinds: tuple[tuple[PartWeight, ...], ...]
 
     @classmethod
     def empty(cls, form: MixedFormat, shape: Shape) -> Self:
         """Return a weight [L, *experts, O, I] whose arrays have no values yet."""
-        return cls(form, tuple(tuple(GroupedWeight.empty(*part) for part in kind) for kind in form.shapes(shape)))
+        return cls(form, tuple(tuple(empty_part(*part) for part in kind) for kind in form.shapes(shape)))
 
     @property
     def shape(self) -> Shape:
@@ -142,13 +177,15 @@ class MixedWeight:
 
     def as_placed(self, form: MixedFormat) -> "MixedWeight":
         """Return the same weight in the format that ``MixedFormat.placed`` has given."""
-        kinds = zip(self.kinds, form.kinds, strict=True)
-        return MixedWeight(
-            form,
-            tuple(tuple(one.as_placed(to.form) for one, to in zip(kind, parts, strict=True)) for kind, parts in kinds),
-        )
 
-    def __setitem__(self, place: Index, part: GroupedWeight) -> None:
+        def placed(part: Any, to: Part) -> PartWeight:
+            result: PartWeight = part.as_placed(to.form)
+            return result
+
+        kinds = zip(self.kinds, form.kinds, strict=True)
+        return MixedWeight(form, tuple(tuple(map(placed, kind, parts)) for kind, parts in kinds))
+
+    def __setitem__(self, place: Index, part: Any) -> None:
         """Put outputs of a layer at their place: (layer, ..., slice of outputs)."""
         layer, *experts, outputs = place
         assert isinstance(layer, int)
@@ -173,6 +210,11 @@ AnyWeight = GroupedWeight | MixedWeight
 def empty_weight(form: AnyFormat, shape: Shape) -> AnyWeight:
     """Return a weight [*stack, O, I] whose arrays have no values yet."""
     return MixedWeight.empty(form, shape) if isinstance(form, MixedFormat) else GroupedWeight.empty(form, shape)
+
+
+def empty_part(form: PartFormat, shape: Shape) -> PartWeight:
+    """Return a part of a weight whose arrays have no values yet."""
+    return PlainWeight.empty(form, shape) if isinstance(form, PlainFormat) else GroupedWeight.empty(form, shape)
 
 
 def place_of(layers: tuple[int, ...], layer: int) -> tuple[int, int]:

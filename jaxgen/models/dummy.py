@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import FLOATS, WeightFormat
+from jaxgen.core.mixed_weight import PartFormat
+from jaxgen.core.plain_weight import PlainFormat
+from jaxgen.core.quantization import FLOATS
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_params, dotted, initial_state
 from jaxgen.models.mixed_weight import map_parts
@@ -47,11 +49,14 @@ def _numbers(config: ModelConfig, path: str) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _codes(path: str, shape: tuple[int, ...], form: WeightFormat) -> Codes:
-    """Return random codes of finite numbers, whose products with a row of unit length have unit length, nearly."""
+def _codes(path: str, shape: tuple[int, ...], form: PartFormat) -> Codes | jax.Array:
+    """Return random codes of finite numbers, or numbers; their products with a row of unit length have unit length,
+    nearly."""
+    key = jax.random.fold_in(jax.random.key(SEED), hash_of(path))
+    if isinstance(form, PlainFormat):
+        return jax.random.normal(key, shape, jnp.dtype(form.dtype)) * shape[-1] ** -0.5
     arrays = form.arrays(shape)
     size, _ = arrays["codes"]
-    key = jax.random.fold_in(jax.random.key(SEED), hash_of(path))
     if form.floats and form.bits == 8:
         numbers = jax.random.normal(key, size, jnp.bfloat16).astype(FLOATS[form.bits])
         codes, std = jax.lax.bitcast_convert_type(numbers, jnp.uint8), 1.0

@@ -7,12 +7,11 @@ Each parameter may have a leading layer axis (``stack``), over which ``layer_sta
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.models.mixed_weight import KernelWeight
-from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.packed_weight import PackedWeight, plain_product
 from jaxgen.models.quantized_weight import QuantizedWeight
 
 Shape = tuple[int, ...]
@@ -32,13 +31,7 @@ def product(
     """
     if isinstance(weight, KernelWeight):
         return weight.product(x, num_tokens)
-    return lax.dot_general(
-        x,
-        weight,
-        (((1,), (1,)), ((), ())),
-        precision=lax.Precision.HIGHEST,
-        preferred_element_type=jnp.float32,
-    )
+    return plain_product(x, weight)
 
 
 def normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> jax.Array:

@@ -1,9 +1,9 @@
-"""Stacked weights that are quantized in different formats per layer, or per slice of outputs."""
+"""Stacked weights that are quantized in different formats, or not at all, per layer or per slice of outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,22 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, place_of
-from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, PartFormat, place_of
 from jaxgen.models.packed_weight import PackedWeight
-from jaxgen.models.quantized_weight import Codes, QuantizedWeight, Shape
+from jaxgen.models.quantized_weight import QuantizedWeight, Shape
 
-Parts = tuple[QuantizedWeight, ...]
-"""Stacks of the layers of one kind, whose outputs are those of the layers' matrices, one part after another."""
+Parts = tuple[QuantizedWeight | PackedWeight, ...]
+"""Stacks of the layers of one kind, whose outputs are those of the layers' matrices, one part after another. Parts
+that are not quantized are packed weights."""
 
 
 class MixedCodes(NamedTuple):
-    """The arrays of a MixedWeight, by kind and part, on the host or the device."""
+    """The arrays of a MixedWeight, by kind and part, on the host or the device: codes, or an array of numbers."""
 
-    kinds: tuple[tuple[Codes, ...], ...]
+    kinds: tuple[tuple[Any, ...], ...]
 
 
-def map_parts(
-    make: Callable[[Shape, WeightFormat], Codes], shape: Shape, weight_format: AnyFormat
-) -> Codes | MixedCodes:
+def map_parts(make: Callable[[Shape, PartFormat], Any], shape: Shape, weight_format: AnyFormat) -> Any:
     """Return what ``make`` gives for a weight [*stack, out, in], or for the parts of one in several formats."""
     if not isinstance(weight_format, MixedFormat):
         return make(shape, weight_format)
@@ -52,7 +50,7 @@ class MixedQuantizedWeight:
     def at(self, layer: Int[Array, ""]) -> "MixedQuantizedWeight":
         return replace(self, layer=layer)
 
-    def alone(self, layer: int) -> "MixedQuantizedWeight | QuantizedWeight":
+    def alone(self, layer: int) -> "MixedQuantizedWeight | QuantizedWeight | PackedWeight":
         """Return a copy of one layer's weight as a stack of its own."""
         kind, place = place_of(self.layers, layer)
         return joined(tuple(part.alone(place) for part in self.kinds[kind]))
@@ -71,7 +69,7 @@ class MixedQuantizedWeight:
     ) -> Float[Array, "T O"]:
         """See QuantizedWeight.product."""
 
-        def of_part(part: QuantizedWeight, outputs: slice) -> Array:
+        def of_part(part: QuantizedWeight | PackedWeight, outputs: slice) -> Array:
             added = None if residual is None else residual[:, outputs]
             return part.product(x, num_tokens, added, dtype=dtype)
 
@@ -81,7 +79,7 @@ class MixedQuantizedWeight:
         """See QuantizedWeight.expert_product."""
         return self._of_layer(lambda part, _: part.expert_product(x, starts))
 
-    def _of_layer(self, product: Callable[[QuantizedWeight, slice], Array]) -> Array:
+    def _of_layer(self, product: Callable[[Any, slice], Array]) -> Array:
         """Return the products of the parts of the layer, side by side."""
         places = [place_of(self.layers, layer) for layer in range(self.num_layers)]
         kind, place = jnp.asarray(places, jnp.int32)[self.layer]
@@ -89,12 +87,12 @@ class MixedQuantizedWeight:
         return result
 
 
-def joined(parts: Parts) -> MixedQuantizedWeight | QuantizedWeight:
+def joined(parts: Parts) -> MixedQuantizedWeight | QuantizedWeight | PackedWeight:
     """Return the weight of a stack of one layer, whose outputs are those of the parts."""
     return parts[0] if len(parts) == 1 else MixedQuantizedWeight((parts,), jnp.zeros((), jnp.int32), (0,))
 
 
-def _side_by_side(product: Callable[[QuantizedWeight, slice], Array], parts: Parts, place: Int[Array, ""]) -> Array:
+def _side_by_side(product: Callable[[Any, slice], Array], parts: Parts, place: Int[Array, ""]) -> Array:
     found, start = [], 0
     for part in parts:
         found.append(product(part.at(place), slice(start, start := start + part.out_features)))

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.kernels.kernels import PackedProduct
+from jaxgen.kernels.kernels import Kernel, Kernels, PackedProduct
 
 
 @jax.tree_util.register_dataclass
@@ -71,3 +72,54 @@ class PackedWeight:
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""
         return self.kernel.rows(self.data[0], ids)[:, : self.in_features]
+
+
+def plain_product(x: Float[Array, "T I"], weight: Float[Array, "O I"]) -> Float[Array, "T O"]:
+    """Return x @ weight.T by XLA, accumulated and returned in float32; float32 operands are not rounded."""
+    return lax.dot_general(
+        x,
+        weight,
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def packing(kernels: Kernels) -> PackedProduct:
+    """Return the packed product of these kernels, or XLA's own product in its place, which packs nothing."""
+    return kernels.packed or PackedProduct(_as_it_is, _product, _rows, _Experts(kernels.expert_product))
+
+
+def _as_it_is(weight: Array) -> Array:
+    return weight
+
+
+def _product(
+    x: Array,
+    data: Array,
+    layer: Array,
+    num_tokens: Array,
+    residual: Array | None = None,
+    *,
+    out_features: int,
+    dtype: DTypeLike,
+) -> Array:
+    del num_tokens, out_features
+    y = plain_product(x, data[layer]).astype(dtype)
+    return y if residual is None else residual + y
+
+
+def _rows(data: Array, ids: Array) -> Array:
+    return data[ids]
+
+
+@dataclass(frozen=True)
+class _Experts:
+    """A product of experts' weights that are not packed, with the arguments of one with packed weights."""
+
+    product: Kernel
+
+    def __call__(self, x: Array, data: Array, layer: Array, starts: Array, *, out_features: int) -> Array:
+        del out_features
+        result: Array = self.product(x, data, layer, starts)
+        return result

@@ -14,13 +14,14 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, place_of
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, PartFormat, PartWeight, place_of
+from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import GroupedWeight
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
 from jaxgen.models.mixed_weight import MixedCodes, MixedQuantizedWeight, joined, map_parts
-from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.packed_weight import PackedWeight, packing
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
@@ -63,7 +64,19 @@ def _codes_of(weight: AnyWeight, weight_format: Any) -> Codes | MixedCodes:
     """Return the arrays of a weight in the format in which it is placed."""
     if isinstance(weight, GroupedWeight):
         return Codes.of(weight.as_placed(weight_format))
-    return MixedCodes(tuple(tuple(map(Codes.of, kind)) for kind in weight.as_placed(weight_format).kinds))
+    return MixedCodes(tuple(tuple(map(_arrays_of, kind)) for kind in weight.as_placed(weight_format).kinds))
+
+
+def _arrays_of(part: PartWeight) -> Any:
+    """Return the codes of a part of a weight, or the array of its numbers."""
+    return part.numbers if isinstance(part, PlainWeight) else Codes.of(part)
+
+
+def _abstract_arrays(shape: tuple[int, ...], part_format: PartFormat) -> Any:
+    """Return the shapes and dtypes of ``_arrays_of``."""
+    if isinstance(part_format, PlainFormat):
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(part_format.dtype))
+    return Codes.abstract(shape, part_format)
 
 
 def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, config: ModelConfig) -> Any:
@@ -82,13 +95,24 @@ def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, confi
 
 def _placed_kinds(weight: MixedCodes, weight_format: MixedFormat, kernels: Kernels, config: ModelConfig) -> Any:
     kinds = tuple(
-        tuple(_placed_codes(codes, part.form, kernels, config) for codes, part in zip(parts, kind, strict=True))
+        tuple(_placed_part(arrays, part.form, kernels, config) for arrays, part in zip(parts, kind, strict=True))
         for parts, kind in zip(weight.kinds, weight_format.kinds, strict=True)
     )
     if not kernels.separate_layers:
         return MixedQuantizedWeight(kinds, jnp.zeros((), jnp.int32), weight_format.layers)
     places = (place_of(weight_format.layers, layer) for layer in range(len(weight_format.layers)))
     return SeparateWeights(tuple(joined(tuple(part.at(place) for part in kinds[kind])) for kind, place in places))
+
+
+def _placed_part(arrays: Any, part_format: PartFormat, kernels: Kernels, config: ModelConfig) -> Any:
+    """Return a part of a weight as ``_placed_codes`` does, or its numbers packed."""
+    if not isinstance(part_format, PlainFormat):
+        return _placed_codes(arrays, part_format, kernels, config)
+    pack = partial(PackedWeight.pack, kernel=packing(kernels))
+    if not kernels.separate_layers:
+        return pack(jnp.asarray(arrays))
+    layers = range(len(arrays))
+    return SeparateWeights(tuple(pack(jnp.asarray(arrays[layer : layer + 1])) for layer in layers))
 
 
 def place_matrix(value: Any, kernels: Kernels) -> Any:
@@ -119,6 +143,6 @@ def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParam
     """Return the shapes and dtypes of the result of ``pack_params``."""
     loaded: PackedParams = dict(abstract_params(config))
     for path, weight_format in placed_formats(config, kernels).items():
-        loaded[path] = map_parts(Codes.abstract, loaded[path].shape, weight_format)
+        loaded[path] = map_parts(_abstract_arrays, loaded[path].shape, weight_format)
     packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), loaded)
     return packed

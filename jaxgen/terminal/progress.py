@@ -25,7 +25,9 @@ def show_progress(what: str, total: int | None, unit: str, *, bar: bool) -> Iter
     ``bar``: whether a bar may be shown, where standard error is a terminal. Both show every few seconds that the work
     continues, even if no unit of it ends.
     """
-    with _bar(what, total, unit) if bar and sys.stderr.isatty() else _lines(what, total) as advance:
+    # a program that was started without standard error has none here
+    shown = bar and sys.stderr is not None and sys.stderr.isatty()
+    with _bar(what, total, unit) if shown else _lines(what, total) as advance:
         yield advance
 
 

@@ -19,6 +19,7 @@ from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
 from jaxgen.text.token_lengths import VocabularyFacts, most_growth
 from jaxgen.text.tokenizer_files import check_tokenizer_files
+from jaxgen.text.unmarked_files import unmarked
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
@@ -73,13 +74,15 @@ class Tokenizer:
         if not Path(path).is_dir():
             raise ConfigError(f"tokenizer directory {path} does not exist")
         check_tokenizer_files(Path(path))
-        try:
-            loaded = _auto_tokenizer().from_pretrained(
-                str(path), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False
-            )
-        except Exception as error:  # transformers and tokenizers raise a dozen types, the latter a bare Exception
-            reason = textwrap.shorten(str(error).strip() or type(error).__name__, MOST_REASON, placeholder=" ...")
-            raise ConfigError(f"cannot load a tokenizer from {path}: {reason}") from error
+        with unmarked(Path(path)) as files:
+            try:
+                loaded = _auto_tokenizer().from_pretrained(
+                    str(files), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False
+                )
+            except Exception as error:  # transformers and tokenizers raise a dozen types, the latter a bare Exception
+                reason = (str(error).strip() or type(error).__name__).replace(str(files), str(path))
+                shown = textwrap.shorten(reason, MOST_REASON, placeholder=" ...")
+                raise ConfigError(f"cannot load a tokenizer from {path}: {shown}") from error
         backend = getattr(loaded, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(f"the tokenizer in {path} has no fast version: add its tokenizer.json")

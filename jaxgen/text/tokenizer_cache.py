@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
+from jaxgen.core.text_files import read_text
 from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_files import FAST, check_tokenizer_files
@@ -53,7 +54,7 @@ def tokenizer_problem(directory: Path) -> str:
     try:
         check_tokenizer_files(directory)
         if fast.exists() and fast.stat().st_size:
-            Tokenizer.from_json(fast.read_text(encoding="utf-8"))
+            Tokenizer.from_json(read_text(fast))
     except ConfigError as error:
         return one_line(str(error))
     except Exception as error:  # the tokenizers library raises a bare Exception

@@ -194,6 +194,22 @@ WEIGHTS = (
         ("tests/weights/test_verify.py",),
     ),
     Fault(
+        "one-plain-layer-makes-all-plain",
+        "weights",
+        "jaxgen/core/mixed_weight.py",
+        "if all(part.form == plain for",
+        "if any(part.form == plain for",
+        ("tests/weights/test_encodings.py::test_what_is_not_converted_is_numbers_next_to_codes",),
+    ),
+    Fault(
+        "a-mask-is-a-weight",
+        "weights",
+        "weights/no_weights.py",
+        "att(n|ention)\\.(bias|masked_bias)",
+        "att(n|ention)\\.(masked_bias)",
+        ("tests/weights/test_files_as_found.py::test_buffers_are_no_weights",),
+    ),
+    Fault(
         "zero-points-as-stored",
         "weights",
         "weights/encodings/gptq.py",

@@ -74,6 +74,11 @@ _FOUR = {"num_bits": 4, "type": "float"}
 _floats = partial(WeightFormat, scale_dtype="float32", floats=True)
 FLOATS: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
     "fp8 block": (FP8, fp8("block", name="weight_scale_inv"), _floats(8, 48)),
+    "modelopt fp8 block": (
+        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"},
+        fp8("block of ModelOpt", block=(128, 128)),
+        _floats(8, None),
+    ),
     "fp8 block of powers of two": (
         FP8 | {"scale_fmt": "ue8m0"},
         fp8("block", name="weight_scale_inv", dtype=POWERS),

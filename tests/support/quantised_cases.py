@@ -79,7 +79,7 @@ def fp8(scaled: str, block: tuple[int, int] = (16, 48), name: str = "weight_scal
     rng = np.random.default_rng(2)
 
     def encode(base: str, shape: tuple[int, int]) -> Made:
-        rows, columns = block if scaled == "block" else (1, shape[1]) if scaled == "channel" else shape
+        rows, columns = block if scaled.startswith("block") else (1, shape[1]) if scaled == "channel" else shape
         scales = 2.0 ** rng.integers(-9, -2, (-(-shape[0] // rows), -(-shape[1] // columns)))
         scales = (scales * (1 if dtype == POWERS else rng.uniform(1, 2, scales.shape))).astype(dtype)
         codes = rng.standard_normal(shape).astype(FLOAT8)
@@ -87,6 +87,7 @@ def fp8(scaled: str, block: tuple[int, int] = (16, 48), name: str = "weight_scal
         for row, column in np.ndindex(shape):
             numbers[row, column] *= np.float32(scales[row // rows, column // columns])
         stored = scales.reshape(-1) if scaled == "tensor" else scales
+        stored = scales[:, None, :, None] if scaled == "block of ModelOpt" else stored
         return {
             f"{base}.weight": codes,
             f"{base}.{name}": stored,

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, Part
+from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, Part, PartFormat, PartWeight
+from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import QuantizedProduct
@@ -46,14 +47,22 @@ def quantized[Config: ModelConfig](model: Config, weight_format: WeightFormat) -
 
 
 def mixed[Config: ModelConfig](model: Config) -> Config:
-    """Return the model as a file of Q4_K_M: values, and down projections of the first layer of two, have 6 bits."""
+    """Return the model as a file of Q4_K_M: values, and down projections of the first layer of two, have 6 bits.
+
+    The queries of the second layer, and the output projections of the first, are numbers.
+    """
+    plain = PlainFormat(model.dtype)
     shapes = {path: leaf.shape for path, leaf in abstract_params(model).items()}
     found: dict[str, AnyFormat] = {}
     for path, form in quantized(model, Q4_K).weight_formats:
         outputs, kv = shapes[path][-2], model.num_kv_heads * model.head_dim
         whole, fine = Part(Q4_K, outputs), Part(Q6_K, outputs)
         several: dict[str, list[tuple[Part, ...]]] = {
-            "layers.attn.qkv.weight": [(Part(Q4_K, outputs - kv), Part(Q6_K, kv)), (whole,)],
+            "layers.attn.qkv.weight": [
+                (Part(Q4_K, outputs - kv), Part(Q6_K, kv)),
+                (Part(plain, outputs - 2 * kv), Part(Q4_K, 2 * kv)),
+            ],
+            "layers.attn.out.weight": [(Part(plain, outputs),), (whole,)],
             "layers.mlp.down.weight": [(fine,), (whole,)],
         }
         found[path] = MixedFormat.of_layers(several[path] * (model.num_layers // 2)) if path in several else form
@@ -65,7 +74,13 @@ def random_parts(weight_format: AnyFormat, shape: tuple[int, ...], rng: np.rando
     if not isinstance(weight_format, MixedFormat):
         return random_weight(weight_format, shape, rng)
     kinds = weight_format.shapes(shape)
-    return MixedWeight(weight_format, tuple(tuple(random_weight(*part, rng) for part in kind) for kind in kinds))
+    return MixedWeight(weight_format, tuple(tuple(_random_part(*part, rng) for part in kind) for kind in kinds))
+
+
+def _random_part(part_format: PartFormat, shape: tuple[int, ...], rng: np.random.Generator) -> PartWeight:
+    if isinstance(part_format, PlainFormat):
+        return PlainWeight(part_format, rng.normal(scale=0.12, size=shape).astype(jnp.dtype(part_format.dtype)))
+    return random_weight(part_format, shape, rng)
 
 
 def random_weight(weight_format: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:

@@ -10,7 +10,7 @@ import tokenizers
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.text.tokenizer_cache import load_tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer, tokenizer_problem
 from tests.support import tiny_tokenizers
 from tests.support.damaged_files import DAMAGES
 from tests.support.paths import ROOT
@@ -26,7 +26,7 @@ WITHOUT_TRANSFORMERS = """
 import sys
 sys.modules["transformers"] = None
 from pathlib import Path
-from jaxgen.text.tokenizer_cache import load_tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer, tokenizer_problem
 print(load_tokenizer(Path(sys.argv[1]), Path(sys.argv[2])).encode(sys.argv[3]))
 """
 
@@ -114,3 +114,13 @@ def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path: Path, caplog: pyt
     assert load_tokenizer(directory, tmp_path / "nowhere").encode("a")
     assert len(caplog.records) == 1
     assert "nowhere" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_byte_order_marks_of_a_tokenizers_files_change_nothing(encoding: str, tmp_path: Path) -> None:
+    directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path / "model")
+    plain = load_tokenizer(directory, None).encode(TEXT)
+    for file in directory.glob("*.json"):
+        file.write_text(file.read_text("utf-8"), encoding)
+    assert tokenizer_problem(directory) == ""
+    assert load_tokenizer(directory, None).encode(TEXT) == plain

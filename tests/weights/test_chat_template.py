@@ -57,6 +57,22 @@ def test_a_processors_template_is_read_and_goes_before_the_tokenizers(tmp_path: 
     assert newest.template == "of the file"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_no_part_of_a_template(encoding: str, tmp_path: Path) -> None:
+    given = tmp_path / "chat_template.jinja"
+    given.write_text("é{{ messages }}", encoding=encoding)
+    inside = json.dumps({"chat_template": "\ufeffé{{ messages }}"})
+    for template in (given, None):
+        found = read_chat_format(tmp_path, template)
+        assert found is not None
+        assert found.template == "é{{ messages }}"
+    given.unlink()
+    (tmp_path / "tokenizer_config.json").write_text(inside, encoding=encoding)
+    found = read_chat_format(tmp_path)
+    assert found is not None
+    assert found.template == "é{{ messages }}"
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", '{"chat_template": 3}'])
 def test_a_processors_template_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "chat_template.json").write_text(text)

@@ -174,7 +174,8 @@ def test_pickles_are_refused(opt: Path, pickle: str) -> None:
 
 def test_directory_without_weights(opt: Path) -> None:
     (opt / "model.safetensors").unlink()
-    assert refusal(opt) == f"{opt} has no weights: neither model.safetensors nor model.safetensors.index.json"
+    names = "neither model.safetensors nor model.safetensors.index.json nor other safetensors files"
+    assert refusal(opt) == f"{opt} has no weights: {names}"
 
 
 def change_index(directory: Path, **change: object) -> None:

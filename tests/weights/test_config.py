@@ -285,7 +285,7 @@ def test_inverted_llama3_frequencies_are_refused(tmp_path: Path) -> None:
     assert "low_freq_factor must be less than high_freq_factor" in refusal(tmp_path, LLAMA | {"rope_scaling": scaling})
 
 
-@pytest.mark.parametrize("change", [{"activation_function": "gelu_new"}, {"enable_bias": None}, {"ffn_dim": 1.5}])
+@pytest.mark.parametrize("change", [{"activation_function": "gelu_new"}, {"enable_bias": "no"}, {"ffn_dim": 1.5}])
 def test_bad_field_of_opt_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     assert f"config.json: {next(iter(change))} " in refusal(tmp_path, OPT | change)
 

@@ -2,15 +2,17 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.mixed_weight import MixedFormat
+from jaxgen.core.mixed_weight import MixedFormat, PartFormat
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.weights.load import load_model_config
+from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.survey import check_weights, num_parameters, survey
+from jaxgen.weights.weight_formats import parameter_bytes, with_formats
 from tests.support.conversions import run
 from tests.support.format_cases import INTEGERS as CASES
 from tests.support.quantised_cases import (
@@ -30,6 +32,11 @@ from tests.support.quantised_checkpoints import (
 
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
 EXPERTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
+
+
+def name_of(form: PartFormat) -> Any:
+    """Bits of codes, or the dtype of numbers."""
+    return form.bits if isinstance(form, WeightFormat) else form.dtype
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,16 +85,58 @@ def test_parts_in_different_orders_cannot_be_kept(tmp_path: Path, caplog: pytest
     assert said == (f"{pair[0]}: dequantised to float32: {QKV}, {GATE_UP} (its parts have inputs in different orders)")
 
 
-@pytest.mark.parametrize("left", ["layers.1.mlp.down_proj", "layers.0.self_attn.k_proj"])
-def test_what_is_not_converted_is_read_as_it_is(left: str, tmp_path: Path) -> None:
-    """A parameter of which a part is not quantised is dequantised as a whole."""
-    encode = encoding(awq)
-    about = AWQ | {"modules_to_not_convert": [left]}
+@pytest.mark.parametrize(
+    ("case", "left", "kinds"),
+    [
+        ("awq", "layers.1.mlp.down_proj", {DOWN: [[4], ["float32"]]}),
+        ("packed", "layers.0.self_attn.k_proj", {QKV: [[4, "float32", 4], [4]]}),
+        ("gptq in an order", "layers.0.", {path: [["float32"], [4]] for path in (DOWN, GATE_UP, OUT, QKV)}),
+    ],
+)
+def test_what_is_not_converted_is_numbers_next_to_codes(
+    case: str, left: str, kinds: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    about, encode, form = CASES[case]
+    packed, plain = quantised_pair(
+        tmp_path, "llama", about, lambda name, shape: None if left in name else encode(name, shape)
+    )
+    with caplog.at_level(logging.INFO):
+        config, _ = both((packed, plain))
+    found = {
+        path: [[name_of(part.form) for part in kind] for kind in one.kinds]
+        for path, one in config.weight_formats
+        if isinstance(one, MixedFormat)
+    }
+    assert found == kinds
+    assert {path for path, _ in config.weight_formats} == {DOWN, GATE_UP, OUT, QKV}
+    assert {one for _, parts in config.weight_formats for one in parts.forms} == {form}
+    numbers = with_formats(config, {path: one for path, one in config.weight_formats if path not in kinds})
+    assert parameter_bytes(config) < parameter_bytes(numbers)
+    assert f"{packed}: {next(iter(kinds))} is float32 in layers {0 if '0' in left else 1}" in caplog.text
+    converted = run(packed, tmp_path / "converted")
+    assert both((converted, plain))[0] == config
+    narrow = load_model_config(converted, "bfloat16")
+    assert all(
+        one.plain_layers == [0 if "0" in left else 1]
+        for _, one in narrow.weight_formats
+        if isinstance(one, MixedFormat)
+    )
+    params = load_params(converted, narrow, place=lambda _, value: value, progress=False)
+    assert parameter_bytes(narrow) == sum(value.nbytes for value in params.values())
+
+
+def test_a_layer_whose_experts_differ_is_numbers(tmp_path: Path) -> None:
+    encode = encoding(awq, group=8)
     pair = quantised_pair(
-        tmp_path, "llama", about, lambda name, shape: None if name.endswith(left) else encode(name, shape)
+        tmp_path,
+        "mixtral",
+        AWQ | {"group_size": 8},
+        lambda name, shape: None if "layers.0" in name and "experts.1.w2" in name else encode(name, shape),
     )
     config, _ = both(pair)
-    assert dict(config.weight_formats).keys() == {DOWN, GATE_UP, OUT, QKV} - {DOWN if "down" in left else QKV}
+    down = config.weight_format("layers.mlp.experts.down.weight")
+    assert isinstance(down, MixedFormat)
+    assert down.plain_layers == [0]
 
 
 def test_layers_and_outputs_in_bits_of_their_own_are_kept(tmp_path: Path) -> None:
@@ -98,7 +147,7 @@ def test_layers_and_outputs_in_bits_of_their_own_are_kept(tmp_path: Path) -> Non
     )
     config, _ = both((packed, plain))
     several = {path: form for path, form in config.weight_formats if isinstance(form, MixedFormat)}
-    assert {path: [[part.form.bits for part in kind] for kind in form.kinds] for path, form in several.items()} == {
+    assert {path: [[name_of(part.form) for part in kind] for kind in form.kinds] for path, form in several.items()} == {
         DOWN: [[4], [8]],
         QKV: [[4, 8], [4]],
     }

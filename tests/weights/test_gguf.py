@@ -14,6 +14,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import MixedFormat
 from jaxgen.models.positions import inverse_frequencies
+from jaxgen.weights import gguf
 from jaxgen.weights.gguf.codes import LAYOUTS
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.hf_config import read_eos_token_ids
@@ -174,7 +175,8 @@ def test_layers_and_outputs_of_one_parameter_keep_their_own_types(tmp_path: Path
     qkv, down = (config.weight_format(PRODUCTS[place]) for place in (0, 4))
     assert isinstance(qkv, MixedFormat)
     assert isinstance(down, MixedFormat)
-    assert [[part.form.bits for part in kind] for kind in (*qkv.kinds, *down.kinds)] == [[4, 8], [4], [4], [8]]
+    of_parts = [[getattr(part.form, "bits", None) for part in kind] for kind in (*qkv.kinds, *down.kinds)]
+    assert of_parts == [[4, 8], [4], [4], [8]]
     for path, _ in config.weight_formats:
         assert bits(params[path].dequantized()) == expected[path]
     stored = sum(one.data.nbytes for one in GgufFile(file).tensors.values() if len(one.shape) > 1)
@@ -226,3 +228,18 @@ def test_a_directory_names_its_file(tmp_path: Path) -> None:
     file.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match=rf"no config.json, but a GGUF file: name that, as --model {file}$"):
         resolve_model(str(tmp_path))
+
+
+def test_a_layer_that_is_not_quantised_is_numbers_next_to_codes(tmp_path: Path) -> None:
+    """As files have their first layers, or some of their tensors, in 16 bits."""
+    kinds = {"blk.1.ffn_down.weight": Kind.F32, "blk.0.attn_v.weight": Kind.F32}
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=Kind.Q8_0, kinds=kinds)
+    with gguf.opened(file) as (directory, tensors):
+        config = load_model_config(directory, "bfloat16", tensors=tensors)
+        params = load_params(directory, config, tensors=tensors, place=lambda _, value: value, progress=False)
+    qkv, down = (config.weight_format(PRODUCTS[place]) for place in (0, 4))
+    assert isinstance(qkv, MixedFormat)
+    assert isinstance(down, MixedFormat)
+    assert (qkv.plain_layers, down.plain_layers) == ([0], [1])
+    assert parameter_bytes(config) == sum(value.nbytes for value in params.values())
+    assert params[PRODUCTS[4]].kinds[1][0].numbers.dtype == np.dtype("bfloat16")

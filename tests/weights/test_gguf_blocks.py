@@ -10,7 +10,9 @@ import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.file import GgufFile, StoredTensor
+from jaxgen.weights.hf_checkpoint import ZeroWeights
+from jaxgen.weights.tensors import Parameter
 
 
 def q8_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
@@ -98,3 +100,15 @@ def test_blocks_have_the_values_of_their_definition(definition: Callable[..., An
     want = np.array([[definition(block) for block in row] for row in blocks]).reshape(6, -1)
     assert stored.shape == (6, 2 * size)
     np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+def test_scales_that_are_not_numbers_are_read_without_a_warning() -> None:
+    """As damaged files have them: signalling ones, of which numpy tells where it computes with them."""
+    blocks = np.zeros((2, 34), np.uint8)
+    blocks[:, 0:2] = np.array([0x7C01], np.uint16).view(np.uint8)
+    values = StoredTensor(Path("file"), (2, 32), Kind.Q8_0, blocks).dequantised("bfloat16")
+    Parameter("a", ()).converted(np.full((2, 2), 0x7F800001, np.uint32).view(np.float32), "bfloat16")
+    zeros = ZeroWeights()
+    zeros.look("a", values)
+    zeros.look("b", np.full((2, 2), 0x7F800001, np.uint32).view(np.float32))
+    assert np.isnan(values.astype(np.float32)).all()

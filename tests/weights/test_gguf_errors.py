@@ -9,6 +9,8 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights import gguf
+from jaxgen.weights.hf_config import read_model_config
 from tests.support.conversions import run
 from tests.support.gguf_files import F32, byte_level, write
 from tests.support.goldens import GOLDENS
@@ -78,7 +80,9 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": {"rope.dimension_count": 8}}, "rope.dimension_count must be the size of a head, 16"),
         ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
         ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
-        ("llama", {"metadata": {"attention.head_count_kv": [2, 2]}}, "head_count_kv must be a positive integer, not"),
+        ("llama", {"metadata": {"attention.head_count_kv": [2, 1]}}, "llama.attention.head_count_kv differs by layer"),
+        ("llama", {"metadata": {"general.type": "adapter"}}, "the file is a LoRA adapter: merge it into its model"),
+        ("llama", {"metadata": {"general.type": "mmproj"}}, "the part of a model that reads images"),
         ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: llama"),
         ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),
         ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
@@ -93,6 +97,21 @@ def test_what_cannot_be_converted(family: str, options: dict[str, Any], message:
         run(file, tmp_path / "dest")
     assert str(caught.value).startswith(str(file))
     assert not (tmp_path / "dest").exists()
+
+
+def test_a_list_of_equal_values_by_layer_is_that_value(tmp_path: Path) -> None:
+    equal = {"attention.head_count_kv": [2, 2], "feed_forward_length": [96, 96], "attention.head_count": [4, 4]}
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", metadata=equal)
+    with gguf.opened(file) as (directory, _):
+        assert read_model_config(directory).num_kv_heads == 2
+
+
+def test_a_mixture_of_before_stacked_experts_is_told(tmp_path: Path) -> None:
+    more = {f"blk.0.ffn_{name}.0.weight": np.ones((3, 64), np.float32) for name in ("gate", "up", "down")}
+    experts = {"expert_count": 8, "expert_used_count": 2}
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", metadata=experts, more=more)
+    with pytest.raises(ConfigError, match=r"_exps.weight is missing: each expert has a tensor of its own, as in files"):
+        run(file, tmp_path / "dest")
 
 
 def test_destinations_and_missing_files(tmp_path: Path) -> None:

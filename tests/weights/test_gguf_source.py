@@ -12,6 +12,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.models import look_at
 from jaxgen.tools.plan import plan_model
 from jaxgen.weights import gguf_outline, hub
+from jaxgen.weights.files import gguf_parts
 from jaxgen.weights.gguf_source import find_gguf
 from jaxgen.weights.load import resolve_model
 from tests.support.hub import Hub, serving_hub
@@ -21,6 +22,7 @@ from tests.weights.test_outline import take_for_the_hub
 FILE = ROOT / "tests" / "data" / "gguf" / "qwen3.gguf"
 FILES = (
     *("README.md", "mmproj-F16.gguf", "imatrix.gguf", "M-Q8_0.gguf", "M-Q4_K_M.gguf", "M-UD-Q4_K_XL.gguf"),
+    "M-Q6_K.GGUF",
     *("M-F16-00001-of-00002.gguf", "M-F16-00002-of-00002.gguf", "BF16/M-00001-of-00001.gguf", "M.IQ2_XS.gguf"),
 )
 
@@ -35,6 +37,7 @@ FILES = (
         ("F16", ["M-F16-00001-of-00002.gguf", "M-F16-00002-of-00002.gguf"]),
         ("BF16", ["BF16/M-00001-of-00001.gguf"]),
         ("IQ2_XS", ["M.IQ2_XS.gguf"]),
+        ("Q6_K", ["M-Q6_K.GGUF"]),
     ],
 )
 def test_a_tag_names_a_file(tag: str, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +78,13 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(b"GGUF")
         assert find_gguf(name, HubOptions()) == Path(name)
+    for name in ("sha256-4d4d", "blobs/4d4d4d", "NAME.GGUF"):  # of Ollama, of the hub's cache, of Windows
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(b"GGUF")
+        assert find_gguf(name, HubOptions()) == Path(name)
+    Path("other").write_bytes(b"GGML")
+    assert find_gguf("other", HubOptions()) is None
+    assert gguf_parts("M-00001-of-00002.GGUF") == ["M-00001-of-00002.GGUF", "M-00002-of-00002.GGUF"]
     Path("d.gguf").mkdir()
     for name in ("d.gguf", "b", "org/model", "model:tag", "https://host/x:y"):
         assert find_gguf(name, HubOptions()) is None

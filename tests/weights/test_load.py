@@ -35,11 +35,13 @@ def test_a_path_that_is_not_there(model: str) -> None:
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     file = copy_golden("opt_pre", tmp_path / "opt") / "model.safetensors"
-    assert refusal(str(file)) == f"--model {file} is a file; name the directory it is in"
+    assert refusal(str(file)) == f"--model {file} is a file, and no GGUF file; name the directory it is in"
 
 
 def test_a_directory_without_configuration(tmp_path: Path) -> None:
     assert refusal(str(tmp_path)) == f"{tmp_path} is not a model directory: it has no config.json"
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert refusal(str(tmp_path)).endswith(", but a LoRA adapter: merge it into its model first, and name the result")
 
 
 def test_a_tokenizer_that_links_out_is_refused(tmp_path: Path) -> None:

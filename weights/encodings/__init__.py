@@ -22,6 +22,7 @@ METHODS: dict[str, Callable[[JsonFields], tuple[Encoding, ...]]] = {
     "auto-round": read_auto_round,
     "intel/auto-round": read_auto_round,
     "compressed-tensors": read_compressed_tensors,
+    "sparseml": read_compressed_tensors,
     "fbgemm_fp8": read_fbgemm,
     "fp8": read_fp8,
     "modelopt": read_modelopt,
@@ -29,7 +30,8 @@ METHODS: dict[str, Callable[[JsonFields], tuple[Encoding, ...]]] = {
     "mxfp4": read_mxfp4,
 }
 """By ``quant_method``, the function that reads its configuration."""
-_FIELD = "quantization_config"
+_FIELD, _OLD_FIELD = "quantization_config", "compression_config"
+"""The latter is that of the first versions of compressed-tensors."""
 _HINTS = {"bitsandbytes": "; take the checkpoint that is not quantised, with --quantization int8 or int4"}
 
 
@@ -40,7 +42,9 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
     ConfigError for a method that is not read.
     """
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
-    section = data.get(_FIELD) or (text_part(data) or {}).get(_FIELD)
+    parts = (data, text_part(data) or {})
+    found = ((name, one) for part in parts for name in (_FIELD, _OLD_FIELD) if (one := part.get(name)))
+    name, section = next(found, ("", None))
     if section is None:
         for file, method in QUANTIZATION_FILES.items():
             if member(directory, file).exists():
@@ -49,8 +53,9 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
         return ()
     fields = JsonFields(data, source)
     if not isinstance(section, Mapping):
-        raise fields.error(_FIELD, f"must be an object, not {section!r:.80}")
-    return _read(fields.below(_FIELD, _plain(section)), section.get("quant_method"))
+        raise fields.error(name, f"must be an object, not {section!r:.80}")
+    usual = "compressed-tensors" if name == _OLD_FIELD else None
+    return _read(fields.below(name, _plain(section)), section.get("quant_method", usual))
 
 
 def _plain(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """FP8 (e4m3) with scales by block, by output or of the whole matrix. Host only, no jax.
 
 ``weight`` [out, in], and ``weight_scale_inv`` (DeepSeek-V3, arXiv 2412.19437) or ``weight_scale``, by which it is
-multiplied in spite of the first name: [blocks of outputs, blocks of inputs], [out, 1], [1] or a number. A tensor for
+multiplied in spite of the first name: [blocks of outputs, blocks of inputs], which ModelOpt has with axes of 1 behind
+each (FP8_PB_WO), [out, 1], [1] or a number. A tensor for
 all experts has a name and blocks of its own: ``gate_up_proj``, ``gate_up_proj_scale_inv``.
 """
 
@@ -45,10 +46,10 @@ class Fp8:
         """See Encoding.kept_as."""
         outputs, inputs = matrix(shape)
         blocks = (-(-outputs // self.block[0]), -(-inputs // self.block[1]))
-        scales = headers["scales"]
+        scales, of_modelopt = headers["scales"], (blocks[0], 1, blocks[1], 1)
         expect("weight", headers["codes"], ("F8_E4M3",), (outputs, inputs))
-        expect("weight_scale", scales, _SCALES, blocks, (outputs, 1), (outputs,), (1,), ())
-        by_block = scales.shape == blocks and blocks[1] > 1
+        expect("weight_scale", scales, _SCALES, blocks, of_modelopt, (outputs, 1), (outputs,), (1,), ())
+        by_block = scales.shape in (blocks, of_modelopt) and blocks[1] > 1
         dtype: ScaleDType = "bfloat16" if scales.dtype in ("BF16", "F8_E8M0", "U8") else "float32"
         return WeightFormat(8, self.block[1] if by_block else None, dtype, floats=True)
 

@@ -63,5 +63,4 @@ FAMILY = Family(
         *("summary_first_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"),
         *("n_special", "predict_special_tokens", "output_past"),
     ),
-    unread=r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",
 )

@@ -57,5 +57,4 @@ FAMILY = Family(
         rows={"attention.query_key_value": by_head},
     ).table,
     ignored=("rope_theta",),
-    unread=r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias)",
 )

@@ -16,11 +16,19 @@ _POOLING = "pooling_type"
 _POOLINGS = {0: None, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 """Values of ``pooling_type``, by llama.cpp's numbers."""
 _RANK = 4
+_BY_LAYER = ("attention.sliding_window_pattern", "rope.dimension_sections")
+"""Metadata that are lists in themselves."""
+_NO_MODELS = {
+    "adapter": "a LoRA adapter: merge it into its model first, and name the result",
+    "mmproj": "the part of a model that reads images: name the file of its text",
+    "imatrix": "what a quantiser measured: name the file of the model",
+}
 _EXPERTS = "expert_count"
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return config.json. Raises ConfigError for metadata that are missing, not supported or not known."""
+    _check_type(file)
     architecture, own = architecture_of(file), own_fields(file)
     own.must_be("attention.causal", True, BOTH_WAYS)
     own.ignore("vocab_size", "expert_used_count", *architecture.ignored)  # the size is that of the embedding
@@ -42,11 +50,27 @@ def config_of(file: GgufFile) -> dict[str, Any]:
 
 
 def own_fields(file: GgufFile) -> JsonFields:
-    """Return the metadata of the file's architecture, without its name in front."""
+    """Return the metadata of the file's architecture, without its name in front.
+
+    A list of equal values by layer is that value, unless the key is one of ``_BY_LAYER``.
+    """
     name = file.fields.data["general.architecture"]
     prefix = f"{name}."
     fields = {key.removeprefix(prefix): value for key, value in file.fields.data.items() if key.startswith(prefix)}
+    layers = fields.get("block_count")
+    for key, value in fields.items():
+        if isinstance(value, list) and len(value) == layers and key not in _BY_LAYER:
+            if any(one != value[0] for one in value):
+                raise file.fields.error(f"{prefix}{key}", f"differs by layer, which is not supported: {value!r:.80}")
+            fields[key] = value[0]
     return file.fields.below(name, fields)
+
+
+def _check_type(file: GgufFile) -> None:
+    """Raise ConfigError for a file that has something else than a model."""
+    found = file.fields.get("general.type")
+    if found in _NO_MODELS:
+        raise file.fields.error("general.type", f"is {found!r}: the file is {_NO_MODELS[found]}")
 
 
 def pooling_of(own: JsonFields) -> Pooling | None:

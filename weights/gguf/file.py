@@ -14,13 +14,13 @@ import numpy.typing as npt
 from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
+from jaxgen.core.text_files import check_not_pointer
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.files import gguf_parts
+from jaxgen.weights.files import GGUF_MAGIC, gguf_parts
 from jaxgen.weights.gguf.header import LongArray, check_header
 from jaxgen.weights.tensors import Array
 
-_MAGIC = b"GGUF"
 _AT_ONCE = 2**22
 """Numbers of a tensor that are dequantised at a time, in float32 with some copies."""
 _DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16"}
@@ -52,7 +52,7 @@ class StoredTensor:
         values = np.empty(self.shape, dtype)
         rows, blocks = (array.reshape(-1, array.shape[-1]) for array in (values, self.data))
         step = max(1, _AT_ONCE // rows.shape[-1])
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # of damaged files, of which numpy tells on standard error
             for start in range(0, len(rows), step):
                 rows[start : start + step] = dequantize(blocks[start : start + step], self.kind)
         return values
@@ -142,6 +142,7 @@ def parts_of_file(path: Path) -> Sequence[Path]:
     for part in parts:
         if not part.is_file():
             raise ConfigError(f"{part} is missing: the model is in {len(parts)} parts, which must be in one directory")
+        check_not_pointer(part)
     return parts
 
 
@@ -168,11 +169,11 @@ def _reader(path: Path) -> Any:
 
     try:
         with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
+            start = file.read(len(GGUF_MAGIC))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if start != _MAGIC:
-        raise ConfigError(f"{path} is not a GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
+    if start != GGUF_MAGIC:
+        raise ConfigError(f"{path} is not a GGUF file: it begins with {start!r}, not with {GGUF_MAGIC!r}")
     try:
         reader = Reader(check_header(path))
     # what the package raises for lengths that lead out of the file, and for types it does not know

@@ -1,7 +1,6 @@
 """Read the tensors of a GGUF file as the parts of parameters. Host only, no jax."""
 
 import logging
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
+from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
@@ -24,6 +24,7 @@ from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 logger = logging.getLogger(__name__)
 
 _NAMED = 3
+_OF_OLD_MIXTURES = ": each expert has a tensor of its own, as in files of before April 2024: use a newer file"
 
 
 class GgufTensors:
@@ -31,11 +32,11 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, architecture: Architecture, config: DecoderConfig) -> None:
         self._file = file
+        self._plain = PlainFormat(config.dtype)
         self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, rotated=architecture.rotated)
 
-    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+    def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the file has exactly the table's tensors, with their shapes, of known types."""
-        del unread  # names of a Hugging Face checkpoint
         parts = [self._parts[source.name] for parameter in table for source, _ in parameter.pieces()]
         wanted = {name: part.shape for part in parts for name in part.names}
         for name, shape in wanted.items():
@@ -51,7 +52,8 @@ class GgufTensors:
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
         stored = self._file.tensors.get(name)
         if stored is None:
-            raise ConfigError(f"{self._file.path}: the tensor {name} is missing")
+            hint = _OF_OLD_MIXTURES if name.replace("_exps.", ".0.") in self._file.tensors else ""
+            raise ConfigError(f"{self._file.path}: the tensor {name} is missing{hint}")
         if shape not in (stored.shape, (1, *stored.shape)):  # files of 2024 have vectors for matrices of one row
             found, wanted = list(stored.shape), list(shape)
             raise ConfigError(f"{stored.part}: {name} has shape {found}, but the metadata mean {wanted}")
@@ -78,19 +80,21 @@ class GgufTensors:
             kinds = sorted({one.kind.name for one in tensors})
             if form is not None:
                 result[parameter.path] = form
-            elif any(kind not in NUMBERS for kind in kinds):
-                logger.info("%s: dequantised: %s (%s)", self._file.path, parameter.path, ", ".join(kinds))
+            if (form is None or self._is_partly_dequantised(parameter)) and any(kind not in NUMBERS for kind in kinds):
+                which = "dequantised" if form is None else "dequantised in some layers"
+                logger.info("%s: %s: %s (%s)", self._file.path, which, parameter.path, ", ".join(kinds))
         return result
 
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
-        """Return the format that a parameter has in the file; None: a tensor has none that is computed."""
-        pieces = []
-        for source, place in parameter.pieces():
-            form = kept_form(self._stored(source))
-            if form is None:
-                return None
-            pieces.append((place, form))
-        return MixedFormat.of_pieces(pieces)
+        """Return the format that a parameter has in the file, with numbers where tensors have no format that is
+        computed; None: no tensor has one."""
+        pieces = ((place, kept_form(self._stored(source))) for source, place in parameter.pieces())
+        return MixedFormat.of_pieces(pieces, self._plain)
+
+    def _is_partly_dequantised(self, parameter: Parameter) -> bool:
+        """Whether a tensor of codes has a type that is not computed."""
+        stored = (self._stored(source) for source, _ in parameter.pieces())
+        return any(kept_form(one) is None and any(part.kind.name not in NUMBERS for part in one) for one in stored)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
