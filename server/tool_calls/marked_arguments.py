@@ -113,6 +113,8 @@ class MarkedArguments:
             without = [f"{_ANY}({_slashes(_unbounded(ends))}){_ANY}"]
             if not schemas.kinds(schema).isdisjoint(_NESTED):
                 without.append(rf"{_PAD}[{{\[]{_ANY}")
+            if not schemas.is_text(schema):
+                without.append(rf'{_PAD}"([^"\\]|\\(?s:.))*"{_PAD}')
         else:
             values = [one for one in texts.values if self._is_read_back(one, schema, schemas, ends)]
             if not values:

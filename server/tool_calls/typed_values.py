@@ -1,12 +1,13 @@
 """Give a value that a model wrote without quotes the type that a JSON schema names."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from jaxgen.server.tool_calls.lenient_json import as_json
+from jaxgen.server.tool_calls.lenient_json import as_json, as_number
 from jaxgen.server.tool_calls.references import looks_plain, pointed, with_plain_references
 
 _DEEPEST = 64
@@ -22,6 +23,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
 }
 KINDS = frozenset(_TYPES)
+QUOTED = re.compile(r'\s*"(?:[^"\\]|\\.)*"\s*', re.DOTALL)
+"""Matches a text in quotes."""
 TEXT: Mapping[str, Any] = {"type": "string"}
 """The schema of a value of which nothing is known."""
 
@@ -141,16 +144,21 @@ class Schemas:
 def typed(text: str, schema: Any, schemas: Schemas) -> str:
     """Return the JSON of the value that ``text`` means: a value that the schema allows, else a text.
 
-    Values are JSON, or as Python writes them. One in quotes is read where no text is allowed.
+    Values are JSON, or as Python writes them. A text in quotes is read as the value in it where the schema allows that,
+    unless it allows texts alone.
     """
     stripped = text.strip()
+    kinds = schemas.kinds(schema)
     ways = [stripped, as_json(stripped)]
     value, _ = _read(ways[1])
-    if isinstance(value, str) and "string" not in schemas.kinds(schema):
-        ways += [value.strip(), as_json(value.strip())]
+    if "string" not in kinds:
+        ways += [as_number(stripped), stripped.lower()]
+        if isinstance(value, str):
+            ways += [value.strip(), as_json(value.strip()), as_number(value.strip())]
     for written in dict.fromkeys(ways):
         value, is_json = _read(written)
-        if is_json and not isinstance(value, str) and schemas.allows(value, schema):
+        may_be = not isinstance(value, str) or (QUOTED.fullmatch(text) and kinds != {"string"})
+        if is_json and may_be and schemas.allows(value, schema):
             return written
     return json.dumps(text, ensure_ascii=False)
 
