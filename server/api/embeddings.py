@@ -27,9 +27,10 @@ from jaxgen.server.requests.engine_requests import embedding_request
 from jaxgen.server.requests.params import kept_tokens
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
-from jaxgen.server.schema.base import ComputingFields, parse_body
+from jaxgen.server.schema.base import ComputingFields
 from jaxgen.server.schema.base import Prompt as PromptField
 from jaxgen.server.schema.integers import Integer
+from jaxgen.server.schema.parsing import parse_body
 
 
 class EmbeddingRequest(ComputingFields):

@@ -164,7 +164,7 @@ def test_every_list_is_read_up_to_its_first_fault() -> None:
 def test_an_object_of_thousands_of_unknown_fields_is_one_short_answer(client: TestClient, field: str) -> None:
     answer = client.post("/v1/completions", json=body(**{field: {f"f{i}": i for i in range(1001)}}))
     assert answer.status_code == 400
-    assert "The body has 100" in error_of(answer.json())["message"]
+    assert error_of(answer.json())["message"].startswith(f"{field}: it has 1001 fields")
 
 
 @pytest.mark.parametrize(
