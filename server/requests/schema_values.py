@@ -4,7 +4,7 @@ What is said is sure; what is not found, llguidance may still find.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Any
 
 from jaxgen.server.tool_calls.references import LISTS, pointed
@@ -129,11 +129,7 @@ class _Values:
         for least, most, kind in _COUNTS:
             if _above(schema.get(least), schema.get(most)):
                 yield kind, f"{least} {str(schema[least])[:40]} is above {most} {str(schema[most])[:40]}"
-        rounded: tuple[tuple[str, Any, Any], ...] = (("number", _same, _same), ("integer", ceil, floor))
-        for kind, low, high in rounded:
-            bounds = schema.get("minimum"), schema.get("maximum")
-            if all(map(_is_number, bounds)) and low(bounds[0]) > high(bounds[1]):
-                yield kind, f"no {kind} is from minimum {str(bounds[0])[:40]} to maximum {str(bounds[1])[:40]}"
+        yield from ((kind, "no number is within its bounds") for kind in _NUMBERS if not _has_number(schema, kind))
         for i in range(min(_count(schema.get("minItems")), len(_listed(schema, "prefixItems")) + 1)):
             if not self._fitting(_item(schema, i)):
                 yield "array", f"minItems is {str(schema['minItems'])[:40]}, and nothing fits item {i}"
@@ -225,7 +221,7 @@ def _item(schema: Mapping[str, Any], index: int) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != inf
 
 
 def _above(least: Any, most: Any) -> bool:
@@ -236,5 +232,16 @@ def _count(value: Any) -> int:
     return int(value) if _is_number(value) and 0 < value < 1e9 else 0
 
 
-def _same(value: Any) -> Any:
-    return value
+def _has_number(schema: Mapping[str, Any], kind: str) -> bool:
+    """Whether a number of a kind is within the schema's bounds. In draft 4 the exclusive ones are no numbers."""
+    names = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+    lows, highs = (
+        [(schema[name], name.startswith("e")) for name in pair if _is_number(schema.get(name))] for pair in names
+    )
+    if not lows or not highs:
+        return True
+    if kind == "integer":
+        low = max(floor(value) + 1 if excluded else ceil(value) for value, excluded in lows)
+        return low <= min(ceil(value) - 1 if excluded else floor(value) for value, excluded in highs)
+    (low, low_excluded), (high, high_included) = max(lows), min((value, not excluded) for value, excluded in highs)
+    return bool(low < high or (low == high and not low_excluded and high_included))

@@ -30,8 +30,13 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (an("a", a=False), "the required property 'a' is false"),
     (an("o", o=an("a", a=False)), "the required property 'o.a' is false"),
     (an("a", a={"not": {}}), "the required property 'a' is false"),
-    (an("a", a={"type": "integer", "minimum": 5, "maximum": 3}), "'a' contradicts itself: no number is from minimum 5"),
-    (an("a", a={"type": "integer", "minimum": 1.2, "maximum": 1.8}), "no integer is from minimum 1.2 to maximum 1.8"),
+    (
+        an("a", a={"type": "integer", "minimum": 5, "maximum": 3}),
+        "'a' contradicts itself: no number is within its bounds",
+    ),
+    (an("a", a={"type": "integer", "minimum": 1.2, "maximum": 1.8}), "no number is within its bounds"),
+    (an("a", a={"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 4}), "'a' contradicts itself"),
+    (an("a", a={"type": "number", "minimum": 3, "exclusiveMaximum": 3}), "'a' contradicts itself"),
     (an("a", a={**TEXT, "minLength": 5, "maxLength": 3}), "minLength 5 is above maxLength 3"),
     (an("a", a={**TEXT, "enum": [1]}), "'a' contradicts itself: its values are of none of its types"),
     (an("a", a={"allOf": [TEXT, {"type": "integer"}]}), "'a' contradicts itself: its parts are of different types"),
@@ -81,6 +86,23 @@ def schemas(*references: str) -> st.SearchStrategy[Any]:
         ),
         max_leaves=4,
     )
+
+
+FINE = [
+    {"type": "integer", "minimum": 3, "maximum": 3},
+    {"type": "number", "exclusiveMinimum": 3, "exclusiveMaximum": 4},
+    {"type": "integer", "exclusiveMinimum": 3, "maximum": 4},
+    {"type": ["integer", "null"], "minimum": 4, "maximum": 3},
+    {"type": "integer", "exclusiveMinimum": True, "minimum": 3, "maximum": 4},
+    {"anyOf": [{"$ref": "#"}, TEXT]},
+    an(a=False) | {"required": []},
+    an("a", a={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+]
+
+
+@pytest.mark.parametrize("schema", FINE)
+def test_what_some_value_fits_is_taken(schema: dict[str, Any]) -> None:
+    assert why_none_fits(schema) is None
 
 
 VALUES: list[Any] = [
