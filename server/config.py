@@ -87,6 +87,8 @@ class ServerConfig:
     """Most inputs of one request for embeddings; OpenAI's own limit."""
     max_messages: int = 16384
     """Most messages of a conversation, or items of one."""
+    max_parts: int = 16384
+    """Most parts, blocks, calls, results and edits of one request together."""
     max_tools: int = 128
     """Most tools of one request; OpenAI's own limit."""
     max_n: int = 128

@@ -1,6 +1,7 @@
 """The errors that callers get, in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
@@ -27,6 +28,11 @@ ENGINE_DEAD_MESSAGE = "The engine is not running."
 """Only the log has the reason, which may have a piece of another caller's prompt, or a path."""
 
 
+MOST_DIGITS = 100
+"""Most digits of a number that an error repeats."""
+_LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1},}}")
+
+
 class ApiError(Exception):
     """An HTTP response with an error: its status, and the fields of the error object."""
 
@@ -39,6 +45,7 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        message = _LONG_NUMBER.sub(lambda digits: f"{digits[0][:MOST_DIGITS]}...", message)
         super().__init__(message)
         self.status = status
         self.message = message

@@ -8,7 +8,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,15 @@ _MESSAGE_LENGTH = 300
 _LARK = re.compile(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:)")
 """What is found in Lark; a grammar without it is GBNF. llguidance's own pattern looks past line breaks, in a time
 quadratic in their number."""
+
+
+_ESCAPE = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}"
+    r"|U([0-9a-fA-F]{8})|.)",
+    re.DOTALL,
+)
+"""Finds a backslash with what belongs to it: half a pair of backslashes begins no escape."""
+_HOW_TO_WRITE = r"write texts in double quotes, and a character as itself or as \u00e9"
 
 
 @cache
@@ -213,12 +222,29 @@ def as_lark(text: str) -> str:
     Raises ValueError for one that is too long, or neither.
     """
     check_length(text)
-    if _LARK.search(text):
+    is_lark = _LARK.search(text) is not None
+    if "\\u" in text or "\\U" in text:
+        text = _ESCAPE.sub(partial(_unescaped, is_lark=is_lark), text)
+    if is_lark:
         return text
     try:
         return str(gbnf_to_lark(text))
     except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
         raise ValueError(_first_line(str(error))) from error
+
+
+def _unescaped(escape: re.Match[str], *, is_lark: bool) -> str:
+    """Return the character of an escape that llguidance does not read in texts and patterns alike.
+
+    ASCII stays escaped, since it may have a meaning there; GBNF has it as ``\\x41``. So does half a surrogate pair.
+    """
+    first, second, *codes = escape.groups()
+    code = int(next((one for one in codes if one), "0"), 16)
+    if first:
+        code = 0x10000 + ((int(first, 16) - 0xD800) << 10) + int(second, 16) - 0xDC00
+    if 0xA0 <= code <= 0x10FFFF and code not in range(0xD800, 0xE000):
+        return chr(code)
+    return escape[0] if is_lark or not any(codes) or code > 0xFF else f"\\x{code:02x}"
 
 
 def _read_tokenizer(text: str | None, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
@@ -263,4 +289,5 @@ def _limits() -> "LLParserLimits":
 
 def _first_line(message: str) -> str:
     """Return the first line of llguidance's message, without the copy of the grammar that may follow."""
-    return (message.strip().splitlines() or ["it cannot be used"])[0][:_MESSAGE_LENGTH]
+    line = (message.strip().splitlines() or ["it cannot be used"])[0][:_MESSAGE_LENGTH]
+    return f"{line}: {_HOW_TO_WRITE}" if line.endswith("lexer error") else line

@@ -42,6 +42,30 @@ TEXT = (
 
 SERVER = (
     Fault(
+        "parts-are-counted-for-each-message",
+        "server",
+        "server/schema/counting.py",
+        "            self._num += len(entries)",
+        "            self._num = len(entries)",
+        ("tests/server/api/test_body_parts.py",),
+    ),
+    Fault(
+        "references-ignore-the-address-of-their-schema",
+        "server",
+        "server/tool_calls/references.py",
+        "resource = _joined(base, address) if address else base",
+        'resource = _joined("", address) if address else base',
+        ("tests/server/tool_calls/test_references.py",),
+    ),
+    Fault(
+        "a-comma-too-many-stays-in-arguments",
+        "server",
+        "server/tool_calls/lenient_json.py",
+        'return spaces if char and char in "}]," else held + spaces',
+        "return held + spaces",
+        ("tests/server/tool_calls/test_written_calls.py",),
+    ),
+    Fault(
         "any-beginning-of-a-key-opens",
         "server",
         "server/middleware/auth.py",

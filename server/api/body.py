@@ -1,6 +1,7 @@
 """Read requests' bodies up to limits, and parse them as JSON objects."""
 
 import codecs
+import re
 from typing import Any
 
 import pydantic_core
@@ -14,6 +15,10 @@ FREE_BYTES = 64 * 1024
 """Bytes of each body that count for nothing: as much is buffered for any connection, and those who send long bodies
 slowly must not keep short ones out."""
 RETRY_AFTER_SECONDS = 5
+
+_PAIR = rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPES = re.compile(_PAIR + rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL)
+"""Finds escapes in a JSON text; the group has half of a surrogate pair."""
 
 
 class Bodies:
@@ -40,14 +45,15 @@ class Bodies:
         the page's origin: server/middleware/cors.py.)
         """
         headers = Headers(scope=scope)
-        kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        kind, _, options = headers.get("content-type", "application/json").partition(";")
+        kind = kind.strip().lower()
         check_encoding(headers)
         if kind != "application/json":
             raise ApiError(415, f"Content-Type must be application/json, not {kind!r}.")
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_bytes:
             raise self._too_long()
-        return parse_json_object(await self._read(receive))
+        return parse_json_object(await self._read(receive), options.strip())
 
     async def _read(self, receive: Receive) -> bytes:
         body, counted = bytearray(), 0
@@ -89,18 +95,36 @@ def check_encoding(headers: Headers) -> None:
         )
 
 
-def parse_json_object(body: bytes) -> dict[str, Any]:
+def parse_json_object(body: bytes, options: str = "") -> dict[str, Any]:
     """Parse a strict JSON object: UTF-8, no NaN or Infinity, no lone surrogates, at most 200 levels deep.
 
-    A byte order mark before it, as some programs on Windows write, is left out. Raises ApiError 400.
+    A byte order mark before it, as some programs on Windows write, is left out. ``options``: of the Content-Type, which
+    errors repeat. Raises ApiError 400.
     """
-    if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise bad_request("The body is UTF-16: send UTF-8.")
+    # JSON begins with two ASCII characters, and has no zero byte in UTF-8.
+    if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in body[:2]:
+        raise bad_request("The body is UTF-16 or UTF-32: send UTF-8.")
     body = body.removeprefix(codecs.BOM_UTF8)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise bad_request(f"The body is not valid JSON: {error}.") from error
+        raise bad_request(_fault(body, options) or f"The body is not valid JSON: {error}.") from error
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.")
     return value
+
+
+def _fault(body: bytes, options: str) -> str:
+    """Return what is wrong with the characters of a body that is not valid JSON; empty: nothing is."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        said = f", which Content-Type says ({options[:100]})" if options else ""
+        return f"The body is not UTF-8: byte 0x{body[error.start]:02x} at position {error.start}{said}. Send UTF-8."
+    half = next((one for one in _ESCAPES.finditer(body) if one[1]), None)
+    if half is None:
+        return ""
+    return (
+        f"The body has half of a surrogate pair, {half[0].decode()} at position {half.start()}: send both halves, or "
+        "the character itself."
+    )

@@ -17,8 +17,8 @@ from jaxgen.server.requests.params import CompletionParams, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice, only_allowed
 from jaxgen.server.resume.ticket import AnswerIdentity
-from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
+from jaxgen.server.schema.parsing import parse_body
 from jaxgen.server.schema.tools import AllowedToolChoice, NamedToolChoice
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning, calls_of, reasoning_of
 

@@ -14,7 +14,8 @@ from jaxgen.server.requests.grammars import answer_grammar
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.ticket import AnswerIdentity
-from jaxgen.server.schema.base import CompletionRequest, parse_body
+from jaxgen.server.schema.base import CompletionRequest
+from jaxgen.server.schema.parsing import parse_body
 
 
 class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):

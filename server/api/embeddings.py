@@ -1,5 +1,6 @@
 """POST /v1/embeddings: embed texts as vectors of length 1."""
 
+import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.api.endpoint import ComputingEndpoint
+from jaxgen.server.api.endpoint import AppState, ComputingEndpoint
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.generation.choice import given_up, latency_json
 from jaxgen.server.generation.generation import Generation
@@ -27,9 +28,12 @@ from jaxgen.server.requests.engine_requests import embedding_request
 from jaxgen.server.requests.params import kept_tokens
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
-from jaxgen.server.schema.base import ComputingFields, parse_body
+from jaxgen.server.schema.base import ComputingFields, prompt_kind
 from jaxgen.server.schema.base import Prompt as PromptField
 from jaxgen.server.schema.integers import Integer
+from jaxgen.server.schema.parsing import parse_body
+
+logger = logging.getLogger(__name__)
 
 
 class EmbeddingRequest(ComputingFields):
@@ -43,6 +47,10 @@ class EmbeddingRequest(ComputingFields):
 
 
 class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
+    def __init__(self, services: AppState) -> None:
+        super().__init__(services)
+        self._warned = False
+
     def parse(self, data: dict[str, Any]) -> EmbeddingRequest:
         return parse_body(EmbeddingRequest, data, self._services.config)
 
@@ -50,6 +58,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         pooling, services = self._format(body).pooling, self._services
+        self._warn_of_ids(body.input)
         keep = kept_tokens(body.truncate_prompt_tokens, 0, self._engine.model)
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input", keep)
@@ -63,6 +72,15 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         ) as generation:
             await generation.finish()
         await Response(builder.full_response(), media_type="application/json")(scope, receive, send)
+
+    def _warn_of_ids(self, given: PromptField | None) -> None:
+        """Log once that a caller sends token ids: some libraries send those of OpenAI's tokenizer by default."""
+        if not self._warned and prompt_kind(given) in (":tokens", ":token_lists"):
+            self._warned = True
+            logger.warning(
+                "the input of a request for embeddings is token ids: they must be of this model's tokenizer. "
+                "LangChain's OpenAIEmbeddings sends ids of OpenAI's, unless it has check_embedding_ctx_length=False"
+            )
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """Return the model's format. Raises ApiError 400 where the model cannot give the requested embeddings."""

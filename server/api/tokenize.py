@@ -10,9 +10,10 @@ from jaxgen.server.api.query import caller
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import for_template
-from jaxgen.server.schema.base import Body, ListOf, parse_body
+from jaxgen.server.schema.base import Body, ListOf
 from jaxgen.server.schema.chat import Conversation
 from jaxgen.server.schema.integers import Integer
+from jaxgen.server.schema.parsing import parse_body
 
 
 class TokenizeRequest(Conversation):

@@ -12,7 +12,8 @@ from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.schema.base import Body, parse_body
+from jaxgen.server.schema.base import Body
+from jaxgen.server.schema.parsing import parse_body
 
 MOST_LISTED = 100
 MOST_METADATA = (64, 512)

@@ -1,6 +1,8 @@
 """Read the form of an upload as it arrives: fields are checked at once, the file goes to its place on the disk."""
 
 import os
+import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,8 @@ WRITE_BYTES = 2**20
 """Bytes that are gathered for one write."""
 MOST_NAME = 255
 """Most characters of a file's name that are kept."""
+_TURNS = frozenset(map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+"""Characters that turn the direction of what follows."""
 ENVELOPE = 2**16
 """Most bytes of a form without the file in it."""
 
@@ -129,7 +133,7 @@ class Upload:
         if name == "file" and name in self._complete:
             raise bad_request("file: there are several; send one.", "file")
         if filename:
-            self.filename = _text(filename)[:MOST_NAME]
+            self.filename = _last_part(_text(filename))[:MOST_NAME] or self.filename
         self._field, self._purpose = name, b""
 
     def _take_data(self, data: bytes, start: int, end: int) -> None:
@@ -168,6 +172,16 @@ def _no_file() -> ApiError:
 
 def _bad_purpose() -> ApiError:
     return bad_request("purpose must be 'batch'.", "purpose")
+
+
+def _last_part(name: str) -> str:
+    """Return a file's name without the folders before it; empty: only folders are named. Raises ApiError 400 for
+    characters by which a terminal or a file manager shows another name."""
+    for char in name:
+        if unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in _TURNS:
+            raise bad_request(f"file: its name has U+{ord(char):04X}: send a name without control characters.", "file")
+    last = re.split(r"[/\\]", name)[-1].strip()
+    return "" if last in (".", "..") else last
 
 
 def _text(name: bytes) -> str:

@@ -19,6 +19,7 @@ LIMITS = {
     "max_prompts": "maximum prompts of a request",
     "max_inputs": "maximum inputs of a request for embeddings",
     "max_messages": "maximum messages of a chat request, or items at /v1/responses",
+    "max_parts": "maximum parts of messages, blocks, calls, results and edits of a request together",
     "max_tools": "maximum tools of a request",
     "max_n": "maximum n and best_of",
     "max_choices": "maximum completions of a request: prompts times best_of",

@@ -17,8 +17,8 @@ from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.resume.ticket import AnswerIdentity
-from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.messages import CountTokensRequest, MessagesRequest, PromptFields
+from jaxgen.server.schema.parsing import parse_body
 
 
 class MessagesEndpoint(GeneratingEndpoint[MessagesRequest]):
@@ -60,7 +60,7 @@ class CountTokensEndpoint:
 async def _resolve(body: PromptFields, services: AppState, name: str) -> tuple[CompletionParams, AnswerReading]:
     """Return the parameters of a request but ``max_tokens``, and how answers to its prompt are read. ``name``: the
     caller's. Raises ApiError with names of /v1/messages."""
-    chat = as_chat(body)
+    chat = as_chat(body, services.config.max_messages)
     try:
         params, reading = await resolve_chat(chat, services, name)
     except ApiError as error:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from jaxgen.core.errors import ContextLengthError
@@ -60,16 +61,24 @@ _SAME = (
 """Fields that both requests have."""
 
 
-def as_chat(body: PromptFields) -> ChatRequest:
-    """Return the same request to /v1/chat/completions, without ``max_tokens``. Raises ApiError 400 for bad input."""
+def as_chat(body: PromptFields, most: int) -> ChatRequest:
+    """Return the same request to /v1/chat/completions, without ``max_tokens``. Raises ApiError 400 for bad input, and
+    for more than ``most`` messages: each tool_result is one."""
     fields = {name: getattr(body, name, None) for name in _SAME}
     if isinstance(body, MessagesRequest):
         tier = body.service_tier
         fields |= {"stop": body.stop_sequences, "service_tier": AUTO if tier == "standard_only" else tier}
     choice = body.tool_choice
     goes_on = _goes_on(body.messages or ())
+    messages = [*_system(body.system), *islice(_messages(body.messages or ()), most + 1)]
+    if len(messages) > most:
+        raise bad_request(
+            f"messages: with each tool_result as one there are more than {most}; this server takes {most} "
+            "(--max-messages).",
+            "messages",
+        )
     return ChatRequest(
-        messages=[*_system(body.system), *_messages(body.messages or ())],
+        messages=messages,
         tools=_tools(body),
         tool_choice=_tool_choice(body),
         parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),

@@ -153,13 +153,16 @@ class ApiKeyMiddleware:
         await refused(scope, _WRONG_KEY if given else _NO_KEY)(scope, receive, send)
 
 
+_INVALID = "invalid_api_key"
+"""OpenAI's code, for a missing key too."""
 _ASKED = {"WWW-Authenticate": "Bearer"}
 _NO_KEY = ApiError(
     401,
     "You didn't provide an API key: send it as the header Authorization: Bearer YOUR_KEY, or as x-api-key: YOUR_KEY.",
+    code=_INVALID,
     headers=_ASKED,
 )
-_WRONG_KEY = ApiError(401, "Incorrect API key provided.", code="invalid_api_key", headers=_ASKED)
+_WRONG_KEY = ApiError(401, "Incorrect API key provided.", code=_INVALID, headers=_ASKED)
 
 
 def _given_keys(headers: Headers) -> list[bytes]:

@@ -30,7 +30,10 @@ class HostMiddleware:
             await self._app(scope, receive, send)
             return
         name = _host(scope)[:200]
-        message = f"This server is not to be called as {name!r}: it is none of --allowed-hosts."
+        message = (
+            f"This server is not to be called as {name!r}: start it with --allowed-hosts {name}, or with an API key. "
+            "A proxy that calls it by another name than its callers can also pass their Host on."
+        )
         await refused(scope, ApiError(403, message, code="host_not_allowed"))(scope, receive, send)
 
     def _may_pass(self, scope: Scope) -> bool:

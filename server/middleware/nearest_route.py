@@ -10,6 +10,8 @@ from starlette.types import Scope
 from jaxgen.server.middleware.context import route_path
 
 PREFIX = "v1"
+_FIRST = {"GET": "/v1/models", "POST": "/v1/chat/completions"}
+"""By method: the route that callers of the prefix alone need first."""
 MOST_CHARACTERS = 200
 """Longest path for which another is looked for."""
 
@@ -23,6 +25,9 @@ def nearest_route(scope: Scope, routes: Sequence[BaseRoute]) -> str | None:
     if len(path) > MOST_CHARACTERS:
         return None
     known = [route for route in routes if isinstance(route, Route)]
+    first = _FIRST.get(scope["method"])
+    if path.strip("/") == PREFIX and any(route.path == first for route in known):
+        return f"{root}{first}"
     for spelling in _spellings(path):
         if any(route.matches({**scope, "path": root + spelling})[0] == Match.FULL for route in known):
             return f"{root}{spelling}"

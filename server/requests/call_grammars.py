@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.errors import bad_request
-from jaxgen.server.requests.grammar_schemas import for_grammar
-from jaxgen.server.requests.structured import without_other_keys
+from jaxgen.server.requests.structured import usable_schema
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.grammar import TokenOf, call_grammar, harmony_calls
 from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
@@ -21,9 +20,10 @@ def write_calls(
 
     ``closed``: objects of the arguments have only the keys that the schemas name. Raises ApiError 400.
     """
-    schemas = [(tool, for_grammar(schema, lenient=True)) for tool, schema in tools]
-    if closed:
-        schemas = [(tool, without_other_keys(schema, "tools")) for tool, schema in schemas]
+    schemas = [
+        (tool, usable_schema(schema, "tools", closed=closed, lenient=True, what=f"parameters of {tool!r}"))
+        for tool, schema in tools
+    ]
     if name == HARMONY_CALLS:
         return harmony_calls(schemas, token_of)
     try:

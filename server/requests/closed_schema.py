@@ -48,13 +48,13 @@ type _Change = Callable[[Schema, Claims], Schema]
 def closed_schema(text: str) -> str:
     """Return the JSON text of the closed schema. Raises TooMuchWorkError.
 
-    A schema with references other than paths from its root (``#/$defs/name``) stays as it is.
+    A schema with references other than plain paths from its root (``#/$defs/name``) stays as it is.
     """
     if len(text) > MAX_LENGTH:
         return text  # which the compiler refuses
     schema = json.loads(text)
-    if '"properties"' not in text or text.count('"$id"') > ("$id" in schema):
-        return text  # an $id within the schema is another root for paths
+    if '"properties"' not in text:
+        return text
     try:
         return json.dumps(_Closing(schema).run())
     except (NotFollowedError, RecursionError):
@@ -87,6 +87,7 @@ class _Closing:
         keys = self._facts.bounds(schema, beside)
         if keys is None:
             return result
+        result.pop("unevaluatedProperties", None)  # which is false, or the keys would not be known
         if keys <= set(names(schema.get("properties"))):
             return {**result, "additionalProperties": False}
         # The last of an allOf, so that the keys come in an answer in the order in which the others name them.

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jaxgen.server.tool_calls.references import DATA, LISTS, MAPS, SCHEMAS, with_plain_references
 from jaxgen.server.tool_calls.typed_values import KINDS, Schemas
 from jaxgen.server.tool_calls.value_texts import whole_pattern
 
@@ -12,28 +13,14 @@ _FORMATS = frozenset(
 _FURTHEST = 2**62
 """Bounds beyond are left out: they say that a number has 64 bits, and llguidance fails on some of them."""
 _LONGEST = 2**31 - 1
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SCHEMAS = frozenset(
-    (
-        "items",
-        "additionalItems",
-        "additionalProperties",
-        "unevaluatedProperties",
-        "not",
-        "if",
-        "then",
-        "else",
-        "contains",
-    )
-)
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
-_DATA = frozenset({"const", "enum", "default", "examples", "example"})
+_IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
+"""Keywords by which other schemas say something of the same value."""
 _KINDS_OF_VALUES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_MAPS, (dict,)),
-    **dict.fromkeys(_LISTS, (list,)),
-    **dict.fromkeys(_SCHEMAS, (dict, bool)),
+    **dict.fromkeys(MAPS, (dict,)),
+    **dict.fromkeys(LISTS, (list,)),
+    **dict.fromkeys(SCHEMAS, (dict, bool)),
     **dict.fromkeys(_COUNTS, (int,)),
     **dict.fromkeys(_BOUNDS, (int, float)),
     "items": (dict, bool, list),
@@ -49,11 +36,12 @@ _KINDS_OF_VALUES: dict[str, tuple[type, ...]] = {
 
 def for_grammar(schema: Any, *, lenient: bool) -> Any:
     """Return the schema without annotations that would be refused: unknown formats, keywords that are null, bounds of
-    64 bits. ``{"not": {}}`` becomes false, and ``nullable`` a type.
+    64 bits. ``{"not": {}}`` becomes false, ``nullable`` a type, and each reference a plain path.
 
     ``lenient``: also without what JSON Schema forbids, and patterns and references that cannot be followed; of tools,
-    which callers often have from others.
+    which callers often have from others. Raises UnresolvedReferenceError.
     """
+    schema = with_plain_references(schema, lenient=lenient)
     return _Cleaning(schema, lenient=lenient).cleaned(schema)
 
 
@@ -70,10 +58,11 @@ class _Cleaning:
         result = {key: self._value(key, value) for key, value in schema.items() if self._stays(key, value)}
         if schema.get("nullable") is True:
             _allow_null(result)
+        _settle_what_is_left(result)
         return result
 
     def _stays(self, keyword: str, value: Any) -> bool:
-        if keyword in _DATA:
+        if keyword in DATA:
             return keyword != "enum" or not (value is None or (self._lenient and not value))
         if value is None or keyword == "$schema":
             return False
@@ -108,11 +97,11 @@ class _Cleaning:
         return True
 
     def _value(self, keyword: str, value: Any) -> Any:
-        if keyword in _MAPS and isinstance(value, dict):
+        if keyword in MAPS and isinstance(value, dict):
             return {name: self.cleaned(one) for name, one in value.items()}
-        if (keyword in _LISTS or keyword == "items") and isinstance(value, list):
+        if (keyword in LISTS or keyword == "items") and isinstance(value, list):
             return [self.cleaned(one) for one in value]
-        if keyword in _SCHEMAS and isinstance(value, dict):
+        if keyword in SCHEMAS and isinstance(value, dict):
             return self.cleaned(value)
         if keyword in _COUNTS and _is_count(value):
             return min(int(value), _LONGEST)
@@ -142,3 +131,14 @@ def _allow_null(schema: dict[str, Any]) -> None:
     for word in ("anyOf", "oneOf"):
         if isinstance(branches := schema.get(word), list):
             schema[word] = [*branches, {"type": "null"}]
+
+
+def _settle_what_is_left(schema: dict[str, Any]) -> None:
+    """Replace ``unevaluatedProperties`` and ``unevaluatedItems`` by keywords that grammars know, where no other schema
+    is about the same value."""
+    items = "additionalItems" if isinstance(schema.get("items"), list) else "items"
+    for word, known in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", items)):
+        if schema.get(word) in (True, {}):
+            del schema[word]
+        elif word in schema and _IN_PLACE.isdisjoint(schema):
+            schema.setdefault(known, schema.pop(word))

@@ -105,7 +105,7 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
 
     Without a limit in the body or of the model, ``max_tokens`` of the sampling is the whole context.
     """
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
     check_logprobs("top_logprobs", body.top_logprobs)
     n = _n(body, config)

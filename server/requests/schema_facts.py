@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxgen.server.tool_calls.references import pointed
+
 type Schema = Any
 """A dict or a bool, or whatever a caller has put in its place."""
 type Keys = frozenset[str] | None
@@ -20,7 +22,7 @@ _MAPS = ("properties", "patternProperties")
 _LISTS = (*IN_PLACE, "prefixItems")
 _VALUES = ("items", "additionalItems", "additionalProperties")
 _WITH_SCHEMAS = {*_MAPS, *_LISTS, *_VALUES, "$ref", "$defs", "definitions"}
-_NAMES_ALL_KEYS = {"patternProperties", "unevaluatedProperties", "propertyNames", "const", "enum"}
+_NAMES_ALL_KEYS = {"patternProperties", "propertyNames", "const", "enum"}
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -29,7 +31,7 @@ MAX_WORK = 100_000
 
 
 class NotFollowedError(Exception):
-    """A reference leads to a schema by another way than a path from the root, or nowhere."""
+    """A reference is not a plain path from the root, or leads nowhere."""
 
 
 class TooMuchWorkError(ValueError):
@@ -126,16 +128,10 @@ class Facts:
 
     def follow(self, path: Any) -> Schema:
         """Return the schema that a ``$ref`` leads to."""
-        if not isinstance(path, str) or not (path == "#" or path.startswith("#/")) or "%" in path:
-            raise NotFollowedError
-        inner = self._root
-        for step in path.split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            try:
-                inner = inner[int(name)] if isinstance(inner, list) else inner[name]
-            except (LookupError, TypeError, ValueError):
-                raise NotFollowedError from None
-        return inner
+        try:
+            return pointed(self._root, path)
+        except LookupError:
+            raise NotFollowedError from None
 
     def claims(self, schema: Schema) -> Claims:
         """Return what a schema says of its object, all alternatives together."""
@@ -184,7 +180,8 @@ class Facts:
 
         with_parts(schema, see)
         named = frozenset(names(schema.get("properties"))) | frozenset(names(schema.get("required")))
-        names_all = schema.get("additionalProperties", False) is not False or schema.keys() & _NAMES_ALL_KEYS
+        others = (schema.get(word, False) for word in ("additionalProperties", "unevaluatedProperties"))
+        names_all = any(one is not False for one in others) or schema.keys() & _NAMES_ALL_KEYS
         parts = [Claims(None if names_all else named, frozenset(places))]
         parts += [self.claims(inner) for keyword in IN_PLACE for inner in listed(schema, keyword)]
         if "$ref" in schema:

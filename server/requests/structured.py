@@ -11,7 +11,9 @@ from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.closed_schema import closed_schema
 from jaxgen.server.requests.grammar_schemas import for_grammar
 from jaxgen.server.requests.schema_facts import TooMuchWorkError
+from jaxgen.server.requests.schema_values import why_none_fits
 from jaxgen.server.schema.base import ResponseFormat, SamplingFields, StructuredOutputs
+from jaxgen.server.tool_calls.references import UnresolvedReferenceError
 
 COMPACT = {"whitespace_flexible": False}
 """No white space between the parts of a JSON text, so that a small model cannot fill its answer with it."""
@@ -40,6 +42,22 @@ def closes_objects(body: SamplingFields, config: ServerConfig) -> bool:
     """Whether objects of this request's schemas have only the keys that these name."""
     asked = None if body.structured_outputs is None else body.structured_outputs.disable_additional_properties
     return not config.structured_additional_properties if asked is None else asked
+
+
+def usable_schema(schema: Any, field: str, *, closed: bool, lenient: bool = False, what: str = "") -> Any:
+    """Return the schema as grammars take it, its objects ``closed`` if asked; see ``for_grammar``.
+
+    ``lenient``: of a tool's arguments, which are an object. Raises ApiError 400 that names the ``field``, and ``what``
+    in it, for a reference that leads nowhere, and a schema that no value fits.
+    """
+    where = f"{field}: {what and f'{what}: '}"
+    try:
+        usable = for_grammar(schema, lenient=lenient)
+    except UnresolvedReferenceError as error:
+        raise bad_request(f"{where}{error}.", field) from error
+    if why := why_none_fits({**usable, "type": "object"} if lenient and isinstance(usable, dict) else usable):
+        raise bad_request(f"{where}{why}.", field)
+    return without_other_keys(usable, field) if closed and isinstance(usable, dict) else usable
 
 
 def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
@@ -74,8 +92,7 @@ def _of_format(asked: ResponseFormat, closed: bool) -> Grammar | None:
             raise bad_request(
                 'response_format: type "json_schema" needs json_schema with a schema.', "response_format.json_schema"
             )
-        schema = for_grammar(asked.json_schema.schema_, lenient=False)
-        schema = without_other_keys(schema, "response_format") if closed else schema
+        schema = usable_schema(asked.json_schema.schema_, "response_format", closed=closed)
         return Grammar(json_grammar(schema), "response_format")
     if asked.json_schema is not None:
         raise bad_request(
@@ -140,7 +157,5 @@ def _json(asked: StructuredOutputs, closed: bool) -> str:
             raise bad_request("structured_outputs.json is nested too deep.", "structured_outputs.json") from error
     if not isinstance(schema, dict | bool):
         raise bad_request("structured_outputs.json must be a JSON schema: an object.", "structured_outputs.json")
-    schema = for_grammar(schema, lenient=False)
-    if closed and isinstance(schema, dict):
-        schema = without_other_keys(schema, "structured_outputs")
+    schema = usable_schema(schema, "structured_outputs", closed=closed)
     return json_grammar(schema, **options)

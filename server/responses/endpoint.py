@@ -19,7 +19,7 @@ from jaxgen.server.responses.input import FORMAT, as_chat, renamed
 from jaxgen.server.responses.items import RequestItems, read_items
 from jaxgen.server.responses.store import ResponseStore
 from jaxgen.server.resume.ticket import AnswerIdentity
-from jaxgen.server.schema.base import parse_body
+from jaxgen.server.schema.parsing import parse_body
 from jaxgen.server.schema.responses import ConversationFields, InputTokensRequest, ResponsesRequest
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.schema.integers import Integer, is_whole
 from jaxgen.server.schema.ranges import (
     Alternatives,
@@ -38,12 +36,6 @@ UNKNOWN = "unknown_parameter"
 UNSUPPORTED = "unsupported_parameter"
 """OpenAI's codes, by which some clients leave the field out and ask again."""
 
-MAX_FAULTS = 1000
-"""Most faults of a body of which one is named: an object of unknown fields has one for each field."""
-
-MAX_METADATA = 16
-"""Most pairs in ``metadata``; OpenAI's limit."""
-
 MAX_DROPPED = 1000
 """Most kinds of dropped keys that are told apart in the log: callers choose the names."""
 
@@ -55,7 +47,7 @@ A body has room for two million faults, and an error object for each would block
 """
 
 
-def _prompt_kind(value: Any) -> str | None:
+def prompt_kind(value: Any) -> str | None:
     if isinstance(value, str):
         return ":text"
     first = value[0] if isinstance(value, list) and value else None
@@ -68,7 +60,7 @@ Prompt = Annotated[
     | Annotated[ListOf[str], Tag(":texts")]
     | Annotated[ListOf[Integer], Tag(":tokens")]
     | Annotated[ListOf[ListOf[Integer]], Tag(":token_lists")],
-    Discriminator(_prompt_kind),
+    Discriminator(prompt_kind),
 ]
 
 Stop = Annotated[
@@ -118,7 +110,8 @@ class PartOfHistory(Body):
     @model_validator(mode="before")
     @classmethod
     def _say_what_is_dropped(cls, value: Any) -> Any:
-        if isinstance(value, dict) and not value.keys() <= (known := _keys_of(cls)):
+        debugs = logger.isEnabledFor(logging.DEBUG)
+        if debugs and isinstance(value, dict) and not value.keys() <= (known := _keys_of(cls)):
             for name in value.keys() - known:
                 _say_dropped(cls.__name__, name[:100])
         return value
@@ -253,65 +246,3 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: Alternatives = None
     suffix: str | None = None
-
-
-def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
-    """Return the typed request. Raises ApiError 400 that names an unknown, unsupported, oversized or mistyped field."""
-    for name in [name for name in data if name not in kind.model_fields]:
-        unsupported = kind.unsupported.get(name)
-        if unsupported is None:
-            raise _unknown(name[:100])
-        if not unsupported.allows(data[name]):
-            raise bad_request(f"{name}: {unsupported.reason}.", name, unsupported.code)
-    data = {name: value for name, value in data.items() if name in kind.model_fields}
-    # Sizes first: a value over a limit need not be validated entry by entry.
-    _check_sizes(kind, data, config)
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise _first_fault(kind, error) from error
-
-
-@cache
-def _prompts_of(kind: type[Body]) -> frozenset[str]:
-    """Return the names of the fields of type Prompt."""
-    return frozenset(name for name, field in kind.model_fields.items() if field.annotation == Prompt | None)
-
-
-def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -> None:
-    prompts = {"input": config.max_inputs, "prompt": config.max_prompts}
-    others = {
-        "allowed_token_ids": config.max_allowed_token_ids,
-        "bad_words": config.max_bad_words,
-        "input": config.max_messages,
-        "logit_bias": config.max_logit_bias,
-        "messages": config.max_messages,
-        "metadata": MAX_METADATA,
-        "stop": config.max_stop_strings,
-        "stop_sequences": config.max_stop_strings,
-        "stop_token_ids": config.max_stop_token_ids,
-        "tools": config.max_tools,
-    }
-    for name, value in data.items():
-        is_prompt = name in _prompts_of(kind)
-        limit = (prompts if is_prompt else others).get(name)
-        one_prompt = is_prompt and _prompt_kind(value) == ":tokens"
-        if limit is not None and isinstance(value, list | dict) and len(value) > limit and not one_prompt:
-            raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
-
-
-def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
-    if error.error_count() > MAX_FAULTS:
-        return bad_request(f"The body has {error.error_count()} fields that are unknown or of another type.")
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are not fields
-    param = ".".join(path)
-    if param in _prompts_of(kind):
-        return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
-    if fault["type"] == "extra_forbidden":
-        return _unknown(param)
-    return bad_request(f"{param}: {fault['msg']}.", param)
-
-
-def _unknown(name: str) -> ApiError:
-    return bad_request(f"Unknown field {name!r}.", name, UNKNOWN)

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, fields_of
 
@@ -19,10 +20,36 @@ class FunctionDefinition(PartOfHistory):
 
 
 class FunctionTool(PartOfHistory):
-    """A function of the caller's; other kinds of tools are refused."""
+    """A function of the caller's; other kinds of tools are refused by their names."""
 
     type: Literal["function"]
     function: FunctionDefinition
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_kinds(cls, value: Any) -> Any:
+        fields = fields_of(value) or {}
+        kind = fields.get("type")
+        if isinstance(kind, str) and kind != "function":
+            inner = fields.get(kind)
+            name = str((inner if isinstance(inner, dict) else fields).get("name", ""))[:100]
+            raise PydanticCustomError(
+                "no_function",
+                "{kind} tools are not supported{name}: send a function with parameters",
+                {"kind": kind[:100], "name": f", and {name!r} is one" if name else ""},
+            )
+        return value
+
+
+def _no_other_kind(kind: Any) -> Any:
+    if isinstance(kind, str) and kind != "function":
+        raise PydanticCustomError(
+            "no_function", "{kind} tools are not supported: name a function", {"kind": kind[:100]}
+        )
+    return kind
+
+
+_Kind = BeforeValidator(_no_other_kind)
 
 
 class FunctionChoice(Body):
@@ -34,7 +61,7 @@ class FunctionChoice(Body):
 class NamedToolChoice(Body):
     """This function must be called."""
 
-    type: Literal["function"]
+    type: Annotated[Literal["function"], _Kind]
     function: FunctionChoice
 
 
@@ -70,7 +97,7 @@ class ToolCall(PartOfHistory):
     """A call in a message of the assistant's."""
 
     id: str | None = None
-    type: Literal["function"] | None = None
+    type: Annotated[Literal["function"] | None, _Kind] = None
     function: CalledFunction
 
 

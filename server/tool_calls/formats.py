@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
+from jaxgen.server.tool_calls.call_objects import arguments, call_object, closers
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.xml_formats import (
     END_TOOL_CALL,
@@ -70,42 +71,30 @@ class ToolFormat:
 
 
 def _read_hermes(reader: CallReader) -> Reading[None]:
-    """Read ``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content."""
-    while (yield from reader.content(TOOL_CALL)):
+    """Read ``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content. There may be
+    several objects between two marks, and the end mark may be missing before another call."""
+    again = ""
+    while again or (yield from reader.content(TOOL_CALL)):
+        again = ""
         try:
-            yield from reader.spaces()
-            yield from reader.call_object()
-            yield from reader.closers()
+            yield from _read_objects(reader)
             reader.drop()
-            yield from reader.close(END_TOOL_CALL)
+            mark = yield from reader.close(END_TOOL_CALL, TOOL_CALL)
+            again = mark if mark == TOOL_CALL else ""
         except NotACallError:
             reader.give_up()
 
 
 def _read_llama3(reader: CallReader) -> Reading[None]:
-    """Read ``{"name": "f", "parameters": {}}`` at the start of the message, or after ``<|python_tag|>`` anywhere.
-
-    Further calls follow after ``;`` or white space.
-    """
+    """Read ``{"name": "f", "parameters": {}}`` at the start of the message, or after ``<|python_tag|>`` anywhere."""
     yield from reader.spaces()
-    if reader.char == "{":
-        yield from _read_objects(reader)
-    while (yield from reader.content(PYTHON_TAG)):
-        yield from _read_objects(reader)
-
-
-def _read_objects(reader: CallReader) -> Reading[None]:
-    try:
-        while True:
-            yield from reader.spaces()
-            yield from reader.call_object()
-            yield from reader.closers()
-            if reader.char == ";":
-                yield from reader.read()
-            elif reader.char != "{":
-                return
-    except NotACallError:
-        reader.give_up()
+    again = reader.char in ("{", "[")
+    while again or (yield from reader.content(PYTHON_TAG)):
+        again = False
+        try:
+            yield from _read_objects(reader)
+        except NotACallError:
+            reader.give_up()
 
 
 def _read_mistral(reader: CallReader) -> Reading[None]:
@@ -116,21 +105,28 @@ def _read_mistral(reader: CallReader) -> Reading[None]:
     while (yield from reader.content(TOOL_CALLS)):
         try:
             yield from reader.spaces()
-            yield from _read_list(reader) if reader.char == "[" else _read_named(reader)
+            yield from _read_objects(reader) if reader.char in ("[", "{") else _read_named(reader)
         except NotACallError:
             reader.give_up()
 
 
-def _read_list(reader: CallReader) -> Reading[None]:
-    yield from reader.literal("[")
-    while True:
+def _read_objects(reader: CallReader) -> Reading[None]:
+    """Read the objects of calls, perhaps in a list, with a comma, a semicolon or white space between two."""
+    yield from reader.spaces()
+    is_list = reader.char == "["
+    if is_list:
+        yield from reader.literal("[")
         yield from reader.spaces()
-        yield from reader.call_object()
-        yield from reader.closers()
-        if reader.char != ",":
+    while True:
+        yield from call_object(reader)
+        yield from closers(reader)
+        while reader.char in (",", ";") or reader.char.isspace():
+            yield from reader.read()
+        if reader.char != "{":
             break
-        yield from reader.read()
-    yield from reader.close("]")
+    if is_list:
+        yield from reader.close("]")
+        yield from closers(reader)
 
 
 def _read_named(reader: CallReader) -> Reading[None]:
@@ -143,9 +139,9 @@ def _read_named(reader: CallReader) -> Reading[None]:
             yield from reader.literal("[")
         yield from reader.literal(ARGS[1:])
     yield from reader.spaces()
-    yield from reader.arguments(reader.name(name))
+    yield from arguments(reader, reader.name(name))
     if reader.char == "}":
-        yield from reader.closers()
+        yield from closers(reader)
         reader.drop()
 
 

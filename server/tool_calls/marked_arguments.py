@@ -63,7 +63,9 @@ class MarkedArguments:
         for key, schemas_of_key in form.members.items():
             argument = self._argument(key, schemas_of_key, schemas)
             if not argument and key in form.required:
-                raise UnwritableError(f"the argument {key[:100]!r} cannot be written in this model's format")
+                never = any(one is False for one in schemas_of_key)
+                why = "is required, and its schema is false" if never else "cannot be written in this model's format"
+                raise UnwritableError(f"the argument {key[:100]!r} {why}")
             if argument:
                 uses.append(argument if key in form.required else f"{argument}?")
         if form.more is not None and not any(one is False for one in form.more):
@@ -113,6 +115,8 @@ class MarkedArguments:
             without = [f"{_ANY}({_slashes(_unbounded(ends))}){_ANY}"]
             if not schemas.kinds(schema).isdisjoint(_NESTED):
                 without.append(rf"{_PAD}[{{\[]{_ANY}")
+            if not schemas.is_text(schema):
+                without.append(rf'{_PAD}"([^"\\]|\\(?s:.))*"{_PAD}')
         else:
             values = [one for one in texts.values if self._is_read_back(one, schema, schemas, ends)]
             if not values:

@@ -4,21 +4,13 @@ Characters that may belong to a call are held; they become content as soon as th
 decide this, so the output does not depend on how the text was cut into pieces.
 """
 
-import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
-from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_object
 
 type Reading[Result] = Generator[None, str, Result]
 """A coroutine that is sent the characters of a text one by one, then "" at its end."""
-
-ARGUMENTS = ("arguments", "parameters")
-"""The formats' names for the arguments of a call."""
-
-
-_NO_OBJECT = ("null", "None", "[]")
 
 
 class NotACallError(Exception):
@@ -137,13 +129,23 @@ class CallReader:
                 raise NotACallError
             yield from self.read()
 
-    def close(self, text: str) -> Reading[None]:
-        """Read the literal ``text``, with which a call's marks end: nothing is held when the next character comes."""
-        yield from self.literal(text[:-1])
-        if self.char != text[-1]:
-            raise NotACallError
-        self.drop()
-        yield from self.skip()
+    def close(self, end: str, *others: str) -> Reading[str]:
+        """Read ``end``, with which a call's marks end, or one of the ``others``, and return it. Nothing is held when
+        the next character after ``end`` comes."""
+        length = 0
+        texts = [end, *others]
+        while True:
+            texts = [text for text in texts if text[length] == self.char]
+            if not texts:
+                raise NotACallError
+            length += 1
+            if texts == [end] and len(end) == length:
+                self.drop()
+                yield from self.skip()
+                return end
+            yield from self.read()
+            if len(texts[0]) == length:
+                return texts[0]
 
     def spaces(self) -> Reading[None]:
         while self.char.isspace():
@@ -154,90 +156,6 @@ class CallReader:
         if text not in self.tools:
             raise NotACallError
         return text
-
-    def call_object(self) -> Reading[None]:
-        """Read a call: a JSON object with name and arguments in any order, and perhaps an id and a type, which are
-        ignored. Missing arguments are {}. After the arguments any members may come, and the object's end may be
-        missing. Raises NotACallError."""
-        yield from self.literal("{")
-        name: str | None = None
-        arguments: str | None = None
-        while True:
-            key = yield from self._key()
-            if key == "name" and name is None:
-                name = self.name((yield from self._string()))
-                if arguments is not None:
-                    self._whole_call(name, arguments)
-            elif key in ARGUMENTS and arguments is None:
-                arguments = yield from self.arguments(name)
-            else:
-                yield from self._other(key, is_call=None not in (name, arguments))
-            yield from self.spaces()
-            if self.char == "}" or (self.char != "," and None not in (name, arguments)):
-                break
-            yield from self.literal(",")
-        if name is None:
-            raise NotACallError
-        if arguments is None:
-            self._whole_call(name, "{}")
-        if self.char == "}":
-            yield from self.read()
-            self.drop()
-
-    def _other(self, key: str, *, is_call: bool) -> Reading[None]:
-        """Read a member that says nothing of the call: any, if the rest of that ``is_call``."""
-        if key in ("id", "type"):
-            yield from self._string()
-        elif is_call:
-            yield from self._value()
-        else:
-            raise NotACallError
-
-    def closers(self) -> Reading[None]:
-        """Read white space, and braces that close nothing."""
-        while self.char.isspace() or self.char == "}":
-            yield from self.read()
-
-    def arguments(self, name: str | None) -> Reading[str]:
-        """Read a JSON object and return its text; also one in quotes, and null or [] for {}. Of an object only braces,
-        brackets and strings are checked. Raises NotACallError.
-
-        With a ``name`` the call begins here, and each character of an object is a delta at once.
-        """
-        if self.char != "{":
-            text = yield from self._no_object()
-            if name is not None:
-                self._whole_call(name, text)
-            return text
-        if name is not None:
-            self.begin(name)
-        written: list[str] = []
-        writer, depth = JsonWriter(), 0
-        while not written or depth or writer.quote:
-            if not self.char:
-                raise NotACallError
-            depth += _deeper(self.char, writer)
-            written.append(writer.push(self.char))
-            if name is not None:
-                self.write(written[-1])
-            yield from self.read()
-            if name is not None:
-                self.drop()
-        if name is not None:
-            self.end()
-        return "".join(written)
-
-    def _no_object(self) -> Reading[str]:
-        """Read what some models write in place of the arguments' object, and return the object."""
-        start = len(self._held)
-        if self.char == '"':
-            yield from self._string()
-        else:
-            yield from self.one_of(_NO_OBJECT)
-        try:
-            return as_object("".join(self._held[start:]))
-        except ValueError as error:
-            raise NotACallError from error
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""
@@ -255,44 +173,8 @@ class CallReader:
         """End the call: its arguments are complete."""
         self.num_ended += 1
 
-    def _whole_call(self, name: str, arguments: str) -> None:
+    def whole_call(self, name: str, arguments: str) -> None:
+        """Add a call with all its arguments."""
         self.begin(name)
         self.write(arguments)
         self.end()
-
-    def _key(self) -> Reading[str]:
-        """Read the key of an object's member, with its colon and the white space around."""
-        yield from self.spaces()
-        key = yield from self._string()
-        yield from self.spaces()
-        yield from self.literal(":")
-        yield from self.spaces()
-        return key
-
-    def _value(self) -> Reading[None]:
-        """Read any JSON value. Raises NotACallError at the text's end."""
-        writer, depth = JsonWriter(), 0
-        while writer.quote or depth or self.char not in ",}]":
-            if not self.char:
-                raise NotACallError
-            depth += _deeper(self.char, writer)
-            writer.push(self.char)
-            yield from self.read()
-
-    def _string(self) -> Reading[str]:
-        start = len(self._held)
-        yield from self.literal('"')
-        escaped = False
-        while self.char and (escaped or self.char != '"'):
-            escaped = self.char == "\\" and not escaped
-            yield from self.read()
-        yield from self.literal('"')
-        try:
-            return str(json.loads("".join(self._held[start:]), strict=False))
-        except ValueError as error:
-            raise NotACallError from error
-
-
-def _deeper(char: str, writer: JsonWriter) -> int:
-    """Return by how much the depth within brackets changes with a character."""
-    return 0 if writer.quote else (char in "{[") - (char in "}]")

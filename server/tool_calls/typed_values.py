@@ -1,12 +1,14 @@
 """Give a value that a model wrote without quotes the type that a JSON schema names."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from jaxgen.server.tool_calls.lenient_json import as_json
+from jaxgen.server.tool_calls.lenient_json import as_json, as_number
+from jaxgen.server.tool_calls.references import looks_plain, pointed, with_plain_references
 
 _DEEPEST = 64
 """References and alternatives within each other that are followed."""
@@ -21,6 +23,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
 }
 KINDS = frozenset(_TYPES)
+QUOTED = re.compile(r'\s*"(?:[^"\\]|\\.)*"\s*', re.DOTALL)
+"""Matches a text in quotes."""
 TEXT: Mapping[str, Any] = {"type": "string"}
 """The schema of a value of which nothing is known."""
 
@@ -30,23 +34,17 @@ class Schemas:
 
     def __init__(self, root: Any) -> None:
         """``root``: the schema of the arguments, in which references are found."""
-        self.root = root
+        self.root = root if looks_plain(root) else with_plain_references(root, lenient=True)
         self._kinds: dict[int, tuple[Any, frozenset[str] | None]] = {}
         """By the id of a schema: the schema, which must live as long, and its kinds."""
         self._members: dict[str, Any] = {}
 
     def follow(self, reference: Any) -> Any:
         """Return what a reference within the root leads to, as ``#/$defs/name``; None: nothing."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        try:
+            return pointed(self.root, reference)
+        except LookupError:
             return None
-        schema: Any = self.root
-        for step in reference.removeprefix("#").split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(schema, list):
-                schema = schema[int(key)] if key.isdecimal() and int(key) < len(schema) else None
-            else:
-                schema = schema.get(key) if isinstance(schema, Mapping) else None
-        return schema
 
     def kinds(self, schema: Any) -> frozenset[str]:
         """Return the names of the JSON types that a schema allows; all where it says nothing."""
@@ -87,7 +85,7 @@ class Schemas:
             yield (frozenset(names & KINDS) or KINDS) | nullable
         values = _values(schema)
         if values is not None:
-            yield frozenset(kind for kind in KINDS for value in values if _is(value, kind)) | nullable
+            yield frozenset[str]().union(*map(kinds_of_value, values)) | nullable
         if "$ref" in schema:
             yield self._kinds_of(self.follow(schema["$ref"]), depth + 1)
         for one in _listed(schema, "allOf"):
@@ -146,16 +144,21 @@ class Schemas:
 def typed(text: str, schema: Any, schemas: Schemas) -> str:
     """Return the JSON of the value that ``text`` means: a value that the schema allows, else a text.
 
-    Values are JSON, or as Python writes them. One in quotes is read where no text is allowed.
+    Values are JSON, or as Python writes them. A text in quotes is read as the value in it where the schema allows that,
+    unless it allows texts alone.
     """
     stripped = text.strip()
+    kinds = schemas.kinds(schema)
     ways = [stripped, as_json(stripped)]
     value, _ = _read(ways[1])
-    if isinstance(value, str) and "string" not in schemas.kinds(schema):
-        ways += [value.strip(), as_json(value.strip())]
+    if "string" not in kinds:
+        ways += [as_number(stripped), stripped.lower()]
+        if isinstance(value, str):
+            ways += [value.strip(), as_json(value.strip()), as_number(value.strip())]
     for written in dict.fromkeys(ways):
         value, is_json = _read(written)
-        if is_json and not isinstance(value, str) and schemas.allows(value, schema):
+        may_be = not isinstance(value, str) or (QUOTED.fullmatch(text) and kinds != {"string"})
+        if is_json and may_be and schemas.allows(value, schema):
             return written
     return json.dumps(text, ensure_ascii=False)
 
@@ -211,6 +214,11 @@ def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 def _same(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal: true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def kinds_of_value(value: Any) -> frozenset[str]:
+    """Return the names of the JSON types that a value has: 3 is an integer and a number."""
+    return frozenset(kind for kind in KINDS if _is(value, kind))
 
 
 def _is(value: Any, kind: str) -> bool:

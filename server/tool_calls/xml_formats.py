@@ -77,28 +77,32 @@ QWEN3_ENDS, GLM45_ENDS = _qwen3_ends(), _glm45_ends()
 
 def read_qwen3_xml(reader: CallReader) -> Reading[None]:
     """Read ``<tool_call><function=f><parameter=key>value</parameter></function></tool_call>``, any number of times
-    between content, with a line break around each value. Outer marks and end marks may be missing.
+    between content, with a line break around each value. Outer marks and end marks may be missing, and several
+    functions may be within one outer mark.
     """
-    while marker := (yield from reader.content(TOOL_CALL, FUNCTION)):
-        arguments = None
+    again, within = "", False
+    while marker := again or (yield from reader.content(TOOL_CALL, FUNCTION)):
+        within = marker == TOOL_CALL or bool(again and within)
+        arguments, again = None, ""
         try:
             if marker == TOOL_CALL:
                 yield from reader.spaces()
                 yield from reader.literal(FUNCTION)
-            name = reader.name((yield from _until(reader, ">")).strip())
+            name = reader.name(_unquoted((yield from _until(reader, ">"))))
             yield from reader.spaces()
             mark = yield from reader.one_of((PARAMETER, END_FUNCTION, END_TOOL_CALL))
             arguments = _Arguments(reader, name)
             while mark == PARAMETER:
-                key = (yield from _until(reader, ">")).strip()
+                key = _unquoted((yield from _until(reader, ">")))
                 mark = yield from arguments.read(key, QWEN3_ENDS, lines=True)
             arguments.end()
             yield from reader.spaces()
             if mark == END_FUNCTION and reader.char:
-                if marker == TOOL_CALL:
+                if within:
                     reader.drop()
-                if marker == TOOL_CALL or reader.char == END_TOOL_CALL[0]:
-                    yield from reader.close(END_TOOL_CALL)
+                if within or reader.char == END_TOOL_CALL[0]:
+                    mark = yield from reader.close(END_TOOL_CALL, FUNCTION, TOOL_CALL)
+                    again = "" if mark == END_TOOL_CALL else mark
         except NotACallError:
             _give_up(reader, arguments)
 
@@ -111,12 +115,12 @@ def read_glm45(reader: CallReader) -> Reading[None]:
         arguments, again = None, ""
         try:
             yield from reader.spaces()
-            name = reader.name((yield from _until(reader, "<\n")).strip())
+            name = reader.name(_unquoted((yield from _until(reader, "<\n"))))
             yield from reader.spaces()
             mark = yield from reader.one_of((ARG_KEY, END_TOOL_CALL))
             arguments = _Arguments(reader, name)
             while mark == ARG_KEY:
-                key = (yield from _until(reader, "<")).strip()
+                key = _unquoted((yield from _until(reader, "<")))
                 yield from reader.literal(END_ARG_KEY)
                 yield from reader.spaces()
                 yield from reader.literal(ARG_VALUE)
@@ -240,6 +244,12 @@ def _until(reader: CallReader, ends: str) -> Reading[str]:
     if reader.char == ">":
         yield from reader.read()
     return result
+
+
+def _unquoted(name: str) -> str:
+    """Return a name without the quotes around it that some models write."""
+    name = name.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
 
 
 def _give_up(reader: CallReader, arguments: _Arguments | None) -> None:

@@ -180,3 +180,34 @@ def test_a_tokenizer_that_cannot_be_followed_is_said_to_be_it() -> None:
 def test_ignoring_the_end_is_refused_with_a_grammar() -> None:
     with pytest.raises(ValueError, match=r"^ignore_eos"):
         SamplingParams(grammar=Grammar("start: /a/"), ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (r'start: "a\u00e9"', "aé"),
+        (r"start: /a[\u00e8-\u00ea]/", "aé"),
+        (r'start: A | /\u00ea/\nA: "a\u{e9}"', "aé"),
+        (r'start: "\U0001F600"', "😀"),
+        (r"start: /\ud83d\ude00/", "😀"),
+        (r'start: "\\u00e9"', r"\u00e9"),
+        (r"start: /\\u00e9/", r"\u00e9"),
+        (r'start: %json {"const": "\u0007\u00e9"}', r'"\u0007é"'),
+        (r'root ::= "a\u00e9"', "aé"),
+        (r"root ::= [\u00e8-\u00ea]", "é"),
+        (r"root ::= [^\u00ea] [\xe9]", "éé"),
+        (r'root ::= "\U0001F600\u0041\u005c"', "😀A\\"),
+    ],
+)
+def test_characters_may_be_escaped_in_texts_and_patterns(text: str, right: str) -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    state = start(tokenizer, text.replace(r"\n", "\n")).grammar
+    assert state is not None
+    matcher, ids = state.matcher, tokenizer.encode(right)
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()
+
+
+def test_what_the_lexer_does_not_read_is_told_how_to_write() -> None:
+    with pytest.raises(RequestRefusedError, match="lexer error: write texts in double quotes"):
+        start(Tokenizer(tiny_tokenizers.byte_level()), "start: 'a'")

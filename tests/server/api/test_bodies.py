@@ -164,7 +164,7 @@ def test_every_list_is_read_up_to_its_first_fault() -> None:
 def test_an_object_of_thousands_of_unknown_fields_is_one_short_answer(client: TestClient, field: str) -> None:
     answer = client.post("/v1/completions", json=body(**{field: {f"f{i}": i for i in range(1001)}}))
     assert answer.status_code == 400
-    assert "The body has 100" in error_of(answer.json())["message"]
+    assert error_of(answer.json())["message"].startswith(f"{field}: it has 1001 fields")
 
 
 @pytest.mark.parametrize(
@@ -231,3 +231,35 @@ def test_metadata_has_16_pairs_at_most(client: TestClient) -> None:
         pairs = {str(i): "" for i in range(count)}
         answer = client.post("/v1/chat/completions", json={"model": MODEL, "metadata": pairs})
         assert (error_of(answer.json())["param"] == "metadata") == over
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "words"),
+    [
+        (json.dumps(body()).encode("utf-16-le"), None, "The body is UTF-16 or UTF-32: send UTF-8."),
+        (json.dumps(body()).encode("utf-16-be"), None, "The body is UTF-16 or UTF-32: send UTF-8."),
+        (json.dumps(body()).encode("utf-32-le"), None, "The body is UTF-16 or UTF-32: send UTF-8."),
+        (
+            '{"prompt": "é"}'.encode("latin-1"),
+            "application/json; charset=iso-8859-1",
+            "byte 0xe9 at position 12, which Content-Type says (charset=iso-8859-1). Send UTF-8.",
+        ),
+        ('{"prompt": "é"}'.encode("cp1252"), None, "The body is not UTF-8: byte 0xe9 at position 12. Send UTF-8."),
+        (b'{"prompt": "a\\ud83d"}', None, r"half of a surrogate pair, \ud83d at position 13"),
+        (b'{"prompt": "\\uDE00 a"}', None, r"half of a surrogate pair, \uDE00 at position 12"),
+        (b'{"prompt": "\\ud83d\\ude00 \\\\ud83d \\ud83d\\n"}', None, r"\ud83d at position 33"),
+        (b'{"prompt": "\\ud83d\\ude00"', None, "The body is not valid JSON"),
+    ],
+)
+def test_characters_that_are_wrong_are_named(
+    client: TestClient, content: bytes, content_type: str | None, words: str
+) -> None:
+    headers = {} if content_type is None else {"content-type": content_type}
+    answer = client.post("/v1/completions", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert words in error_of(answer.json())["message"]
+
+
+def test_a_charset_that_is_wrong_for_ascii_changes_nothing(client: TestClient) -> None:
+    headers = {"content-type": "application/json; charset=iso-8859-1"}
+    assert client.post("/v1/completions", content=json.dumps(body()), headers=headers).status_code == 200

@@ -316,3 +316,14 @@ def test_a_caller_that_leaves_aborts_its_inputs(engine: FakeEngine) -> None:
     engine.pace = pace
     asyncio.run(call(create_app(engine), body(input=["a", "b"]), send, leave=leave, path="/v1/embeddings"))
     assert (len(engine.aborted), engine.open) == (2, set())
+
+
+@pytest.mark.parametrize("given", [[5], [[5], [6]]])
+def test_token_ids_are_warned_of_once(given: Any, engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """Libraries that count tokens with OpenAI's tokenizer send ids of it, which are valid here and mean other texts."""
+    with client_of(engine) as client:
+        for value in ("Say", ["Say"], given, given):
+            assert client.post("/v1/embeddings", json=body(input=value)).status_code == 200
+    warnings = [record.getMessage() for record in caplog.records if "token ids" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "check_embedding_ctx_length=False" in warnings[0]

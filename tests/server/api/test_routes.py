@@ -171,6 +171,9 @@ def test_the_nearest_route_takes_the_method() -> None:
     with client_of(fake_engine()) as client:
         assert "nearest is /v1/models/x" in client.get("/models/x").text
         assert "nearest is /health." in client.get("/healthz").text
+        assert "nearest is /v1/models." in client.get("/v1").text
+        assert "nearest is /v1/models." in client.get("/v1/").text
+        assert "nearest is /v1/chat/completions." in client.post("/v1").text
 
 
 @pytest.mark.parametrize(

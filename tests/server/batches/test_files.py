@@ -249,3 +249,32 @@ def test_metadata_is_bounded_in_bytes(client: TestClient) -> None:
         answer = client.post("/v1/batches", json={**asked, "metadata": {f"{i:064}": value for i in range(16)}})
         assert answer.status_code == status, answer.text
     assert error_of(answer.json())["param"] == "metadata"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("/abs/in.jsonl", "in.jsonl"),
+        ("a\\b\\in.jsonl", "in.jsonl"),
+        ("a/b\\ c ", "c"),
+        ("folder/", "file"),
+        ("..", "file"),
+        ("übung 東京.jsonl", "übung 東京.jsonl"),
+    ],
+)
+def test_a_file_has_the_last_part_of_its_name(client: TestClient, sent: str, kept: str) -> None:
+    answer = client.post("/v1/files", files={"file": (sent, b"x")}, data={"purpose": "batch"})
+    assert (answer.status_code, answer.json()["filename"]) == (200, kept)
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x1b", "\x7f", "\x9b", "\u2028", "\u200f", "\u202e", "\u2066", "\u061c"])
+def test_a_name_that_shows_as_another_is_refused(client: TestClient, char: str) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    name = b'; filename="a%slnosj"' % char.encode()
+    content = form % (b"purpose", b"", b"batch") + form % (b"file", name, b"x") + b"--x--\r\n"
+    answer = client.post("/v1/files", content=content, headers={"content-type": "multipart/form-data; boundary=x"})
+    assert answer.status_code == 400
+    if char not in "\x00\x7f":  # which the form's parser refuses
+        assert f"U+{ord(char):04X}" in error_of(answer.json())["message"]
+    assert client.get("/v1/files").json()["data"] == []

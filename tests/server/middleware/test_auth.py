@@ -284,3 +284,14 @@ def test_a_file_that_seems_unchanged_is_read_again_when_told(tmp_path: Path, cap
     assert keys.caller(b"two") is not None
     assert not ApiKeys(("given",)).reload()
     assert [record.levelname for record in caplog.records][:2] == ["INFO", "WARNING"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}])
+def test_a_missing_and_a_wrong_key_have_one_code_in_each_shape(headers: dict[str, str]) -> None:
+    with client_of(fake_engine(), ServerConfig(api_keys=("key",))) as client:
+        answers = [client.post(path, headers=headers) for path in ("/v1/chat/completions", "/v1/messages", "/v1/none")]
+        answers.append(client.get("/v1/models", headers={**headers, "anthropic-version": "2023-06-01"}))
+    assert [answer.status_code for answer in answers] == [401] * 4
+    errors = [answer.json()["error"] for answer in answers]
+    codes = [error.get("code", error.get("details", {}).get("error_code")) for error in errors]
+    assert codes == ["invalid_api_key"] * 4

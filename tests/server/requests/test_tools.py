@@ -60,7 +60,7 @@ def call_of(**fields: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a\n"}}]}, "tools.0.function.name"),
@@ -172,3 +172,40 @@ def test_only_allowed_tools_are_shown_and_called() -> None:
 )
 def test_a_wrong_choice_among_tools_is_refused_by_name(choice: dict[str, Any], param: str) -> None:
     assert error_of(ask(tool_engine("hermes", "Hello"), 400, tools=[F, G], tool_choice=choice))["param"] == param
+
+
+CUSTOM = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command."}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"tools": [CUSTOM]}, "tools.0", "custom tools are not supported, and 'shell' is one"),
+        ({"tools": [WEATHER, {"type": "web_search"}]}, "tools.1", "web_search tools are not supported"),
+        ({"tools": [{"type": "custom", "name": "shell"}]}, "tools.0", "'shell' is one"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "custom", "custom": {"name": "shell"}}},
+            "tool_choice.type",
+            "custom tools are not supported",
+        ),
+        (
+            {"messages": [HI, {"role": "assistant", "tool_calls": [{"id": "a", **CUSTOM}]}]},
+            "messages.1.tool_calls.0.type",
+            "custom tools are not supported",
+        ),
+    ],
+)
+def test_tools_of_other_kinds_are_refused_by_their_names(fields: dict[str, Any], field: str, words: str) -> None:
+    with client_of(tool_engine("hermes", "Hi")) as client:
+        answer = client.post(PATH, json={"messages": [HI], **fields})
+    error = error_of(answer.json())
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize("logprobs", [None, False, True])
+def test_no_alternatives_may_be_asked_for_alone(logprobs: bool | None) -> None:
+    with client_of(tool_engine("hermes", "Hi")) as client:
+        answer = client.post(PATH, json={"messages": [HI], "logprobs": logprobs, "top_logprobs": 0})
+    assert answer.status_code == 200, answer.text
+    assert bool(answer.json()["choices"][0]["logprobs"]) is bool(logprobs)

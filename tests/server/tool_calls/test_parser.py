@@ -135,7 +135,7 @@ def test_what_is_written_in_a_format_is_read(kind: str, calls: list[tuple[str, A
         ("hermes", '<tool_call>{"name": "\\u0066"}</tool_call>', "", [("f", "{}")]),
         ("hermes", '<tool_call>{"name": "f\\"}</tool_call>', None, []),
         ("llama3_json", ' {"name": "f", "parameters": {"a": "x; {"}}', "", [("f", '{"a": "x; {"}')]),
-        ("llama3_json", '{"name": "f"}\n{"name": "get_weather"} ; ', " ; ", [("f", "{}"), ("get_weather", "{}")]),
+        ("llama3_json", '{"name": "f"}\n{"name": "get_weather"} ; ', "", [("f", "{}"), ("get_weather", "{}")]),
         ("llama3_json", 'I call <|python_tag|>{"name": "f"}', "I call", [("f", "{}")]),
         ("llama3_json", 'Sure: {"name": "f", "parameters": {}}', None, []),
         ("llama3_json", '<|python_tag|>print("x")', None, []),

@@ -126,6 +126,19 @@ def test_values_of_glm45_are_whole(inner: str, arguments: Any) -> None:
         ("note", "null", None),
         ("note", "None", None),
         ("note", "123", "123"),
+        ("note", '"Oslo"', "Oslo"),
+        ("note", '"null"', "null"),
+        ("note", '"a" and "b"', '"a" and "b"'),
+        ("note", "'tis'", "'tis'"),
+        ("listed", ' "say \\"hi\\"" ', 'say "hi"'),
+        ("text", '"Oslo"', '"Oslo"'),
+        ("width", "1.", 1.0),
+        ("width", ".5", 0.5),
+        ("width", "+1", 1),
+        ("width", '"1."', 1.0),
+        ("days", "1.", 1.0),
+        ("far", "TRUE", True),
+        ("far", "false", False),
         ("listed", "null", None),
         ("listed", "[1]", "[1]"),
         ("text", "null", "null"),
@@ -318,7 +331,8 @@ def test_schemas_of_real_tools_are_taken(kind: str, odd: Any) -> None:
 
 def test_a_long_list_of_tools_is_refused_before_it_is_made() -> None:
     """Definitions are in the rules that use them, and no rule is there twice."""
-    alternatives = {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 60}}}
+    circle = [*({"$ref": "#/properties/a"} for _ in range(60)), {"type": "integer"}]
+    alternatives = {"type": "object", "properties": {"a": {"anyOf": circle}}}
     assert len(demanded("qwen3_xml", None, alternatives)) < 20_000
     definitions = {f"d{i}": {"type": "integer", "description": "x" * 60} for i in range(900)}
     many = {"type": "object", "$defs": definitions, "properties": {f"p{i}": {"type": "integer"} for i in range(600)}}
