@@ -10,7 +10,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_token_ids, require
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.processes.helper import Helper
-from jaxgen.processes.helpers import shared
+from jaxgen.processes.helpers import for_grammars
 from jaxgen.text.grammar import Grammars, GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
 
@@ -130,14 +130,16 @@ class Constraints:
         """Return a future of the constraint of a request that has one, before the first token after ``answer``.
 
         Its result raises RequestRefusedError, which names the field, for a grammar that is invalid or costs too much,
-        and for fields that together allow nothing, or not the ``answer``. Callers take turns. Raises TooMuchWaitsError.
+        and for fields that together allow nothing, or not the ``answer``. Callers take turns. Raises as
+        ``Helpers.submit``.
         """
         length = 0 if params.grammar is None else len(params.grammar.text)
-        return shared().submit(caller, lambda helper: self._start(params, answer, helper), length)
+        cheap = params.grammar is None or self._grammars.keeps(params.grammar)
+        return for_grammars().submit(caller, lambda helper: self._start(params, answer, helper), length, cheap=cheap)
 
     def prepare(self) -> "Future[None]":
         """Make what the first constraint with a grammar would wait for. Constraints asked for meanwhile wait for it."""
-        return shared().prepare(self._grammars.prepare)
+        return for_grammars().prepare(self._grammars.prepare)
 
     def _start(self, params: SamplingParams, answer: Sequence[int], helper: Helper) -> Constraint:
         allowed = params.allowed_token_ids or ()

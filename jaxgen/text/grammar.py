@@ -119,6 +119,10 @@ class Grammars:
         matcher, first_mask = compiled
         return GrammarState(matcher.deep_copy(), first_mask)
 
+    def keeps(self, grammar: Grammar) -> bool:
+        """Whether a grammar is kept, so that nothing is compiled for it."""
+        return grammar.text in self._kept
+
     def prepare(self, helper: Helper) -> None:
         """Read the tokenizer in the helper's process and in this one, for which the first grammar would wait.
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from jaxgen.core.errors import EngineDeadError
+from jaxgen.core.errors import EngineDeadError, TooCostlyError
 from jaxgen.server.batches.disk import DiskFullError
 from jaxgen.server.batches.lines import Line, Validator, answered, not_answered, parse_line
 from jaxgen.server.batches.store import Store
@@ -214,7 +214,7 @@ class BatchRunner:
         self._running += 1
         try:
             try:
-                status, body = 200, await self._endpoints[line.url].answer_whole(line.body, owner)
+                status, body = 200, await self._answer(line, owner)
             except EngineDeadError:
                 raise
             except Exception as error:  # any error of a line is its result
@@ -227,6 +227,14 @@ class BatchRunner:
                 self._counter.inc()
         finally:
             self._running -= 1
+
+    async def _answer(self, line: Line, owner: str) -> dict[str, Any]:
+        """Return the answer to a line, once its caller's new grammars are not refused for what others have cost."""
+        while True:
+            try:
+                return await self._endpoints[line.url].answer_whole(line.body, owner)
+            except TooCostlyError as error:
+                await asyncio.sleep(error.retry_after)
 
     async def _keep(self, batch_id: str, result: tuple[int, bool, str]) -> None:
         """Store a line's result, when the disk has room for it."""
