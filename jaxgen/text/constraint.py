@@ -11,7 +11,8 @@ from jaxgen.core.limits import check_token_ids, require
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.processes.helper import Helper
 from jaxgen.processes.helpers import for_grammars
-from jaxgen.text.grammar import Grammars, GrammarState, advance
+from jaxgen.text.grammar import Grammars
+from jaxgen.text.grammar_state import GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
 
 
@@ -32,6 +33,8 @@ class Constraint:
         self.grammar = grammar
         self.error: str | None = None
         """Why the request cannot go on; None: it can."""
+        self.behind = False
+        """Whether its last token has not been taken yet, so that ``mask`` is what was allowed before that."""
         self._params = params
         self._unfinished = _Unfinished(words)
         allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
@@ -52,6 +55,16 @@ class Constraint:
         word = int(np.flatnonzero(self.mask)[0])
         bits = int(self.mask[word]) & 0xFFFFFFFF
         return None if bits & (bits - 1) else 32 * word + bits.bit_length() - 1
+
+    @property
+    def seconds(self) -> float:
+        """About how long the host takes for the next token."""
+        return 0.0 if self.grammar is None else self.grammar.cost.seconds
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The place in the grammar: requests at the same place go on to equal ones by equal tokens."""
+        return (self,) if self.grammar is None else self.grammar.place
 
     @property
     def source(self) -> str:

@@ -12,7 +12,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar, SamplingParams
 from jaxgen.text import grammar
 from jaxgen.text.constraint import Constraint, Constraints, follow
-from jaxgen.text.grammar import MAX_LENGTH, as_lark
+from jaxgen.text.grammar_compiler import MAX_LENGTH, as_lark
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 
