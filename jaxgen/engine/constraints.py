@@ -22,7 +22,7 @@ MOST_SAVED = 0.02
 """Most seconds of their time that they may save up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
     """A token that a constraint is advanced by. ``index``: of the chunk before it; ``forced``: tokens before it that
     followed the same sampled one."""
