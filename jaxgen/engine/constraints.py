@@ -17,7 +17,7 @@ MOST_FORCED = 32
 CHEAP = 0.0002
 """Most seconds that a token of a cheap grammar takes. Each is followed at once: 256 rows take what a step may."""
 SHARE = 0.2
-"""Part of the time that costly grammars may take beside the steps of others."""
+"""Part of the time that costly grammars may take while other sequences have steps."""
 MOST_SAVED = 0.02
 """Most seconds of their time that they may save up."""
 
@@ -60,7 +60,7 @@ class ConstraintFollower:
         self._saved, self._counted = MOST_SAVED, clock()
 
     def follow(self, outcomes: Iterable[Outcome], *, idle: bool = False) -> tuple[list[Outcome], list[TokenEvent]]:
-        """Advance constraints by the new tokens of sequences that have not ended, and those that waited.
+        """Advance constraints that waited, and constraints of sequences that have not ended by their new tokens.
 
         ``idle``: there is no step that a costly one could delay. Returns the outcomes of the forced tokens, and the
         last event of each request that cannot continue.
@@ -89,7 +89,7 @@ class ConstraintFollower:
             self._waiting.append(one)
 
     def _due(self, *, costly: bool) -> list[_Taken]:
-        """Return those to advance next: all cheap ones, or a costly one with those that are in the same state."""
+        """Return those to advance next: all cheap ones, or a costly one and others in the same state."""
         waiting = self._waiting
         due = [one for one in waiting if one.constraint.seconds <= CHEAP or one.constraint.error is not None]
         if not due and waiting and costly:
@@ -112,7 +112,7 @@ class ConstraintFollower:
         try:
             follow([(one.constraint, one.token) for one in going_on])
         except Exception:
-            for one in going_on:  # the next call ends those that live on
+            for one in going_on:  # the next call ends sequences that live on
                 one.constraint.error = "it could not be advanced"
             self._waiting += going_on
             raise

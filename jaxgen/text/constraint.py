@@ -1,6 +1,5 @@
 """Constrain a request's next token by its grammar, its allowed_token_ids and its bad_words together. Host only."""
 
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
@@ -95,31 +94,44 @@ class Constraint:
         return going_on if going_on.any() else mask
 
 
+class _Beginning:
+    """The beginning of bad words, as tokens."""
+
+    __slots__ = ("completing", "longer")
+
+    def __init__(self) -> None:
+        self.longer: dict[int, _Beginning] = {}
+        """The beginnings that are longer by a token."""
+        self.completing: list[int] = []
+        """Tokens of which each would complete a word."""
+
+
 class _Unfinished:
-    """Bad words as tokens, and the last tokens of an answer, which may be the beginning of some."""
+    """Bad words as tokens, and the beginnings of some with which an answer ends."""
 
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
-        self._completing: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._nothing = _Beginning()
         for *beginning, last in words:
-            self._completing[tuple(beginning)].append(last)
-        self.completing_at_once = self._completing.pop((), [])
+            at = self._nothing
+            for token in beginning:
+                at = at.longer.setdefault(token, _Beginning())
+            at.completing.append(last)
+        self.completing_at_once = self._nothing.completing
         """Tokens that are a word each."""
-        self._lengths = sorted({len(beginning) for beginning in self._completing})
-        self._last: deque[int] = deque(maxlen=max(self._lengths, default=0))
+        self._begun: list[_Beginning] = []
 
     @property
     def any(self) -> bool:
         """Whether a word has several tokens."""
-        return bool(self._lengths)
+        return bool(self._nothing.longer)
 
     def take(self, token: int) -> None:
-        self._last.append(token)
+        begun = (self._nothing, *self._begun)
+        self._begun = [one.longer[token] for one in begun if token in one.longer]
 
     def completing(self) -> list[int]:
         """Return the tokens that would complete a word of several."""
-        last = tuple(self._last)
-        endings = (last[len(last) - length :] for length in self._lengths if length <= len(last))
-        return [token for ending in endings for token in self._completing.get(ending, ())]
+        return [token for one in self._begun for token in one.completing]
 
 
 def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
