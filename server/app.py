@@ -11,7 +11,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from jaxgen.client import EngineClient
-from jaxgen.core.errors import EngineDeadError, RequestRefusedError, TooMuchWaitsError
+from jaxgen.core.errors import (
+    EngineDeadError,
+    HelperLostError,
+    RequestRefusedError,
+    TooCostlyError,
+    TooMuchWaitsError,
+)
 from jaxgen.server.api.body import Bodies
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
@@ -144,6 +150,8 @@ def create_app(
             RequestRefusedError: api_error,
             EngineDeadError: api_error,
             TooMuchWaitsError: api_error,
+            TooCostlyError: api_error,
+            HelperLostError: api_error,
             ClientDisconnect: client_left,
             HTTPException: http_exception,
             Exception: unexpected_error,

@@ -11,7 +11,9 @@ from starlette.responses import JSONResponse
 from jaxgen.core.errors import (
     ContextLengthError,
     EngineDeadError,
+    HelperLostError,
     RequestRefusedError,
+    TooCostlyError,
     TooMuchWaitsError,
     WouldBeLateError,
 )
@@ -24,6 +26,7 @@ with_prompts = logging.getLogger(f"{__name__}.with_prompts")
 with_prompts.setLevel(logging.CRITICAL)
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
+HELPER_LOST_MESSAGE = "A helper process of the server was ended, or could not be started: try again."
 ENGINE_DEAD_MESSAGE = "The engine is not running."
 """Only the log has the reason, which may have a piece of another caller's prompt, or a path."""
 
@@ -116,6 +119,12 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(
                 429, f"The server is at its limit: {error}.", code="queue_full", headers={"Retry-After": "1"}
             )
+        case TooCostlyError():
+            headers = {"Retry-After": str(max(1, ceil(error.retry_after)))}
+            return ApiError(429, f"{error}.", code="too_costly", headers=headers)
+        case HelperLostError():
+            logger.error("%s", error)
+            return ApiError(503, HELPER_LOST_MESSAGE, code="helper_lost", headers={"Retry-After": "1"})
         case EngineDeadError():
             return ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
     logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))

@@ -10,11 +10,11 @@ from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, HelperLostError
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.core.text_files import read_text
 from jaxgen.processes.helper import Target
-from jaxgen.processes.helpers import shared
+from jaxgen.processes.helpers import for_conversations
 from jaxgen.text.named_templates import TEMPLATE_NAMES
 from jaxgen.text.template_cache import kept_answer
 
@@ -122,12 +122,16 @@ def _compiled(text: str, source: str) -> str:
 
     A helper process compiles the template, since Jinja computes what is constant in it (``10 ** 10 ** 8``).
     """
-    work = shared().submit("", lambda helper: helper.call(_COMPILER, "fault", text, seconds=_COMPILE_SECONDS))
+    work = for_conversations().submit(
+        "", lambda helper: helper.call(_COMPILER, "fault", text, seconds=_COMPILE_SECONDS)
+    )
     try:
         fault = work.result()
     except (TimeoutError, MemoryError) as error:
         what = "long" if isinstance(error, TimeoutError) else "much memory"
         raise ConfigError(f"{source}: the chat template takes too {what} to compile") from error
+    except HelperLostError as error:
+        raise ConfigError(f"{source}: the chat template was not compiled: {error}") from error
     if fault is not None:
         raise ConfigError(f"{source}: the chat template has an error in line {fault[0]}: {fault[1]}")
     return "yes"

@@ -46,6 +46,18 @@ class TooMuchWaitsError(RuntimeError):
     """A caller has too much work that waits, so new work has no room; some of it will be done soon."""
 
 
+class TooCostlyError(RuntimeError):
+    """Several works of a caller reached their limits; new ones are refused for ``retry_after`` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class HelperLostError(RuntimeError):
+    """A helper process ended or did not start, through no fault of its work, which another may do soon."""
+
+
 class EngineDeadError(RuntimeError):
     """The engine has stopped and takes no more requests."""
 

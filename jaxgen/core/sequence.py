@@ -20,6 +20,11 @@ class TokenConstraint(Protocol):
         ...
 
     @property
+    def behind(self) -> bool:
+        """Whether its last token is not counted in ``mask`` yet."""
+        ...
+
+    @property
     def mask(self) -> np.ndarray:
         """Allowed tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
         ...
@@ -173,8 +178,9 @@ class Sequence:
 
     @property
     def waits_for_token(self) -> bool:
-        """Whether its last token is pending and decides what the next may be."""
-        return self.num_pending > 0 and self.constraint is not None and self.constraint.changes
+        """Whether its last token, which decides what the next may be, is pending or was not followed yet."""
+        constraint = self.constraint
+        return constraint is not None and constraint.changes and (self.num_pending > 0 or constraint.behind)
 
     @property
     def is_decode(self) -> bool:

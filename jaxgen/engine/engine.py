@@ -18,7 +18,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import BlockEvents
-from jaxgen.engine.constraints import follow_constraints
+from jaxgen.engine.constraints import ConstraintFollower
 from jaxgen.engine.intake import Intake
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.outbox import Outbox
@@ -86,7 +86,6 @@ class Engine:
         self.config = config
         self.identity = identity
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
         self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
@@ -115,6 +114,8 @@ class Engine:
             narrow=narrow,
             copies_blocks=self._device.copies_blocks,
         )
+        most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
+        self._follower = ConstraintFollower(self._scheduler, most_forced=most_forced)
         self._recorder = Recorder(config, self._scheduler, self._meter.host_blocks)
 
     @property
@@ -239,6 +240,7 @@ class Engine:
                 before, self._in_flight = self._in_flight, None
         elif before is None:
             waited = self._wait_for_copies()
+            self._outbox.put(self._follow_waiting())
         if before is not None:
             waiting = time.perf_counter()
             before.output.tokens.block_until_ready()
@@ -306,18 +308,32 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        forced, ends = follow_constraints(outcomes, self._scheduler, most_forced=self._most_forced)
+        forced, ends = self._follower.follow(outcomes)
         outcomes += forced
         self._meter.counters.generation_tokens += len(forced)
         if self._block_events is not None:
             self._block_events.ended()
         events = [self._events.make(outcome, now) for outcome in outcomes]
         self._recorder.read(step.plan, step_time, outcomes, events)
+        return events + self._ended_by(ends)
+
+    def _follow_waiting(self) -> list[TokenEvent]:
+        """Advance constraints where there is no step to compute; return the events of tokens that these force."""
+        forced, ends = self._follower.follow((), idle=True)
+        self._meter.counters.generation_tokens += len(forced)
+        events = [self._events.make(outcome, time.perf_counter()) for outcome in forced]
+        for outcome in forced:
+            if outcome.finish_reason is not None:
+                self._recorder.ended(outcome.sequence, outcome.finish_reason)
+        return events + self._ended_by(ends)
+
+    def _ended_by(self, ends: list[TokenEvent]) -> list[TokenEvent]:
+        """Drop the requests whose last events these are, and return the events."""
         for end in ends:
             sequence = self._scheduler.living(end.request_id)
             if sequence is not None:
                 self._drop(sequence, FinishReason.ERROR)
-        return events + ends
+        return ends
 
     def _drop(self, sequence: Sequence, reason: FinishReason) -> None:
         self._scheduler.abort(sequence.request_id)

@@ -1,7 +1,9 @@
 """Do work with helper processes in turns by caller, so that nobody's slow work is another's wait."""
 
 import atexit
+import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,9 +11,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from jaxgen.core.errors import TooMuchWaitsError
+from jaxgen.core.errors import HelperLostError, TooCostlyError, TooMuchWaitsError
 from jaxgen.processes.child import STACK_BYTES
-from jaxgen.processes.helper import Helper
+from jaxgen.processes.helper import Helper, Target
+from jaxgen.processes.turns import MOST_AT_LIMIT, Turns
+
+logger = logging.getLogger(__name__)
 
 MOST = 2
 """Processes at once."""
@@ -33,15 +38,21 @@ class _Job:
 class Helpers:
     """A few helper processes, each with one work at a time.
 
-    Callers take turns. One caller never has all processes, so that its slow work holds up nobody else's. Work without
-    a caller may have all of them.
+    Callers take turns, first the one whose work took the least time lately. One caller never has all processes, nor
+    have all those together whose work took long lately. So slow work holds up nobody else's. Work without a caller may
+    have all of them.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, *, refuses: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        """``refuses``: what the works are; a caller's new ones are refused for a while after some that reached their
+        limits. Empty: none are."""
         self._most = most
+        self._refuses = refuses
+        self._clock = clock
+        self._turns = Turns()
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[_Job]] = {}
-        """By caller, the one whose turn is next first."""
+        """By caller, the one that waits longest for its turn first."""
         self._first: deque[_Job] = deque()
         """Work that all other work waits for."""
         self._preparing = False
@@ -52,22 +63,28 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def submit[Result](self, caller: str, work: Callable[[Helper], Result], length: int = 0) -> "Future[Result]":
+    def submit[Result](
+        self, caller: str, work: Callable[[Helper], Result], length: int = 0, *, cheap: bool = False
+    ) -> "Future[Result]":
         """Return a future of what ``work`` returns, which is called in a thread with a large stack.
 
-        ``length``: characters that the work holds. Raises TooMuchWaitsError.
+        ``length``: characters that the work holds. ``cheap``: it is not refused for what others of its caller took.
+        Raises TooMuchWaitsError, TooCostlyError, and HelperLostError where no thread can be started.
         """
         job = _Job(work, length)
         with self._changed:
-            waiting = self._waiting.setdefault(caller, deque())
+            if not cheap:
+                self._check_costs(caller)
+            waiting = self._waiting.get(caller, ())
             if waiting and (
                 len(waiting) >= MOST_WAITING or sum(one.length for one in waiting) + length > MOST_CHARACTERS
             ):
                 raise TooMuchWaitsError(
                     "too many grammars and conversations of yours wait: send fewer requests at a time"
                 )
-            waiting.append(job)
-            self._wake()
+            self._have_threads()
+            self._waiting.setdefault(caller, deque()).append(job)
+            self._changed.notify()
         return job.result
 
     def prepare[Result](self, work: Callable[[Helper], Result]) -> "Future[Result]":
@@ -75,8 +92,9 @@ class Helpers:
         process."""
         job = _Job(work, 0)
         with self._changed:
+            self._have_threads()
             self._first.append(job)
-            self._wake()
+            self._changed.notify()
         return job.result
 
     def close(self) -> None:
@@ -87,19 +105,29 @@ class Helpers:
         for helper in self._all:
             helper.close()
 
-    def _wake(self) -> None:
-        if len(self._threads) < self._most:
-            self._start_thread()
-        self._changed.notify()
+    def _check_costs(self, caller: str) -> None:
+        seconds = self._turns.refused_for(caller, self._clock()) if self._refuses else 0.0
+        if seconds > 0.0:
+            raise TooCostlyError(
+                f"{MOST_AT_LIMIT} {self._refuses} of yours took too much time or memory: simplify them, and send new "
+                f"ones after {seconds:.0f} s",
+                seconds,
+            )
 
-    def _start_thread(self) -> None:
+    def _have_threads(self) -> None:
+        """Start a thread if there may be one more."""
+        if len(self._threads) >= self._most:
+            return
         before = threading.stack_size(STACK_BYTES)  # a setting of the process
         try:
             thread = threading.Thread(target=self._serve, name="jaxgen-helper", daemon=True)
             thread.start()
+            self._threads.append(thread)
+        except RuntimeError as error:
+            if not self._threads:
+                raise HelperLostError(f"no thread can be started for a helper process: {error}") from error
         finally:
             threading.stack_size(before)
-        self._threads.append(thread)
 
     def _serve(self) -> None:
         while True:
@@ -110,34 +138,61 @@ class Helpers:
                     self._changed.wait()
                 caller, job = found
                 helper = self._free.pop() if self._free else self._new()
+            made, at_limit, began = helper.made, helper.num_at_limit, self._clock() - helper.start_seconds
             _run(job, helper)
             del job, found  # they may hold much
             with self._changed:
-                self._free.append(helper)
                 if caller is None:
                     self._preparing = False
                 else:
+                    now = self._clock()
+                    seconds = now - helper.start_seconds - began
+                    self._turns.took(caller, seconds, now, at_limit=helper.num_at_limit > at_limit)
                     self._running.subtract([caller])
                     self._running += Counter()  # without callers that have none
                 self._changed.notify_all()
+            if made and not helper.made:
+                self._start_again(helper, made)
+            with self._changed:
+                self._free.append(helper)
+                self._changed.notify_all()
+
+    def _start_again(self, helper: Helper, made: list[Target]) -> None:
+        """Start a process in the place of one that was ended, for which the next work would wait."""
+        try:
+            if not self._closed:
+                helper.start_again(made)
+        except Exception as error:  # the next work tries again, and its caller is told
+            logger.warning("a helper process is not started again: %s", error)
 
     def _next(self) -> tuple[str | None, _Job] | None:
-        """Take the work of the caller whose turn it is, or of none that all wait for; None: there is none, or it must
+        """Take the work of the caller whose turn it is, or work that all wait for; None: there is none, or it must
         wait."""
         if self._preparing:
             return None
         if self._first:
             self._preparing = True
             return None, self._first.popleft()
-        for caller, jobs in self._waiting.items():
-            if self._running[caller] < (max(1, self._most - 1) if caller else self._most):
+        now = self._clock()
+        for caller in self._turns.in_order(self._waiting, now):
+            if self._may_begin(caller, now):
+                jobs = self._waiting.pop(caller)
                 job = jobs.popleft()
-                del self._waiting[caller]
                 if jobs:
                     self._waiting[caller] = jobs  # at the end
                 self._running[caller] += 1
                 return caller, job
         return None
+
+    def _may_begin(self, caller: str, now: float) -> bool:
+        """Whether enough processes are left to others while work of this caller runs."""
+        most = max(1, self._most - 1)
+        if not caller or self._running[caller] >= most:
+            return not caller
+        turns = self._turns
+        return not turns.is_long(caller, now) or most > sum(
+            number for other, number in self._running.items() if turns.is_long(other, now)
+        )
 
     def _new(self) -> Helper:
         helper = Helper()
@@ -157,8 +212,17 @@ def _run(job: _Job, helper: Helper) -> None:
 
 
 @cache
-def shared() -> Helpers:
-    """Return those of this process."""
-    helpers = Helpers()
+def for_grammars() -> Helpers:
+    """Return those of this process that make and compile grammars."""
+    return _until_exit(Helpers(refuses="grammars"))
+
+
+@cache
+def for_conversations() -> Helpers:
+    """Return those of this process that render conversations, which never wait for a grammar."""
+    return _until_exit(Helpers())
+
+
+def _until_exit(helpers: Helpers) -> Helpers:
     atexit.register(helpers.close)
     return helpers

@@ -63,6 +63,8 @@ class Admission:
         if self.policy.must_wait(sequence) if owed else self._must_wait(sequence):
             self.round_over = True
             return False
+        if sequence.waits_for_token:
+            return False  # not overtaken, as below
         num_others = len(self.policy.queues.waiting) - 1
         if kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, num_others):
             return False  # not overtaken: no block would help it
@@ -124,6 +126,8 @@ def make_room(
             tokens -= prompts.popleft().num_uncomputed
         if tokens <= 0 or sequence.request.background is not background:
             break
+        if sequence.waits_for_token:
+            continue
         if kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1):
             continue
         coming.append(sequence)
@@ -148,7 +152,7 @@ def make_room_for_owed(policy: Fifo, kv_cache: KVCacheManager, preempt: Callable
     has_preempted = False
     for sequence in policy.owed(OWED_WINDOW):
         waits = kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1)
-        if waits or sequence.num_pending or policy.must_wait(sequence):
+        if waits or sequence.num_pending or sequence.waits_for_token or policy.must_wait(sequence):
             continue
         leaving = _leaving_for(sequence, coming, policy, kv_cache)
         if leaving is None:

@@ -1,6 +1,5 @@
 """Constrain a request's next token by its grammar, its allowed_token_ids and its bad_words together. Host only."""
 
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
@@ -10,8 +9,9 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_token_ids, require
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.processes.helper import Helper
-from jaxgen.processes.helpers import shared
-from jaxgen.text.grammar import Grammars, GrammarState, advance
+from jaxgen.processes.helpers import for_grammars
+from jaxgen.text.grammar import Grammars
+from jaxgen.text.grammar_state import GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
 
 
@@ -32,6 +32,8 @@ class Constraint:
         self.grammar = grammar
         self.error: str | None = None
         """Why the request cannot go on; None: it can."""
+        self.behind = False
+        """Whether its last token has not been taken yet, so that ``mask`` is what was allowed before that."""
         self._params = params
         self._unfinished = _Unfinished(words)
         allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
@@ -52,6 +54,16 @@ class Constraint:
         word = int(np.flatnonzero(self.mask)[0])
         bits = int(self.mask[word]) & 0xFFFFFFFF
         return None if bits & (bits - 1) else 32 * word + bits.bit_length() - 1
+
+    @property
+    def seconds(self) -> float:
+        """About how long the host takes for the next token."""
+        return 0.0 if self.grammar is None else self.grammar.cost.seconds
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """The place in the grammar: requests at the same place go on to equal ones by equal tokens."""
+        return (self,) if self.grammar is None else self.grammar.place
 
     @property
     def source(self) -> str:
@@ -82,31 +94,44 @@ class Constraint:
         return going_on if going_on.any() else mask
 
 
+class _Beginning:
+    """The beginning of bad words, as tokens."""
+
+    __slots__ = ("completing", "longer")
+
+    def __init__(self) -> None:
+        self.longer: dict[int, _Beginning] = {}
+        """The beginnings that are longer by a token."""
+        self.completing: list[int] = []
+        """Tokens of which each would complete a word."""
+
+
 class _Unfinished:
-    """Bad words as tokens, and the last tokens of an answer, which may be the beginning of some."""
+    """Bad words as tokens, and the beginnings of some with which an answer ends."""
 
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
-        self._completing: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._nothing = _Beginning()
         for *beginning, last in words:
-            self._completing[tuple(beginning)].append(last)
-        self.completing_at_once = self._completing.pop((), [])
+            at = self._nothing
+            for token in beginning:
+                at = at.longer.setdefault(token, _Beginning())
+            at.completing.append(last)
+        self.completing_at_once = self._nothing.completing
         """Tokens that are a word each."""
-        self._lengths = sorted({len(beginning) for beginning in self._completing})
-        self._last: deque[int] = deque(maxlen=max(self._lengths, default=0))
+        self._begun: list[_Beginning] = []
 
     @property
     def any(self) -> bool:
         """Whether a word has several tokens."""
-        return bool(self._lengths)
+        return bool(self._nothing.longer)
 
     def take(self, token: int) -> None:
-        self._last.append(token)
+        begun = (self._nothing, *self._begun)
+        self._begun = [one.longer[token] for one in begun if token in one.longer]
 
     def completing(self) -> list[int]:
         """Return the tokens that would complete a word of several."""
-        last = tuple(self._last)
-        endings = (last[len(last) - length :] for length in self._lengths if length <= len(last))
-        return [token for ending in endings for token in self._completing.get(ending, ())]
+        return [token for one in self._begun for token in one.completing]
 
 
 def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
@@ -130,14 +155,16 @@ class Constraints:
         """Return a future of the constraint of a request that has one, before the first token after ``answer``.
 
         Its result raises RequestRefusedError, which names the field, for a grammar that is invalid or costs too much,
-        and for fields that together allow nothing, or not the ``answer``. Callers take turns. Raises TooMuchWaitsError.
+        and for fields that together allow nothing, or not the ``answer``. Callers take turns. Raises as
+        ``Helpers.submit``.
         """
         length = 0 if params.grammar is None else len(params.grammar.text)
-        return shared().submit(caller, lambda helper: self._start(params, answer, helper), length)
+        cheap = params.grammar is None or self._grammars.keeps(params.grammar)
+        return for_grammars().submit(caller, lambda helper: self._start(params, answer, helper), length, cheap=cheap)
 
     def prepare(self) -> "Future[None]":
         """Make what the first constraint with a grammar would wait for. Constraints asked for meanwhile wait for it."""
-        return shared().prepare(self._grammars.prepare)
+        return for_grammars().prepare(self._grammars.prepare)
 
     def _start(self, params: SamplingParams, answer: Sequence[int], helper: Helper) -> Constraint:
         allowed = params.allowed_token_ids or ()

@@ -1,14 +1,7 @@
-"""Grammars that a request's text must follow, advanced token by token. Host only, no jax.
+"""Grammars that a request's text must follow: compiled in a helper process first, then here, and kept."""
 
-llguidance parses: a grammar and the tokens so far give the set of allowed next tokens. It is imported only for a
-grammar, so machines that only measure steps and kernels do not need it.
-"""
-
-import logging
-import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cache, partial
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -17,84 +10,24 @@ import numpy as np
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.processes.helper import Helper, Target
-from jaxgen.text.gbnf import gbnf_to_lark
+from jaxgen.text.grammar_compiler import GrammarCompiler, check_length
+from jaxgen.text.grammar_state import Cost, GrammarState
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher
 
     from jaxgen.text.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 MAX_KEPT = 32
 """Compiled grammars kept for later requests with the same grammar."""
 
-MAX_LENGTH = 2**17
-"""Longest grammar, in characters."""
-
-PARALLEL = 64
-"""Fewest states that are advanced by several threads. One takes 10 to 30 microseconds; threads that must first find
-a core during a step on a CPU take milliseconds."""
+MAX_KEPT_BYTES = 2**27
+"""Most bytes of these together."""
 
 COMPILE_SECONDS = 10
 """Longest time in which a helper compiles a grammar, once it has begun."""
 
 _LEAST = 'start: "a"'
-_MESSAGE_LENGTH = 300
-_LARK = re.compile(r"(?m)^[^\S\n]*(%llguidance\b|start\s*:)")
-"""What is found in Lark; a grammar without it is GBNF. llguidance's own pattern looks past line breaks, in a time
-quadratic in their number."""
-
-
-_ESCAPE = re.compile(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}"
-    r"|U([0-9a-fA-F]{8})|.)",
-    re.DOTALL,
-)
-"""Finds a backslash with what belongs to it: half a pair of backslashes begins no escape."""
-_HOW_TO_WRITE = r"write texts in double quotes, and a character as itself or as \u00e9"
-
-
-@cache
-def _executor() -> "LLExecutor":
-    from llguidance import LLExecutor
-
-    return LLExecutor()
-
-
-class GrammarState:
-    """The state of one request in its grammar."""
-
-    def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray) -> None:
-        self.matcher = matcher
-        self.error: str | None = None
-        """Why the grammar could not be advanced; None: it could."""
-        self.mask = first_mask
-        """Allowed next tokens, as in a Constraint."""
-
-
-def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
-    """Advance each of several states by a token, many in parallel, and set ``error`` where that fails."""
-    if not taken:
-        return
-    from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
-
-    parallel = len(taken) >= PARALLEL
-    if parallel:
-        followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
-    else:
-        followed = [state.matcher.consume_token(token) for state, token in taken]
-    going_on = [state for (state, _), ok in zip(taken, followed, strict=True) if ok]
-    masks = np.zeros((len(going_on), len(taken[0][0].mask)), np.int32)
-    if parallel and going_on:
-        fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
-    for index, state in enumerate(going_on):
-        if not parallel:
-            fill_next_token_bitmask(state.matcher, masks, index)
-        state.mask = masks[index]
-    for state, _ in taken:
-        if state.matcher.is_error():
-            state.error = _first_line(state.matcher.get_error())
 
 
 class Grammars:
@@ -109,7 +42,7 @@ class Grammars:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._checker = Target(f"{__name__}:GrammarCompiler", self._for_compiler)
+        self._checker = Target("jaxgen.text.grammar_compiler:GrammarCompiler", self._for_compiler)
         self._compiler: GrammarCompiler | None = None
         self._making = Lock()
         self._kept: OrderedDict[str, _Compiled] = OrderedDict()
@@ -125,8 +58,11 @@ class Grammars:
                 self._kept.move_to_end(grammar.text)
         if compiled is None:
             compiled = self._compile(grammar, helper)
-        matcher, first_mask = compiled
-        return GrammarState(matcher.deep_copy(), first_mask)
+        return GrammarState(compiled.matcher.deep_copy(), compiled.first_mask, compiled.cost)
+
+    def keeps(self, grammar: Grammar) -> bool:
+        """Whether a grammar is kept, so that nothing is compiled for it."""
+        return grammar.text in self._kept
 
     def prepare(self, helper: Helper) -> None:
         """Read the tokenizer in the helper's process and in this one, for which the first grammar would wait.
@@ -140,8 +76,8 @@ class Grammars:
         source = grammar.source
         try:
             check_length(grammar.text)
-            lark = helper.call(self._checker, "check", grammar.text, seconds=COMPILE_SECONDS)
-            compiled = self._own_compiler().compile(lark)
+            lark, *cost = helper.call(self._checker, "check", grammar.text, seconds=COMPILE_SECONDS)
+            compiled = _Compiled(*self._own_compiler().compile(lark), Cost(*cost))
         except TimeoutError as error:
             raise RequestRefusedError(
                 f"{source}: it takes over {COMPILE_SECONDS} s to compile: simplify it", source
@@ -152,9 +88,13 @@ class Grammars:
             raise RequestRefusedError(f"{source}: {error}", source) from error
         with self._making:
             self._kept[grammar.text] = compiled
-            if len(self._kept) > MAX_KEPT:
+            while len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return compiled
+
+    @property
+    def _kept_bytes(self) -> float:
+        return sum(one.cost.num_bytes for one in self._kept.values())
 
     def _own_compiler(self) -> "GrammarCompiler":
         with self._making:  # once: it takes a second for the largest vocabularies
@@ -166,128 +106,10 @@ class Grammars:
         return self._tokenizer.to_json(), self._vocab_size, sorted(self._eos_token_ids)
 
 
-type _Compiled = "tuple[LLMatcher, np.ndarray]"
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A grammar at its start."""
 
-
-class GrammarCompiler:
-    """Compiles grammars for the tokens of one tokenizer."""
-
-    def __init__(self, tokenizer: str | None, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """``tokenizer``: as JSON; None: it has no such form. Raises RequestRefusedError for one that is not supported,
-        which no field of a request is to blame for."""
-        self._vocab_size = vocab_size
-        self._tokens: LLTokenizer | None = None
-        self._error = ""
-        try:
-            self._tokens = _read_tokenizer(tokenizer, vocab_size, eos_token_ids)
-        except ValueError as error:
-            self._error = str(error)
-
-    def check(self, text: str) -> str:
-        """Return a Lark or GBNF grammar as Lark. Raises RequestRefusedError that says why it cannot be compiled."""
-        try:
-            lark = as_lark(text)
-            self.compile(lark)
-        except ValueError as error:
-            raise RequestRefusedError(str(error)) from error
-        return lark
-
-    def compile(self, lark: str) -> _Compiled:
-        """Return a matcher at its start and its first mask. Raises ValueError that says why the grammar is invalid."""
-        from llguidance import LLMatcher
-        from llguidance.numpy import fill_next_token_bitmask
-
-        if self._tokens is None:
-            raise ValueError(self._error)
-        matcher = LLMatcher(self._tokens, lark, log_level=0, limits=_limits())
-        masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
-        if not matcher.is_error():
-            fill_next_token_bitmask(matcher, masks)
-        faults = [one.get_error() for one in (matcher, _with_a_token(matcher, masks[0])) if one.is_error()]
-        if faults:
-            del matcher  # it may be large, and the error's frames live until Python collects cycles
-            raise ValueError(_first_line(faults[0]))
-        return matcher, masks[0]
-
-
-def check_length(text: str) -> None:
-    """Raise ValueError for a grammar that is too long."""
-    if len(text) > MAX_LENGTH:
-        raise ValueError(f"it has {len(text)} characters as a grammar, and the limit is {MAX_LENGTH}")
-
-
-def as_lark(text: str) -> str:
-    """Return a Lark or GBNF grammar as Lark; in a helper, since that may take long.
-
-    Raises ValueError for one that is too long, or neither.
-    """
-    check_length(text)
-    is_lark = _LARK.search(text) is not None
-    if "\\u" in text or "\\U" in text:
-        text = _ESCAPE.sub(partial(_unescaped, is_lark=is_lark), text)
-    if is_lark:
-        return text
-    try:
-        return str(gbnf_to_lark(text))
-    except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
-        raise ValueError(_first_line(str(error))) from error
-
-
-def _unescaped(escape: re.Match[str], *, is_lark: bool) -> str:
-    """Return the character of an escape that llguidance does not read in texts and patterns alike.
-
-    ASCII stays escaped, since it may have a meaning there; GBNF has it as ``\\x41``. So does half a surrogate pair.
-    """
-    first, second, *codes = escape.groups()
-    code = int(next((one for one in codes if one), "0"), 16)
-    if first:
-        code = 0x10000 + ((int(first, 16) - 0xD800) << 10) + int(second, 16) - 0xDC00
-    if 0xA0 <= code <= 0x10FFFF and code not in range(0xD800, 0xE000):
-        return chr(code)
-    return escape[0] if is_lark or not any(codes) or code > 0xFF else f"\\x{code:02x}"
-
-
-def _read_tokenizer(text: str | None, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
-    from llguidance import LLTokenizer
-
-    if text is None or not eos_token_ids:
-        raise ValueError(
-            "structured outputs need an end-of-sequence token and a fast tokenizer, and this model lacks one of them"
-        )
-    try:
-        return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids))
-    except Exception as error:  # any error of llguidance with a tokenizer that it does not support
-        logger.warning("structured outputs are not available with this tokenizer: %s", error)
-        raise ValueError("structured outputs are not available with this model's tokenizer") from error
-
-
-def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":
-    """Return a copy advanced by the first token of the ``mask``: some grammars exceed limits only after a token."""
-    copy = matcher.deep_copy()
-    for token in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[:1]:
-        copy.consume_token(int(token))
-    return copy
-
-
-def _limits() -> "LLParserLimits":
-    """Return the limits of one grammar: tens of milliseconds for a step's mask, about 40 MB when compiled.
-
-    In the worst case it has 100 MB of lexer states. A JSON schema of 200 fields needs less than a quarter of the
-    initial fuel.
-    """
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        initial_lexer_fuel=200_000,
-        step_lexer_fuel=200_000,
-        step_max_items=50_000,
-        max_lexer_states=50_000,
-        max_grammar_size=500_000,
-        verbose_errors=False,
-    )
-
-
-def _first_line(message: str) -> str:
-    """Return the first line of llguidance's message, without the copy of the grammar that may follow."""
-    line = (message.strip().splitlines() or ["it cannot be used"])[0][:_MESSAGE_LENGTH]
-    return f"{line}: {_HOW_TO_WRITE}" if line.endswith("lexer error") else line
+    matcher: "LLMatcher"
+    first_mask: np.ndarray
+    cost: Cost

@@ -12,7 +12,7 @@ from typing import Any
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.processes.helper import Helper, Target
-from jaxgen.processes.helpers import shared
+from jaxgen.processes.helpers import for_conversations
 from jaxgen.text import chat_template
 from jaxgen.text.chat_template import ChatTemplate, ForTemplate
 from jaxgen.text.quiet import quiet_transformers
@@ -54,7 +54,7 @@ class AsideTemplate:
                     f"The chat template refuses these messages: it takes too {_what(error)}", "messages"
                 ) from error
 
-        return shared().submit(caller, work, length)
+        return for_conversations().submit(caller, work, length)
 
     def warm_up(self) -> None:
         """Begin to start a helper and to probe the template; what it does not take is logged."""
@@ -79,7 +79,7 @@ class AsideTemplate:
                 logger.warning("the chat template takes too %s for a few words", _what(error))
                 return None
 
-        return shared().submit("", work)
+        return for_conversations().submit("", work)
 
 
 def template_in_helper(chat: ChatFormat, seconds: float) -> ChatTemplate:

@@ -52,6 +52,22 @@ SAMPLING = (
         ("tests/engine/test_jump_ahead.py",),
     ),
     Fault(
+        "grammar-that-waits-does-not-hold-its-row-back",
+        "sampling",
+        "jaxgen/core/sequence.py",
+        "(self.num_pending > 0 or constraint.behind)",
+        "self.num_pending > 0",
+        ("tests/scheduling/test_behind.py", "tests/engine/test_jump_ahead.py"),
+    ),
+    Fault(
+        "costly-grammars-are-not-charged",
+        "sampling",
+        "jaxgen/engine/constraints.py",
+        "self._saved -= seconds",
+        "self._saved -= 0.0",
+        ("tests/engine/test_costly_grammars.py",),
+    ),
+    Fault(
         "forced-tokens-shift-the-noise",
         "sampling",
         "jaxgen/runner/step.py",
@@ -60,11 +76,11 @@ SAMPLING = (
         ("tests/engine/test_jump_ahead.py",),
     ),
     Fault(
-        "bad-word-looked-for-at-the-beginning",
+        "beginning-of-a-bad-word-is-forgotten",
         "sampling",
         "jaxgen/text/constraint.py",
-        "last[len(last) - length :]",
-        "last[:length]",
+        "begun = (self._nothing, *self._begun)",
+        "begun = (self._nothing,)",
         ("tests/text/test_constraint.py::test_no_token_completes_a_bad_word",),
     ),
 )

@@ -66,6 +66,14 @@ SERVER = (
         ("tests/server/tool_calls/test_written_calls.py",),
     ),
     Fault(
+        "callers-with-long-works-have-all-helpers",
+        "server",
+        "jaxgen/processes/helpers.py",
+        "return not turns.is_long(caller, now) or",
+        "return True or",
+        ("tests/processes/test_helpers.py::test_callers_with_long_works_have_not_all_processes_together",),
+    ),
+    Fault(
         "any-beginning-of-a-key-opens",
         "server",
         "server/middleware/auth.py",

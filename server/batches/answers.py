@@ -1,9 +1,10 @@
 """Answer the lines of batches through the endpoints' own code. Whatever goes wrong with a line is its result."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from jaxgen.core.errors import EngineDeadError
+from jaxgen.core.errors import EngineDeadError, TooCostlyError
 from jaxgen.server.batches.lines import answered, parse_line
 from jaxgen.server.envelopes import anthropic_error, of_messages
 from jaxgen.server.errors import ApiError, as_api_error
@@ -32,7 +33,7 @@ class LineAnswers:
         try:
             line = parse_line(raw)  # which was valid once: the file may have been changed
             name, url = line.custom_id, line.url
-            text = answered(name, 200, await self._endpoints[url].answer_whole(line.body, owner))
+            text = answered(name, 200, await self._answer(url, line.body, owner))
             _check_length(text)
         except EngineDeadError:
             raise
@@ -41,6 +42,14 @@ class LineAnswers:
             status, body = anthropic_error(refusal) if of_messages(url) else (refusal.status, refusal.body())
             return False, answered(name, status, body)
         return True, text
+
+    async def _answer(self, url: str, body: dict[str, Any], owner: str) -> dict[str, Any]:
+        """Return the answer to a body, once its caller's new grammars are not refused for what others have cost."""
+        while True:
+            try:
+                return await self._endpoints[url].answer_whole(body, owner)
+            except TooCostlyError as error:
+                await asyncio.sleep(error.retry_after)
 
 
 def _check_length(text: str) -> None:

@@ -10,7 +10,7 @@ from jaxgen.server.tool_calls.grammar import TokenOf, call_grammar, harmony_call
 from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
 from jaxgen.server.tool_calls.object_forms import TooManyFormsError
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS
-from jaxgen.text.grammar import MAX_LENGTH
+from jaxgen.text.grammar_compiler import MAX_LENGTH
 
 
 def write_calls(

@@ -28,7 +28,7 @@ from jaxgen.server.requests.schema_facts import (
     names,
     with_parts,
 )
-from jaxgen.text.grammar import MAX_LENGTH
+from jaxgen.text.grammar_compiler import MAX_LENGTH
 
 _SAYS_NOTHING = {"$defs", "definitions", "title", "description", "default", "examples"}
 _APART = {

@@ -8,7 +8,7 @@ from jaxgen.server.errors import ApiError
 from jaxgen.server.requests.call_grammars import write_calls
 from jaxgen.server.requests.structured import resolve_grammar
 from jaxgen.server.schema.base import ResponseFormat, StructuredOutputs
-from jaxgen.text.grammar import as_lark
+from jaxgen.text.grammar_compiler import as_lark
 
 
 class GrammarWriter:

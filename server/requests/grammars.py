@@ -8,7 +8,7 @@ from typing import Any
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.processes.helper import Target
-from jaxgen.processes.helpers import shared
+from jaxgen.processes.helpers import for_grammars
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.structured import closes_objects
@@ -47,12 +47,12 @@ def prepare() -> Future[object]:
     """Begin to make what the first request with a schema would wait for, aside."""
     asked = ResponseFormat.model_validate({"type": "json_schema", "json_schema": {"name": "first", "schema": {}}})
     options = {"seconds": COMPILE_SECONDS, "closed": True}
-    return shared().prepare(lambda helper: helper.call(_WRITER, "answer", asked, None, **options))
+    return for_grammars().prepare(lambda helper: helper.call(_WRITER, "answer", asked, None, **options))
 
 
 async def _ask(source: str, caller: str, length: int, method: str, *arguments: Any, **options: Any) -> Any:
     """Return what a method of the GrammarWriter returns. ``source``: the field that errors name."""
-    work = shared().submit(
+    work = for_grammars().submit(
         caller, lambda helper: helper.call(_WRITER, method, *arguments, seconds=COMPILE_SECONDS, **options), length
     )
     try:

@@ -13,7 +13,7 @@ from jaxgen.server.tool_calls.formats import ToolFormat
 from jaxgen.server.tool_calls.object_forms import ObjectForm, object_forms
 from jaxgen.server.tool_calls.typed_values import KINDS, TEXT, Schemas, typed
 from jaxgen.server.tool_calls.value_texts import AllowedTexts, texts_of
-from jaxgen.text.grammar import MAX_LENGTH
+from jaxgen.text.grammar_compiler import MAX_LENGTH
 
 _ANY = "(?s:.*)"
 _PAD = r"[\s\x1c-\x1f]*"

@@ -16,7 +16,7 @@ from jaxgen.core.sampling_params import Grammar
 from jaxgen.engine.engine import Engine
 from jaxgen.sampling.sampler import keep_allowed
 from jaxgen.text.constraint import Constraints
-from jaxgen.text.grammar import GrammarState, advance
+from jaxgen.text.grammar_state import GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of, request, tokens

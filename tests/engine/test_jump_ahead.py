@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine import constraints as followed
 from jaxgen.engine.engine import Engine
+from jaxgen.text import grammar_state
 from tests.engine.test_grammars import EOS, MODEL, constrained, constraints, free, run, tokenizer
 from tests.support.engines import compiled_step, engine_config, params_of, request, tokens
 
@@ -159,3 +161,52 @@ def test_a_grammar_alone_may_say_a_whole_answer() -> None:
     (events,) = run(make_engine(), [replace(constrained("a", "x", 0), prompt=(5,))]).values()
     assert [event.finish_reason for event in events] == [None] * (len(events) - 1) + [FinishReason.STOP]
     assert tokenizer().decode(tokens(events)) == "x"
+
+
+def all_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every constraint wait until nothing else can be computed."""
+    for name, value in (("CHEAP", -1.0), ("SHARE", 0.0), ("MOST_SAVED", 0.0)):
+        monkeypatch.setattr(followed, name, value)
+
+
+@pytest.mark.parametrize("config", ["ahead", "crowded"])
+def test_every_event_is_the_same_where_all_wait_as_long_as_anything_runs(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_wait(monkeypatch)
+    engine = make_engine(CONFIGS[config])
+    told = run(engine, drawn(0))
+    assert {name: what_was_told(events) for name, events in told.items()} == sampled_one_by_one(0)
+    assert engine.stats().blocks_free == engine.stats().blocks_total
+
+
+def test_one_sits_out_and_others_have_a_token_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_wait(monkeypatch)
+    engine, costly, other = make_engine(), constrained("costly", "[a-f]+", 0), free("free", 0)
+    engine.add(costly, constraints().start(costly.params).result())
+    engine.add(other)
+    told = [[event.request_id for event in engine.step()] for _ in range(20)]
+    assert sum(step.count("free") for step in told) == 19
+    assert sum(step.count("costly") for step in told) == 1
+    rest: list[str] = []
+    while engine.has_work:
+        rest += [event.request_id for event in engine.step()]
+    assert len(rest) > 2
+
+
+def test_equal_requests_have_one_text_and_compute_a_mask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def counted(matcher: object, words: int) -> Any:
+        computed.append(matcher)
+        return next_mask(matcher, words)
+
+    next_mask: Any = grammar_state.next_mask
+    one = constrained("0", "[a-f]{3,9}", 0, temperature=0.0)
+    made = [constrained(str(i), "[a-f]{3,9}", 0, temperature=0.0) for i in range(4)]
+    alone = tokens(run(make_engine(), [one])["0"])
+    monkeypatch.setattr(grammar_state, "next_mask", counted)
+    together = run(make_engine(), made)
+    assert [tokens(together[str(i)]) for i in range(4)] == [alone] * 4
+    assert len(computed) <= len(alone) < 4 * len(alone)
+    assert tokenizer().decode(alone)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.errors import HelperLostError, RequestRefusedError
 from jaxgen.processes import helper as module
 from jaxgen.processes.helper import Helper, Target
 
@@ -87,6 +89,49 @@ def test_what_takes_too_much_memory_fails(helper: Helper, work: Target) -> None:
     with pytest.raises(RuntimeError, match="RecursionError"):
         helper.call(work, "recurse", 10**6, seconds=SECONDS)
     assert helper.call(work, "echo", 1, seconds=SECONDS) == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_that_something_else_ended_is_asked_once_more(
+    helper: Helper, work: Target, times: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = helper.num_at_limit
+    if times == 1:
+        assert helper.call(work, "be_killed", str(tmp_path / "mark"), times, seconds=SECONDS) == "xx"
+    else:
+        with pytest.raises(HelperLostError, match="by signal 9"):
+            helper.call(work, "be_killed", str(tmp_path / "mark"), times, seconds=SECONDS)
+    assert "by signal 9: another does it again" in caplog.text
+    assert helper.num_at_limit == before
+
+
+def test_one_that_is_stopped_in_its_work_is_no_fault_of_it(helper: Helper, work: Target, monkeypatch: Any) -> None:
+    os.kill(helper.call(work, "pid", seconds=SECONDS), signal.SIGSTOP)
+    monkeypatch.setattr(module, "WAITS", 1)
+    with pytest.raises(HelperLostError, match="stopped"):
+        helper.call(work, "pid", seconds=0.1)
+    assert helper.made == []
+
+
+def test_none_can_be_started_without_descriptors_or_in_no_time(work: Target, monkeypatch: Any) -> None:
+    lost = Helper()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "START_SECONDS", 0.0)
+        with pytest.raises(HelperLostError, match="does not start"):
+            lost.call(work, "pid", seconds=SECONDS)
+    assert lost.pid is None
+    for call in ("socket.socketpair", "subprocess.Popen"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"jaxgen.processes.helper.{call}", Mock(side_effect=OSError(24, "Too many open files")))
+            with pytest.raises(HelperLostError, match="Too many open files"):
+                lost.call(work, "pid", seconds=SECONDS)
+
+
+def test_an_object_that_takes_too_long_to_make_is_no_fault_of_the_work(helper: Helper, monkeypatch: Any) -> None:
+    helper.start_again([Target(WORK)])
+    monkeypatch.setattr(module, "START_SECONDS", 0.01)
+    with pytest.raises(HelperLostError, match="time:sleep"):
+        helper.call(Target("time:sleep", lambda: (SECONDS,)), "pid", seconds=SECONDS)
 
 
 def test_a_process_that_keeps_much_is_replaced() -> None:

@@ -6,9 +6,9 @@ from threading import Event
 
 import pytest
 
-from jaxgen.core.errors import TooMuchWaitsError
+from jaxgen.core.errors import HelperLostError, TooCostlyError, TooMuchWaitsError
 from jaxgen.processes import helpers as module
-from jaxgen.processes.helper import Helper
+from jaxgen.processes.helper import Helper, Target
 from jaxgen.processes.helpers import Helpers
 
 SECONDS = 60
@@ -18,7 +18,8 @@ class Bench:
     """Works that say when they began, and end when they are told."""
 
     def __init__(self) -> None:
-        self.helpers = Helpers(most=2)
+        self.now = 0.0
+        self.helpers = Helpers(most=2, refuses="grammars", clock=lambda: self.now)
         self.order: list[str] = []
 
     def begin(self, caller: str, name: str) -> tuple[Event, Event, "Future[str]"]:
@@ -62,6 +63,91 @@ def test_callers_take_turns(bench: Bench) -> None:
     for *_, result in waiting:
         result.result(SECONDS)
     assert bench.order.index("b0") < bench.order.index("a1")
+
+
+def used(bench: Bench, caller: str, seconds: float) -> None:
+    """Let a caller's work take some seconds."""
+    began, end, result = bench.begin(caller, f"{caller} long")
+    assert began.wait(SECONDS)
+    bench.now += seconds
+    end.set()
+    result.result(SECONDS)
+    bench.helpers.submit("", lambda _: None).result(SECONDS)  # so that it has been counted
+
+
+def test_turns_are_by_time_used(bench: Bench) -> None:
+    """One whose work took long waits until all works of the others are done."""
+    used(bench, "slow", 1.5)
+    holds = [bench.begin(caller, caller) for caller in ("x", "y")]
+    assert all(began.wait(SECONDS) for began, _, _ in holds)
+    waiting = [bench.begin("slow", "slow")] + [bench.begin("quick", f"quick{i}") for i in range(3)]
+    for _, end, _ in [*waiting, *holds]:
+        end.set()
+    for *_, result in waiting:
+        result.result(SECONDS)
+    assert bench.order.index("quick2") < bench.order.index("slow")
+
+
+def test_callers_with_long_works_have_not_all_processes_together(bench: Bench) -> None:
+    for caller in "ab":
+        used(bench, caller, 10.0)
+    (began, end, first), (_, also_end, second) = bench.begin("a", "a"), bench.begin("b", "b")
+    assert began.wait(SECONDS)
+    _, quick_end, quick = bench.begin("quick", "quick")
+    quick_end.set()
+    assert quick.result(SECONDS) == "quick"
+    assert bench.order[-2:] == ["a", "quick"]
+    end.set()
+    also_end.set()
+    assert (first.result(SECONDS), second.result(SECONDS)) == ("a", "b")
+
+
+def test_after_some_works_at_their_limits_a_caller_is_refused_for_a_while(bench: Bench) -> None:
+    def at_limit(helper: Helper) -> None:
+        helper.num_at_limit += 1
+
+    for _ in range(3):
+        for caller in ("b", ""):
+            bench.helpers.submit(caller, at_limit).result(SECONDS)
+        bench.now += 10.0
+        bench.helpers.submit("", lambda _: None).result(SECONDS)
+    with pytest.raises(TooCostlyError, match=r"3 grammars of yours .* after 50 s") as refused:
+        bench.helpers.submit("b", lambda _: None)
+    assert refused.value.retry_after == 50.0
+    for caller in ("a", ""):
+        bench.helpers.submit(caller, lambda _: None).result(SECONDS)
+    bench.helpers.submit("b", lambda _: None, cheap=True).result(SECONDS)
+    bench.now += 50.0
+    bench.helpers.submit("b", lambda _: None).result(SECONDS)
+
+
+def test_a_process_ended_at_a_limit_is_started_again_before_it_is_needed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, started = Target("nothing:here"), list[list[Target]]()
+    monkeypatch.setattr(Helper, "start_again", lambda _, targets: started.append(targets))
+
+    def make(helper: Helper) -> None:
+        helper._made[target] = 0
+
+    bench.helpers.submit("a", make).result(SECONDS)
+    bench.helpers.submit("a", lambda helper: helper.close()).result(SECONDS)
+    bench.helpers.submit("a", lambda _: None).result(SECONDS)
+    assert started == [[target]]
+
+
+def test_without_a_thread_no_work_is_left_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jaxgen.processes.helpers.threading.Thread", NoThread)
+        with pytest.raises(HelperLostError, match="can't start new thread"):
+            bench.helpers.submit("a", lambda _: None)
+    assert bench.helpers.submit("a", lambda _: "later").result(SECONDS) == "later"
 
 
 def test_without_callers_both_are_used(bench: Bench) -> None:

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from jaxgen.core.errors import RequestRefusedError
@@ -36,6 +38,14 @@ class Work:
 
     def crash(self) -> None:
         ctypes.string_at(0)
+
+    def be_killed(self, mark: str, times: int) -> str:
+        """End as the system ends a process that takes its memory, the first ``times`` times."""
+        path = Path(mark)
+        path.write_text(path.read_text() + "x" if path.exists() else "x")
+        if len(path.read_text()) <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return path.read_text()
 
     def refuse(self) -> None:
         raise RequestRefusedError("it is not blue", "colour")

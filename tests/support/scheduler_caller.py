@@ -15,11 +15,12 @@ from tests.support.scheduler_oracle import PlanOracle
 from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation, next_token
 
 
-@dataclass(frozen=True)
+@dataclass
 class Constraint:
-    """The scheduler asks whether it changes, and no more."""
+    """The scheduler asks whether it changes, and whether it is behind."""
 
     changes: bool = True
+    behind: bool = False
     mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llguidance import gbnf_to_lark as library
 
 from jaxgen.text.gbnf import gbnf_to_lark
-from jaxgen.text.grammar import as_lark
+from jaxgen.text.grammar_compiler import as_lark
 from tests.support.fuzzing import QUICK
 
 NAMES = st.sampled_from(["root", "a", "b-c", "aB", "d"])

@@ -4,15 +4,17 @@ import json
 import random
 import re
 from contextlib import suppress
+from itertools import count
 
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar, SamplingParams
-from jaxgen.text import grammar
+from jaxgen.text import grammar, grammar_compiler, grammar_state
 from jaxgen.text.constraint import Constraint, Constraints, follow
-from jaxgen.text.grammar import MAX_LENGTH, as_lark
+from jaxgen.text.grammar_compiler import MAX_LENGTH, GrammarCompiler, as_lark
+from jaxgen.text.grammar_state import BYTES_BUILT, Cost, advance
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 
@@ -211,3 +213,59 @@ def test_characters_may_be_escaped_in_texts_and_patterns(text: str, right: str) 
 def test_what_the_lexer_does_not_read_is_told_how_to_write() -> None:
     with pytest.raises(RequestRefusedError, match="lexer error: write texts in double quotes"):
         start(Tokenizer(tiny_tokenizers.byte_level()), "start: 'a'")
+
+
+@pytest.mark.parametrize("parallel", [2, 64])
+def test_states_that_become_equal_have_one_mask(parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_state, "PARALLEL", parallel)
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    grammars, params = Constraints(tokenizer, PADDED, frozenset({EOS})), SamplingParams(grammar=Grammar("start: /a.*/"))
+    states = [grammars.start(params).result().grammar for _ in range(4)]
+    a, b, c = (tokenizer.encode(letter)[0] for letter in "abc")
+    first, second, third, wrong = [state for state in states if state is not None]
+    advance([(first, a), (second, a), (third, a), (wrong, b)])
+    assert first.mask is second.mask is third.mask or parallel == 2
+    assert wrong.error
+    assert not any(state.error for state in (first, second, third))
+    advance([(first, b), (second, c), (third, b)])
+    assert first.place == third.place != second.place
+    assert (first.mask == third.mask).all()
+    advance([(first, c), (second, b), (third, b)])
+    alone = grammars.start(params).result().grammar
+    assert alone is not None
+    for token in (a, b, b):
+        advance([(alone, token)])
+    assert alone.place == third.place
+    assert (alone.mask == third.mask).all()
+
+
+def test_the_cost_of_a_grammar_rises_at_once_and_falls_slowly() -> None:
+    cost = Cost(0.001, 0)
+    cost.note(0.02)
+    assert (cost.seconds, cost.num_bytes) == (0.02, 0.02 * BYTES_BUILT)
+    cost.note(0.0)
+    assert cost.seconds == pytest.approx(0.015)
+    assert cost.num_bytes == 0.02 * BYTES_BUILT
+
+
+def test_a_grammar_whose_tokens_take_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what a clock says that each look at it passes some time."""
+    tokenizer, now = Tokenizer(tiny_tokenizers.byte_level()), count()
+    compiler = GrammarCompiler(tokenizer.to_json(), PADDED, [EOS])
+    lark, seconds, num_bytes = compiler.check("start: /[ab]+/")
+    assert (lark, seconds < grammar_compiler.MOST_TOKEN_SECONDS, num_bytes >= 0) == ("start: /[ab]+/", True, True)
+    monkeypatch.setattr(grammar_compiler, "thread_time", lambda: next(now) * grammar_compiler.MOST_TOKEN_SECONDS)
+    with pytest.raises(RequestRefusedError, match=r"each token takes 1[0-9] ms with it, the limit is 10 ms"):
+        compiler.check("start: /[ab]+/")
+
+
+def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    made, texts = Constraints(tokenizer, PADDED, frozenset({EOS})), ["start: /a/", "start: /b/", "start: /c/"]
+    states = [made.start(SamplingParams(grammar=Grammar(text))).result().grammar for text in texts[:2]]
+    kept = made._grammars._kept
+    assert list(kept) == texts[:2]
+    assert states[0] is not None
+    states[0].cost.note(2.0 * grammar.MAX_KEPT_BYTES / BYTES_BUILT)
+    made.start(SamplingParams(grammar=Grammar(texts[2]))).result()
+    assert list(kept) == texts[1:]

@@ -79,7 +79,7 @@ def test_a_start_asks_no_process_what_an_earlier_one_found(tmp_path: Path, monke
     monkeypatch.setattr(AsideTemplate, "after_answer", asked)
     found = start(kept)
     assert found[0] == CHAT
-    monkeypatch.setattr(chat_template, "shared", None)
+    monkeypatch.setattr(chat_template, "for_conversations", None)
     assert asked.times == 1
     monkeypatch.setattr(turn_end, "AsideTemplate", None)
     assert start(kept) == found

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from jaxgen.client import EngineStatus
-from jaxgen.core.errors import ConfigError, EngineDeadError
+from jaxgen.core.errors import ConfigError, EngineDeadError, TooCostlyError
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.batches.store import Store
@@ -310,6 +310,20 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--batch-dir {tmp_path}/file"):
         Store(tmp_path / "file", ServerConfig())
+
+
+def test_a_line_waits_where_new_grammars_of_its_caller_are_refused(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [TooCostlyError("3 grammars of yours took too much", 0.0)] * 2
+
+    async def grammar(*_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr("jaxgen.server.api.completions.answer_grammar", grammar)
+    _, done, failed = run(client, jsonl(line("a")))
+    assert (len(done), failed, refusals) == (1, [], [])
 
 
 def test_answers_are_as_the_openapi_document_describes_them(client: TestClient) -> None:

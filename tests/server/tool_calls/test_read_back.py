@@ -21,7 +21,7 @@ from jaxgen.server.tool_calls.grammar import call_grammar, harmony_calls
 from jaxgen.server.tool_calls.harmony import MARKS, HarmonyParser
 from jaxgen.server.tool_calls.parser import MessageParser, ToolParser
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS
-from jaxgen.text.grammar import _limits
+from jaxgen.text.grammar_compiler import _limits
 from tests.server.tool_calls.test_grammar import with_markers
 from tests.support.message_parsers import deltas_of, message, pieces_of
 
