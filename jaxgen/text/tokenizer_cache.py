@@ -3,13 +3,15 @@
 import hashlib
 import logging
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
+from jaxgen.text.sentence_pieces import read_sentence_pieces
 from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.text.tokenizer_files import FAST, check_tokenizer_files
+from jaxgen.text.tokenizer_files import FAST, LIBRARY, check_tokenizer_files
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
         except Exception as error:  # the tokenizers library raises a bare Exception
             logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
-    text = tokenizer.to_json()
+    text = tokenizer.to_json() if tokenizer.is_json else None
     if text is not None:
         keep(kept, f"{tokenizer.facts.to_json()}\n{text}")
     return tokenizer
@@ -50,6 +52,8 @@ def tokenizer_problem(directory: Path) -> str:
         check_tokenizer_files(directory)
         if fast.exists() and fast.stat().st_size:
             Tokenizer.from_json(fast.read_text(encoding="utf-8"))
+        else:
+            read_sentence_pieces(directory)
     except ConfigError as error:
         return one_line(str(error))
     except Exception as error:  # the tokenizers library raises a bare Exception
@@ -60,7 +64,8 @@ def tokenizer_problem(directory: Path) -> str:
 def text_files_digest(directory: Path) -> str:
     """Return the SHA-256 of all files that a tokenizer is made from, and of the versions of what makes it."""
     digest = hashlib.sha256()
-    for library in ("transformers", "tokenizers"):
+    encoder = () if (directory / FAST).exists() or find_spec(LIBRARY) is None else (LIBRARY,)
+    for library in ("transformers", "tokenizers", *encoder):
         digest.update(f"{library} {version(library)}\0".encode())
     for path in sorted(directory.iterdir()):
         if path.suffix in _SUFFIXES and path.is_file():
