@@ -46,7 +46,13 @@ def own_fields(file: GgufFile) -> JsonFields:
     name = file.fields.data["general.architecture"]
     prefix = f"{name}."
     fields = {key.removeprefix(prefix): value for key, value in file.fields.data.items() if key.startswith(prefix)}
-    return file.fields.below(name, fields)
+    return file.fields.below(name, {key: _common_entry(value) for key, value in fields.items()})
+
+
+def _common_entry(value: Any) -> Any:
+    """Return the number that a list has for each layer, if it is the same; else the value."""
+    numbers = isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    return value[0] if numbers and len(set(value)) == 1 else value
 
 
 def pooling_of(own: JsonFields) -> Pooling | None:
