@@ -15,11 +15,11 @@ COPY weights weights
 COPY server server
 
 FROM sources AS build-cpu
-RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[events,gguf,otel,redis,s3]"
+RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[events,gguf,otel,redis,s3,sentencepiece]"
 
 FROM sources AS build-cuda
 ARG CUDA=cuda12
-RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[events,gguf,otel,redis,s3,${CUDA}]"
+RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[events,gguf,otel,redis,s3,sentencepiece,${CUDA}]"
 
 FROM base AS runtime
 RUN useradd --uid 10001 --user-group --create-home jaxgen \

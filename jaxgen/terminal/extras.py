@@ -17,6 +17,7 @@ EXTRAS = {
     "ray": ("ray",),
     "redis": ("redis",),
     "s3": ("obstore",),
+    "sentencepiece": ("sentencepiece",),
     "test": (
         *(
             "beartype",

@@ -17,6 +17,7 @@ from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
+from jaxgen.text.sentence_pieces import read_sentence_pieces
 from jaxgen.text.token_lengths import VocabularyFacts, most_growth
 from jaxgen.text.tokenizer_files import check_tokenizer_files
 from jaxgen.text.unmarked_files import unmarked
@@ -41,8 +42,16 @@ class Tokenizer:
     Raises ConfigError for a decoder whose text for a token depends on its neighbours (WordPiece, CTC).
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, facts: VocabularyFacts | None = None) -> None:
-        """``facts``: of its vocabulary; None: they are read from it, a fifth of a second for 262,144 tokens."""
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        facts: VocabularyFacts | None = None,
+        encoder: Callable[[str, bool], list[int]] | None = None,
+    ) -> None:
+        """``facts``: of its vocabulary; None: they are read from it, a fifth of a second for 262,144 tokens.
+
+        ``encoder``: returns the ids of a text, where the backend has the vocabulary alone; its flag is ``special``.
+        """
         backend.no_truncation()
         backend.no_padding()
         if (growth := most_growth(backend)) > _MOST_GROWTH:
@@ -50,6 +59,7 @@ class Tokenizer:
                 f"the tokenizer's normalizer makes {growth} characters of one, the limit is {_MOST_GROWTH}"
             )
         self._backend = backend
+        self._encoder = encoder
         self.facts = facts or VocabularyFacts.of(backend)
         kinds = set(_decoder_types(backend))
         if unknown := kinds - _LOCAL_DECODERS:
@@ -74,6 +84,8 @@ class Tokenizer:
         if not Path(path).is_dir():
             raise ConfigError(f"tokenizer directory {path} does not exist")
         check_tokenizer_files(Path(path))
+        if (pieces := read_sentence_pieces(Path(path))) is not None:
+            return cls(pieces.backend, pieces.facts, pieces.encoder)
         with unmarked(Path(path)) as files:
             try:
                 loaded = _auto_tokenizer().from_pretrained(
@@ -102,8 +114,16 @@ class Tokenizer:
         """The greatest id of a token and one."""
         return self.facts.size
 
+    @property
+    def is_json(self) -> bool:
+        """Whether ``to_json`` has all of this tokenizer, so that it encodes alike."""
+        return self._encoder is None and not self._backend.encode_special_tokens
+
     def to_json(self) -> str | None:
-        """Return this tokenizer as text; None if the library's format cannot express it (``split_special_tokens``)."""
+        """Return this tokenizer as text; None if the library's format cannot express it (``split_special_tokens``).
+
+        Of a SentencePiece model it has the vocabulary and the decoder, which is what grammars need.
+        """
         return None if self._backend.encode_special_tokens else self._backend.to_str()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -113,7 +133,7 @@ class Tokenizer:
         Raises RequestRefusedError for a text on which the tokenizers library fails.
         """
         try:
-            tokens: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+            tokens = (self._encoder or self._encode)(text, special)
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # it is not an Exception, so handlers would miss it
                 raise
@@ -218,6 +238,10 @@ class Tokenizer:
             return self._backend.id_to_token(token) or ""
         text = self.text(token)
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.text_bytes(token)) if text is None else text
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        tokens: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return tokens
 
     def _read_bytes(self, token: int, first: bool) -> bytes:
         name = self._backend.id_to_token(token)

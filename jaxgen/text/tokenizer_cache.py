@@ -4,15 +4,17 @@ import hashlib
 import logging
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.kept_files import find, keep
 from jaxgen.core.text_files import read_text
+from jaxgen.text.sentence_pieces import read_sentence_pieces
 from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.text.tokenizer_files import FAST, check_tokenizer_files
+from jaxgen.text.tokenizer_files import FAST, LIBRARY, check_tokenizer_files
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ def load_tokenizer(directory: Path, cache: Path | None, files: DigestedFiles | N
             logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
     files.check()
-    text = tokenizer.to_json()
+    text = tokenizer.to_json() if tokenizer.is_json else None
     if text is not None:
         keep(kept, f"{tokenizer.facts.to_json()}\n{text}")
     return tokenizer
@@ -55,6 +57,8 @@ def tokenizer_problem(directory: Path) -> str:
         check_tokenizer_files(directory)
         if fast.exists() and fast.stat().st_size:
             Tokenizer.from_json(read_text(fast))
+        else:
+            read_sentence_pieces(directory)
     except ConfigError as error:
         return one_line(str(error))
     except Exception as error:  # the tokenizers library raises a bare Exception
@@ -70,7 +74,8 @@ def text_files(directory: Path) -> DigestedFiles:
 def _digest(directory: Path) -> str:
     """Return the SHA-256 of all files that a tokenizer is made from, and of the versions of what makes it."""
     digest = hashlib.sha256()
-    for library in ("transformers", "tokenizers"):
+    encoder = () if (directory / FAST).exists() or find_spec(LIBRARY) is None else (LIBRARY,)
+    for library in ("transformers", "tokenizers", *encoder):
         digest.update(f"{library} {version(library)}\0".encode())
     for path in sorted(directory.iterdir()):
         if path.suffix in _SUFFIXES and path.is_file():

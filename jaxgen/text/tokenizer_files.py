@@ -7,10 +7,12 @@ from jaxgen.core.errors import ConfigError
 
 FAST = "tokenizer.json"
 SENTENCE_PIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+LIBRARY = "sentencepiece"
+"""The module, and the package, that encodes by such a model."""
 OTHERS = ("vocab.json", "vocab.txt", "tiktoken.model", "*.tiktoken")
 """Files, one of which transformers makes a tokenizer of where there is no tokenizer.json."""
 _TEKKEN = "tekken.json"
-_REMEDY = f"add its {FAST}, or name the directory or hub id of a tokenizer with --tokenizer"
+REMEDY = f"add its {FAST}, or name the directory or hub id of a tokenizer with --tokenizer"
 
 
 def check_tokenizer_files(directory: Path) -> None:
@@ -19,12 +21,12 @@ def check_tokenizer_files(directory: Path) -> None:
         return
     pieces = next((name for name in SENTENCE_PIECE if (directory / name).exists()), None)
     others = any(any(directory.glob(name)) for name in OTHERS)
-    if pieces is not None and not others and find_spec("sentencepiece") is None:
+    if pieces is not None and not others and find_spec(LIBRARY) is None:
         raise ConfigError(
-            f"the tokenizer in {directory} is a SentencePiece model, {pieces}, which the library sentencepiece reads: "
-            f"pip install sentencepiece, or {_REMEDY}"
+            f"the tokenizer in {directory} is a SentencePiece model, {pieces}, which the library {LIBRARY} reads: "
+            f"pip install {LIBRARY}, or {REMEDY}"
         )
     if pieces is None and not others:
         tekken = (directory / _TEKKEN).exists()
         what = f"only {_TEKKEN}, Mistral's own form, which is not read" if tekken else "no tokenizer"
-        raise ConfigError(f"{directory} has {what}: {_REMEDY}")
+        raise ConfigError(f"{directory} has {what}: {REMEDY}")

@@ -29,8 +29,25 @@ DATA = Path(__file__).parents[2] / "tests" / "data"
 NAMES = (
     *("falcon_40b", "falcon_7b", "gemma2", "gemma3_wrapped", "glm4_bias", "gpt2", "gpt_neox", "gpt_oss_mxfp4"),
     *("granite_bias", "ministral3", "mistral_nemo", "mixtral", "olmo2", "olmo3", "phi", "phi3_window", "qwen2_moe"),
-    *("qwen2_yarn", "qwen3", "qwen3_moe", "smollm3"),
+    *(
+        "qwen2_yarn",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "stablelm",
+        "stablelm_heads",
+        "starcoder2",
+        "cohere",
+        "cohere_heads",
+    ),
+    *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
 )
+WITH_IMAGES = {
+    "qwen2vl": ("qwen2", "Qwen2VLForConditionalGeneration"),
+    "qwen3vl": ("qwen3", "Qwen3VLForConditionalGeneration"),
+    "qwen3vlmoe": ("qwen3_moe", "Qwen3VLMoeForConditionalGeneration"),
+}
+"""Goldens that are taken for the text of a model of images, with its architecture."""
 FLOAT16 = ("gpt2", "gpt_neox")
 LETTERS = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 
@@ -43,7 +60,8 @@ def main() -> None:
     _leave_out_deepseek()
     for name in parser.parse_args().names or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            make(DATA / "goldens" / name, Path(folder, name), DATA / "gguf" / f"{name}.gguf")
+            golden = WITH_IMAGES[name][0] if name in WITH_IMAGES else name
+            make(DATA / "goldens" / golden, Path(folder, name), DATA / "gguf" / f"{name}.gguf")
 
 
 def make(golden: Path, source: Path, destination: Path) -> None:
@@ -69,10 +87,13 @@ def conversion_class(architecture: str) -> Any:
 
 
 def _leave_out_deepseek() -> None:
-    """Stand in for a module that the package has in a newer version than its gguf."""
+    """Stand in for what the package has in a newer version than its gguf."""
     module: Any = types.ModuleType("conversion.deepseek")
     module.DeepseekV2Model = type("DeepseekV2Model", (base.TextModel,), {"model_arch": gguf.MODEL_ARCH.DEEPSEEK2})
     sys.modules["conversion.deepseek"] = module
+    for name in ("COHERE2MOE", "DFLASH", "EAGLE3"):
+        if not hasattr(gguf.MODEL_ARCH, name):
+            setattr(gguf.MODEL_ARCH, name, gguf.MODEL_ARCH.DEEPSEEK2)
 
 
 def _prepared(source: Path) -> dict[str, Any]:
@@ -84,14 +105,36 @@ def _prepared(source: Path) -> dict[str, Any]:
         for file in source.glob("*.safetensors"):  # which a hub may have without the prefix
             tensors = {name: value for name, value in load_file(file).items() if not name.endswith(".attn.bias")}
             save_file(tensors, file, metadata={"format": "pt"})
+    if config["model_type"] == "stablelm":
+        for file in source.glob("*.safetensors"):  # the converter loses the norms of heads that it stacks
+            save_file(_stacked_norms(load_file(file)), file, metadata={"format": "pt"})
     if config["model_type"] == "gemma3":
         vocabulary = {str(i): i for i in range(text.get("vocab_size", 128))}
         tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
         (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    if source.name in WITH_IMAGES:
+        config["architectures"] = [WITH_IMAGES[source.name][1]]
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 1, 1]}
+        config["rope_scaling"] = None
+        config["vision_config"] = {"deepstack_visual_indexes": [0]}
+    if config["model_type"] == "granitemoehybrid":
+        config["mamba_expand"] = int(config["mamba_expand"])
     if config["model_type"] == "falcon" and not config["new_decoder_architecture"]:
         config["num_kv_heads"] = 1
     (source / "config.json").write_text(json.dumps(config))
     return config
+
+
+def _stacked_norms(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors with those of heads, ``q_layernorm.norms.0.weight`` and so on, as one for all heads."""
+    found: dict[str, list[Any]] = {}
+    for name in sorted(tensors):
+        whole, _, head = name.partition(".norms.")
+        found.setdefault(f"{whole}.weight" if head else name, []).append(tensors[name])
+    return {
+        name: torch.stack(parts) if f"{name[:-7]}.norms.0.weight" in tensors else parts[0]
+        for name, parts in found.items()
+    }
 
 
 def _with_golden_s_numbers(kind: Any, config: dict[str, Any]) -> Any:

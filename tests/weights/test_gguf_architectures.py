@@ -30,7 +30,12 @@ from tests.support.paths import ROOT
 
 FILES = ROOT / "tests" / "data" / "gguf"
 _GEMMA = {"query_pre_attn_scalar": 12}
+_PLAIN_ROPE = {"rope_parameters": None, "rope_theta": 1000.0}
 CASES: dict[str, dict[str, Any]] = {
+    "cohere": {},
+    "cohere_heads": {},
+    "exaone4": {},
+    "exaone4_full": {},
     "falcon_40b": {"max_position_embeddings": 2048},
     "falcon_7b": {"ffn_hidden_size": 128, "tie_word_embeddings": False},
     "gemma2": _GEMMA,
@@ -40,18 +45,26 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt_neox": {},
     "gpt_oss_mxfp4": {},
     "granite_bias": {},
+    "granite_hybrid": {},
     "ministral3": {},
     "mistral_nemo": {},
     "mixtral": {},
+    "nemotron": {},
     "olmo2": {},
     "olmo3": {},
     "phi": {},
     "phi3_window": {},
     "qwen2_moe": {},
     "qwen2_yarn": {},
+    "qwen2vl": _PLAIN_ROPE | {"use_sliding_window": False, "layer_types": None},
     "qwen3": {},
     "qwen3_moe": {},
+    "qwen3vl": _PLAIN_ROPE,
+    "qwen3vlmoe": {},
     "smollm3": {"no_rope_layers": None, "no_rope_layer_interval": 4},
+    "stablelm": {},
+    "stablelm_heads": {"rope_parameters": {"rope_theta": 10_000.0}},
+    "starcoder2": {"sliding_window": None},
 }
 """Goldens, with the changes to their configurations that files of GGUF cannot say."""
 
@@ -65,8 +78,12 @@ def of(directory: Path, tensors: GgufTensors | None = None) -> tuple[DecoderConf
     return replace(config, weight_formats=()), numbers
 
 
+TEXTS = {"qwen2vl": "qwen2", "qwen3vl": "qwen3", "qwen3vlmoe": "qwen3_moe"}
+"""Goldens that are the texts of models of images."""
+
+
 def source_of(name: str, folder: Path) -> Path:
-    directory = copy_golden(name, folder / name)
+    directory = copy_golden(TEXTS.get(name, name), folder / name)
     config = json.loads((directory / "config.json").read_text())
     for key, value in CASES[name].items():
         config[key] = config[key] | value if isinstance(value, dict) else value

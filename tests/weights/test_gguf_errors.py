@@ -83,7 +83,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": {"attention.head_count_kv": [2, 1]}}, "llama.attention.head_count_kv differs by layer"),
         ("llama", {"metadata": {"general.type": "adapter"}}, "the file is a LoRA adapter: merge it into its model"),
         ("llama", {"metadata": {"general.type": "mmproj"}}, "the part of a model that reads images"),
-        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: llama"),
+        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: default"),
         ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),
         ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
         ("llama", {"vocabulary": {"tokens": ["a"], "pre": "gpt-2", "merges": ["a b"]}}, "makes no tokenizer: "),

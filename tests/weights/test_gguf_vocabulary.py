@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from jaxgen.core.errors import ConfigError
 from jaxgen.text import tokenizer as text
 from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.byte_level import SPLITTINGS
 from jaxgen.weights.gguf.file import GgufFile
@@ -98,10 +101,79 @@ def pre_tokenizer_of_tiktoken() -> Any:
 
 def test_text_is_split_as_transformers_splits_it() -> None:
     """Its own table is a second source of the expressions; of GLM-4's it has none, which is Llama 3's."""
-    expressions = {name: one.expression for name, one in SPLITTINGS.items() if one.expression is not None}
-    theirs = GGUF_PRE_TOKENIZER_SPLITS | dict.fromkeys(("glm4", "chatglm-bpe"), TikTokenConverter().pattern)
-    assert expressions == {name: theirs[name] for name in expressions}
-    assert expressions["llama-bpe"] == TikTokenConverter().pattern
+    theirs = GGUF_PRE_TOKENIZER_SPLITS | dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), TikTokenConverter().pattern)
+    known = SPLITTINGS.keys() & theirs.keys()
+    assert len(known) > 15
+    assert {name: SPLITTINGS[name].expressions for name in known} == {name: (theirs[name],) for name in known}
+    assert SPLITTINGS["llama-bpe"].expressions == (TikTokenConverter().pattern,)
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "pieces"),
+    [
+        (
+            ("default", ""),
+            "It's 12345 (ok!)\t\tx",
+            ["It", "'", "s", " ", "123", "45", " ", "(", "ok", "!)", "\t", "\t", "x"],
+        ),
+        (
+            ("gpt-2", "a.x-4.0", "mellum", "exaone4", "trillion"),
+            "It's 12345 (ok!)",
+            ["It", "'s", " 12345", " (", "ok", "!)"],
+        ),
+        (("command-r", "minerva-7b", "smollm"), "a 123 b", ["a", " ", "1", "2", "3", " b"]),
+        (("deepseek-coder",), "a\n b 12 (東京)가", ["a", "\n", " b", " ", "1", "2", " (", "東京", ")", "가"]),
+        (("deepseek-llm",), "é ა, 12東京  ", ["é", " ", "ა", ",", " ", "12", "東京", "  "]),
+        (("viking",), "Ab, (c) 12", ["Ab", ", (", "c", ")", " ", "1", "2"]),
+        (("poro-chat",), "Ab, c 12", ["Ab", ",", " c", " 12"]),
+        (("superbpe",), "ab 1234567 c", ["ab ", "1", "234", "567", " c"]),
+        (("tiny_aya",), "x1234567's", ["x", "1", "234", "567", "'s"]),
+        (("minicpm5",), "x12345 a", ["x", "123", "45", " a"]),
+        (("seed-coder",), "a!\n\n12", ["a", "!", "\n\n", "1", "2"]),
+        (("stablelm2", "megrez", "kormo", "f2llmv2"), "I'M 12", ["I", "'M", " ", "1", "2"]),
+    ],
+)
+def test_pieces_are_those_of_llama_cpp(names: tuple[str, ...], text: str, pieces: list[str]) -> None:
+    for name in names:
+        splitting = SPLITTINGS[name or "default"]
+        found = splitting.pre_tokenizer().pre_tokenize_str(text)
+        assert [text[begin:end] for _, (begin, end) in found] == pieces, name
+
+
+WHOLE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken", "glm4", "glm5", "minicpm5"}
+"""Those for which llama.cpp sets ``ignore_merges``."""
+
+
+@pytest.mark.parametrize("name", SPLITTINGS)
+def test_a_token_that_merges_do_not_reach_is_whole_where_merges_are_ignored(name: str) -> None:
+    vocabulary = byte_level(trained(), name)
+    end = len(vocabulary["tokens"])
+    vocabulary |= {"tokens": [*vocabulary["tokens"], "zzz"], "kinds": [*vocabulary["kinds"], 1]}
+    tokenizer = tokenizer_of(vocabulary)
+    assert (tokenizer.encode("zzz", add_special_tokens=False).ids == [end]) == (name in WHOLE)
+
+
+def tokenizer_of(vocabulary: dict[str, Any]) -> Tokenizer:
+    """What is made of a file that has a vocabulary and no more."""
+    size = len(vocabulary["tokens"])
+    data = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.bos_token_id": 0}
+    arrays = {"tokens": vocabulary["tokens"], "token_type": vocabulary["kinds"], "merges": vocabulary["merges"]}
+    if vocabulary["pre"] is not None:
+        data["tokenizer.ggml.pre"] = vocabulary["pre"]
+    file = SimpleNamespace(
+        path=Path("m.gguf"),
+        fields=JsonFields(data, "m.gguf"),
+        array=lambda key: arrays.get(key.removeprefix("tokenizer.ggml.")),
+        tensors={"token_embd.weight": SimpleNamespace(shape=(size, 8))},
+    )
+    with TemporaryDirectory() as directory:
+        write_tokenizer(cast(GgufFile, file), ARCHITECTURES["llama"], Path(directory))
+        return Tokenizer.from_file(f"{directory}/tokenizer.json")
+
+
+def test_a_file_that_names_no_splitting_has_the_default() -> None:
+    named, unnamed = (tokenizer_of(byte_level(trained(), cast(str, name))) for name in ("default", None))
+    assert named.to_str() == unnamed.to_str()
 
 
 def test_falcon_splits_signs_and_numbers(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ _NO_WINDOW = {"use_sliding_window": False}
 _EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 _INNER = {"expert_feed_forward_length": "moe_intermediate_size"}
 _SHARED = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+_OF_IMAGES = ("rope.dimension_sections", "n_deepstack_layers")
+"""Positions of texts are the same in all sections, and layers add nothing to texts."""
+_OF_NO_LAYER = (*("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size", "ssm.time_step_rank"),)
+"""Of dense models of a family that may have other layers."""
 _GEMMA: dict[str, Any] = {
     "sizes": {"attention.sliding_window": "sliding_window"},
     "copied": {"final_logit_softcapping": "final_logit_softcapping"},
@@ -99,6 +103,7 @@ ARCHITECTURES = {
         fixed=_NO_WINDOW | {"norm_topk_prob": False},
         biases={"qkv_bias": "attn_q"},
     ),
+    "qwen2vl": Architecture(model="Qwen2ForCausalLM", model_type="qwen2", fixed=_NO_WINDOW, ignored=_OF_IMAGES),
     "qwen3": Architecture(model="Qwen3ForCausalLM", model_type="qwen3", fixed=_NO_WINDOW, biases=_OWN_BIAS),
     "qwen3moe": Architecture(
         model="Qwen3MoeForCausalLM",
@@ -106,6 +111,17 @@ ARCHITECTURES = {
         sizes=_EXPERTS | _INNER,
         fixed=_NO_WINDOW | {"norm_topk_prob": True},
         biases=_OWN_BIAS,
+    ),
+    "qwen3vl": Architecture(
+        model="Qwen3ForCausalLM", model_type="qwen3", fixed=_NO_WINDOW, biases=_OWN_BIAS, ignored=_OF_IMAGES
+    ),
+    "qwen3vlmoe": Architecture(
+        model="Qwen3MoeForCausalLM",
+        model_type="qwen3_moe",
+        sizes=_EXPERTS | _INNER,
+        fixed=_NO_WINDOW | {"norm_topk_prob": True},
+        biases=_OWN_BIAS,
+        ignored=_OF_IMAGES,
     ),
     "gpt-oss": Architecture(
         model="GptOssForCausalLM",
@@ -162,7 +178,55 @@ ARCHITECTURES = {
             "logit_scale": "logits_scaling",
         },
         biases=_LLAMA_BIASES,
+        ignored=_OF_NO_LAYER,
+        describe=descriptions.granite,
         rotated=True,
+    ),
+    "exaone4": Architecture(
+        model="Exaone4ForCausalLM",
+        model_type="exaone4",
+        describe=descriptions.exaone4,
+        end_tokens=(*_ENDS, "[|endofturn|]"),
+    ),
+    "command-r": Architecture(
+        model="CohereForCausalLM",
+        model_type="cohere",
+        spelled={"rms_norm_eps": "layer_norm_eps"},
+        eps=_LAYER,
+        copied={"logit_scale": "logit_scale"},
+        biases=_OWN_BIAS,
+        describe=descriptions.command_r,
+        rotated=True,
+        end_tokens=("<|END_OF_TURN_TOKEN|>", "<EOS_TOKEN>"),
+    ),
+    "nemotron": Architecture(
+        model="NemotronForCausalLM",
+        model_type="nemotron",
+        spelled={"rms_norm_eps": "norm_eps"},
+        eps=_LAYER,
+        biases={"attention_bias": "attn_q", "mlp_bias": "ffn_up"},
+        rope=_PARTIAL,
+        ignored=(_RMS,),
+        describe=descriptions.nemotron,
+        end_tokens=(*_ENDS, "<extra_id_1>"),
+    ),
+    "stablelm": Architecture(
+        model="StableLmForCausalLM",
+        model_type="stablelm",
+        spelled={"rms_norm_eps": "layer_norm_eps"},
+        eps=_LAYER,
+        biases={"use_qkv_bias": "attn_q"},
+        rope=_PARTIAL,
+        ignored=("use_parallel_residual",),  # which files have as true where a config.json does not say it
+        describe=descriptions.stablelm,
+    ),
+    "starcoder2": Architecture(
+        model="Starcoder2ForCausalLM",
+        model_type="starcoder2",
+        spelled={"rms_norm_eps": "norm_epsilon"},
+        eps=_LAYER,
+        fixed={"sliding_window": None},
+        biases={"use_bias": "attn_q"},
     ),
     "gpt2": Architecture(
         model="GPT2LMHeadModel",

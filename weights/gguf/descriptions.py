@@ -9,6 +9,8 @@ from jaxgen.weights.family import FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 
+_Q_NORM = "blk.0.attn_q_norm.weight"
+_SHARED_WIDTH = "expert_shared_feed_forward_length"
 _QUERY_SCALE = "attention.temperature_scale"
 
 
@@ -124,3 +126,47 @@ def falcon(read: GgufDescription) -> dict[str, Any]:
         )
     norms = 2 if "blk.0.attn_norm_2.weight" in read.file.tensors else 1
     return {"new_decoder_architecture": kv_heads > 1, "multi_query": True, "num_ln_in_parallel_attn": norms}
+
+
+def granite(read: GgufDescription) -> dict[str, Any]:
+    """Granite 3 or, with the width of a shared MLP, a dense Granite 4, which may have no positions."""
+    width, rotated = read.own.size_or_null(_SHARED_WIDTH), read.own.boolean("rope.scaling.finetuned", True)
+    if width is None and rotated:
+        return {}
+    return {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "shared_intermediate_size": width or read.config["intermediate_size"],
+        "num_local_experts": 0,
+        "layer_types": ["attention"] * read.config["num_hidden_layers"],
+        "position_embedding_type": "rope" if rotated else "nope",
+    }
+
+
+def exaone4(read: GgufDescription) -> dict[str, Any]:
+    window, layers = read.own.size_or_null("attention.sliding_window"), read.config["num_hidden_layers"]
+    if window is None:
+        return {"sliding_window": None}
+    slides = read.own.get("attention.sliding_window_pattern")
+    if not isinstance(slides, list):
+        period = read.own.size("attention.sliding_window_pattern", 4)
+        slides = [(layer + 1) % period for layer in range(layers)]
+    return {"sliding_window": window, "layer_types": [SLIDING if one else FULL for one in slides]}
+
+
+def command_r(read: GgufDescription) -> dict[str, Any]:
+    return {"use_qk_norm": _Q_NORM in read.file.tensors}
+
+
+def stablelm(read: GgufDescription) -> dict[str, Any]:
+    """StableLM, whose 12B has no norm before its MLPs: they follow the same norm as attention."""
+    parallel = "blk.0.ffn_norm.weight" not in read.file.tensors
+    return {"use_parallel_residual": parallel, "qk_layernorm": _Q_NORM in read.file.tensors}
+
+
+def nemotron(read: GgufDescription) -> dict[str, Any]:
+    """Half of each head is rotated; the converter counts it as if heads were as wide as the layers by their number."""
+    counted = read.config["hidden_size"] // 2 // read.config["num_attention_heads"]
+    if read.own.get("rope.dimension_count") != counted:
+        return {}
+    return {"rope_parameters": {**read.config["rope_parameters"], "partial_rotary_factor": 0.5}}

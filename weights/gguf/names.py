@@ -16,6 +16,7 @@ Names = tuple[str, ...]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _IN_LAYER = "layers."
 _QKV = "layers.attn.qkv"
+_QK_NORMS = ("layers.attn.q_norm", "layers.attn.k_norm")
 NAMES: dict[str, tuple[Names, ...]] = {
     "embed": (("token_embd",),),
     "positions": (("position_embd",),),
@@ -80,6 +81,10 @@ def parts_of(
             ways = [tuple(f"{before}{name}.{kind}" for name in names) for names in table[path]]
             names = _present([way for way in ways if 1 in (count, len(way)) or count == len(way)], stored)
             order = orders[number] if path == _QKV and count == len(orders) else None
+            if rotated and path in _QK_NORMS:
+                order = orders[_QK_NORMS.index(path)]
+                assert order is not None
+                order = order[: parameter.shape[-1]]  # that of the first head is that of all
             result[source.name] = _part(parameter, place, number, names, order)
     return result
 

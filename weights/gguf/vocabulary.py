@@ -13,7 +13,8 @@ from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG
 from jaxgen.weights.config_fields import REQUIRED
 from jaxgen.weights.gguf.architectures import Architecture
-from jaxgen.weights.gguf.byte_level import SPLITTINGS
+from jaxgen.weights.gguf.byte_level import DEFAULT as UNNAMED
+from jaxgen.weights.gguf.byte_level import SPLITTINGS, Splitting
 from jaxgen.weights.gguf.file import GgufFile
 
 _GGML = "tokenizer.ggml."
@@ -139,9 +140,16 @@ def _array(file: GgufFile, name: str, length: int | None = None, default: list[A
     return values
 
 
+def _splitting(file: GgufFile) -> Splitting:
+    """Return how text is split before it is merged; a file that does not say it means llama.cpp's default."""
+    if not file.fields.data.get(f"{_GGML}pre"):
+        return SPLITTINGS[UNNAMED]
+    return SPLITTINGS[file.fields.choice(f"{_GGML}pre", REQUIRED, tuple(SPLITTINGS))]
+
+
 def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     """Return a tokenizer of GPT-2's kind: bytes spelled as letters, with the file's merges."""
-    splitting = SPLITTINGS[file.fields.choice(f"{_GGML}pre", REQUIRED, tuple(SPLITTINGS))]
+    splitting = _splitting(file)
     merges = [tuple(merge.split(" ")) for merge in _array(file, "merges")]
     tokens = {token: i for i, token in vocabulary.tokens.items()}
     tokenizer = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
@@ -189,10 +197,7 @@ def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     """Have the tokenizer put BOS before a text, and EOS behind it, if the file says so."""
-    if file.fields.data[f"{_GGML}model"] == _SENTENCEPIECE:
-        default = True
-    else:
-        default = SPLITTINGS[file.fields.data[f"{_GGML}pre"]].bos
+    default = file.fields.data[f"{_GGML}model"] == _SENTENCEPIECE or _splitting(file).bos
     wanted = {
         "bos": file.fields.boolean(f"{_GGML}add_bos_token", default),
         "eos": file.fields.boolean(f"{_GGML}add_eos_token", False),
