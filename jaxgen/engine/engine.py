@@ -115,7 +115,9 @@ class Engine:
             narrow=narrow,
             copies_blocks=self._device.copies_blocks,
         )
-        self._recorder = Recorder(config, self._scheduler, self._meter.host_blocks)
+        self._recorder = Recorder(
+            config, self._scheduler, self._meter.host_blocks, skips_padding=self._device.kernels.skips_padding
+        )
 
     @property
     def journal(self) -> Journal:
