@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingDefaults
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.config import ServerConfig
 from tests.page.conftest import Fake
@@ -25,12 +26,50 @@ def sent_by(page: Page, text: str) -> dict[str, Any]:
     return body_of(request)
 
 
-def test_nothing_is_sent_but_what_is_set(page: Page, fake: Fake) -> None:
+def test_nothing_is_sent_but_what_the_fields_show(page: Page, fake: Fake) -> None:
     opened(page, fake(chat_engine()).url)
     always = {"model": MODEL, "stream": True, "stream_options": {"include_usage": True}}
-    assert sent_by(page, "Hi") == {**always, "messages": [{"role": "user", "content": "Hi"}]}
-    is_done(page)
-    expect(answers(page)).to_contain_text("Hello there.")
+    messages = [{"role": "user", "content": "Hi"}]
+    shown = {"temperature": 1, "top_p": 1, "max_completion_tokens": 512}
+    assert sent_by(page, "Hi") == {**always, "messages": messages, **shown}
+    expect(is_done(page)).to_contain_text("Hello there.")
+    for name in ("temperature", "top_p", "max_tokens"):
+        setting(page, name).fill("")
+    page.get_by_role("button", name="New", exact=True).click()
+    assert sent_by(page, "Hi") == {**always, "messages": messages}
+
+
+def test_the_form_begins_with_the_models_defaults(page: Page, fake: Fake) -> None:
+    defaults = SamplingDefaults(temperature=0.2, top_k=20, repetition_penalty=1.0)
+    opened(page, fake(fake_engine(model=ModelInfo(MODEL, 400, 400, chat=CHAT, defaults=defaults))).url)
+    names = ("temperature", "top_p", "max_tokens", "top_k", "min_p", "repetition_penalty")
+    assert [setting(page, name).input_value() for name in names] == ["0.2", "1", "100", "20", "", ""]
+    setting(page, "top_k").fill("")
+    setting(page, "seed").fill("5")
+    page.get_by_role("button", name="Reset to defaults").click()
+    expect(setting(page, "top_k")).to_have_value("20")
+    expect(setting(page, "seed")).to_have_value("")
+
+
+def test_rare_parameters_are_folded(page: Page, fake: Fake) -> None:
+    page.goto(fake(chat_engine()).url)
+    folds = page.locator("#parameters details")
+    expect(folds).to_have_count(4)
+    expect(setting(page, "temperature")).to_be_visible()
+    expect(setting(page, "top_k")).not_to_be_visible()
+    setting(page, "max_tokens").press("Tab")
+    page.keyboard.press("Enter")
+    setting(page, "seed").fill("x")
+    page.keyboard.press("Escape")
+    expect(folds.first.locator("summary")).to_have_text("More sampling 1 set")
+    folds.first.locator("summary").click()
+    expect(setting(page, "seed")).not_to_be_visible()
+    send(page, "Hi")
+    expect(page.get_by_role("alert")).to_contain_text("seed must be a whole number, not x.")
+    expect(setting(page, "seed")).to_be_visible()
+    setting(page, "seed").fill("7")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(setting(page, "seed")).to_be_visible()
 
 
 def test_parameters_come_from_the_document_and_are_sent(page: Page, fake: Fake) -> None:
@@ -38,7 +77,7 @@ def test_parameters_come_from_the_document_and_are_sent(page: Page, fake: Fake) 
     opened(page, fake(engine).url)
     expect(page.locator("#about-temperature")).to_contain_text("0 to 2")
     expect(page.locator("#about-top_p")).to_contain_text("0 to 1")
-    expect(setting(page, "temperature")).to_have_attribute("placeholder", "1")
+    expect(setting(page, "min_p")).to_have_attribute("placeholder", "0")
     values = {
         "temperature": "0.5",
         "top_k": "5",
@@ -53,7 +92,7 @@ def test_parameters_come_from_the_document_and_are_sent(page: Page, fake: Fake) 
     named = ("temperature", "top_k", "max_completion_tokens", "seed", "stop", "return_token_ids")
     assert [body[name] for name in named] == [0.5, 5, 7, 11, ["END\n"], True]
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
-    expect(is_done(page)).to_contain_text("ended at its limit of tokens")
+    expect(is_done(page)).to_contain_text("stopped at max tokens")
     assert engine.requests[0].params.temperature == 0.5
     assert engine.requests[0].params.seed == 11
 
@@ -247,22 +286,22 @@ def reply_to(engine: Any) -> list[int]:
     return [(start + i) % 256 + 2 for i in range(4)]
 
 
-def test_the_embedded_model_is_called_a_toy(page: Page, fake: Fake) -> None:
+def test_the_demo_model_is_called_so(page: Page, fake: Fake) -> None:
     opened(page, fake(chat_engine(embedded=True)).url)
-    expect(page.locator(".nothing")).to_contain_text("jaxgen serve --model DIRECTORY_OR_HUB_ID")
+    expect(page.locator(".nothing")).to_contain_text("Demo model: answers make no sense. Try --model smollm2-135m")
     opened(page, fake(chat_engine()).url)
     expect(page.locator(".nothing")).to_contain_text(MODEL)
-    expect(page.locator(".nothing")).not_to_contain_text("toy")
+    expect(page.locator(".nothing")).not_to_contain_text("Demo")
 
 
 def test_the_embedded_model_answers(page: Page, model: str) -> None:
     opened(page, model)
-    expect(page.locator(".nothing")).to_contain_text("toy")
+    expect(page.locator(".nothing")).to_contain_text("Demo model")
     setting(page, "max_tokens").fill("8")
     setting(page, "seed").fill("5")
     setting(page, "logprobs").fill("2")
     send(page, "Hi")
     found = is_done(page)
     expect(found.get_by_role("option")).to_have_count(8)
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Check determinism").click()
     expect(found).to_contain_text("Same bits: 8 tokens and 24 log-probabilities are equal.")

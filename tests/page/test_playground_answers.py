@@ -41,7 +41,10 @@ HOSTILE = f"""
 def harmless(shown: Locator) -> None:
     assert shown.locator("script, img, iframe, form, input, svg, style, math, object, embed").count() == 0
     names = shown.evaluate("node => [...node.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())")
-    assert set(names) <= {"href", "rel", "target", "start", "align", "tabindex"}
+    assert set(names) <= {"href", "rel", "target", "start", "align", "tabindex", "class", "type"}
+    classes = shown.evaluate("node => [...node.querySelectorAll('[class]')].map((one) => one.className)")
+    ours = r"(block|bar|quiet|small copy|maths|language-\w*|hljs-\w+)"
+    assert [one for one in classes if not re.fullmatch(ours, one)] == []
 
 
 def test_hostile_markdown_does_no_harm(page: Page, fake: Fake) -> None:
@@ -73,9 +76,9 @@ def test_raw_html_that_reaches_the_sanitiser_is_cut(page: Page, fake: Fake) -> N
     texts = ["<b onclick=x>bold</b>", '[a](https://x.org" onclick="hacked=1)', "[a](JaVaScRiPt:x)", "# T", "- [x] done"]
     made = page.evaluate(
         """async (texts) => {
-            const { toHtml } = await import('./play/markdown.js');
+            const { toFragment } = await import('./play/markdown.js');
             return texts.map((text) => {
-                const { body } = new DOMParser().parseFromString(toHtml(text), 'text/html');
+                const body = toFragment(text);
                 const nodes = [...body.querySelectorAll('*')];
                 return [body.textContent.trim(), nodes.map((node) => node.tagName).join(' '),
                     nodes.flatMap((node) => node.getAttributeNames()).join(' ')];
@@ -88,6 +91,70 @@ def test_raw_html_that_reaches_the_sanitiser_is_cut(page: Page, fake: Fake) -> N
     assert made[2] == ["a", "P A", ""]
     assert made[3] == ["T", "H3", ""]
     assert made[4] == ["☑ done", "UL LI", ""]
+
+
+FORMULAS = r"""Inline \(a^2\) and $b_1$, display:
+
+\[
+\frac{1}{2}
+\]
+
+$5 and $10, $HOME/$USER, `$c$`, $$broken \frac{$$
+$\href{javascript:hacked=1}{x} \style{position:fixed}{y}$ \(\text{<img src=x onerror="hacked = 1">}\)
+
+```python
+def f(): # $x$
+    return "1"
+```
+
+```unknown
+<b>x</b>
+```
+"""
+
+
+def test_formulas_and_code_are_drawn(page: Page, fake: Fake) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened(page, fake(chat_engine(FORMULAS)).url)
+    assert page.evaluate("typeof temml") == "undefined", "it is read when it is needed"
+    send(page, "Hi")
+    shown = is_done(page).locator(".markdown")
+    expect(shown.locator("math")).to_have_count(4)
+    expect(shown.locator("code.maths")).to_have_text(
+        ["$$broken \\frac{$$", "$\\href{javascript:hacked=1}{x} \\style{position:fixed}{y}$"]
+    )
+    expect(shown.locator("math msup")).to_have_text("a2")
+    expect(shown.locator(".display math mfrac")).to_have_text("12")
+    expect(shown).to_contain_text("$5 and $10, $HOME/$USER, $c$, $$broken \\frac{$$")
+    foreign = """node => [...node.querySelectorAll('math *')].flatMap((one) => [
+        ...(one.namespaceURI.endsWith('MathML') ? [] : [one.tagName]),
+        ...one.getAttributeNames().filter((name) => /^(on|href|src|id)/.test(name)),
+        ...(one.style.position ? ['position'] : [])])"""
+    assert shown.evaluate(foreign) == []
+    assert page.evaluate("typeof hacked") == "undefined"
+    expect(shown.locator(".hljs-keyword")).to_have_text(["def", "return"])
+    expect(shown.locator(".hljs-comment")).to_have_text("# $x$")
+    blocks = shown.locator(".block")
+    expect(blocks.nth(1)).to_contain_text("<b>x</b>")
+    expect(blocks.locator(".bar span")).to_have_text(["python", "unknown"])
+    copy = blocks.nth(0).get_by_role("button", name="Copy code")
+    copy.focus()
+    page.keyboard.press("Enter")
+    expect(blocks.nth(0).get_by_role("button", name="Copied")).to_be_focused()
+    assert page.evaluate("navigator.clipboard.readText()") == 'def f(): # $x$\n    return "1"'
+
+
+def test_what_is_done_stays_while_more_comes(page: Page, fake: Fake) -> None:
+    """So that a selection or the focus in it is not lost."""
+    held = Held(12)
+    opened(page, fake(chat_engine("First.\n\nSecond, that grows.", pace=held)).url)
+    send(page, "Hi")
+    first = answers(page).locator("p").first
+    expect(answers(page).locator(".markdown p").nth(1)).to_contain_text("S")
+    first.evaluate("node => { window.kept = document.querySelector('.markdown p'); }")
+    held.release()
+    expect(is_done(page)).to_contain_text("that grows.")
+    assert page.evaluate("window.kept === document.querySelector('.markdown p')")
 
 
 def test_markdown_streams(page: Page, fake: Fake) -> None:
@@ -131,7 +198,7 @@ def test_again_says_same_bits(page: Page, fake: Fake) -> None:
     send(page, "Hi")
     found = is_done(page)
     setting(page, "seed").fill("8")
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Check determinism").click()
     expect(found).to_contain_text("Same bits: 13 tokens are equal.")
     assert [request.params.seed for request in engine.requests] == [7, 7]
     assert engine.requests[0].prompt == engine.requests[1].prompt
@@ -143,19 +210,19 @@ def test_again_shows_where_answers_part(page: Page, fake: Fake) -> None:
     opened(page, fake(engine).url)
     send(page, "Hi")
     found = is_done(page)
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Check determinism").click()
     expect(found).to_contain_text('The answers part at character 7: "there." and "you.". No seed was sent')
     expect(found).to_contain_text("Hello there.")
 
 
-def test_answers_link_to_their_way_through_the_engine(page: Page, fake: Fake) -> None:
+def test_answers_link_to_their_timeline(page: Page, fake: Fake) -> None:
     engine = chat_engine()
     opened(page, fake(engine).url)
     setting(page, "return_latency").check()
     send(page, "Hi")
     found = is_done(page)
     name = engine.requests[0].request_id.removesuffix("-0-0")
-    expect(found.get_by_role("link", name="its way through the engine")).to_have_attribute("href", f"#live/{name}")
+    expect(found.get_by_role("link", name="Timeline")).to_have_attribute("href", f"#live/{name}")
     expect(found.locator(".latency")).to_contain_text("queue0.25 s")
 
 
@@ -227,6 +294,31 @@ def test_tools_are_called_and_their_results_go_on(page: Page, fake: Fake) -> Non
     expect(page.locator("#draft")).to_be_visible()
 
 
+def test_every_version_is_kept(page: Page, fake: Fake) -> None:
+    texts = chain(["First.", "Second.", "After second.", "Third."], repeat("More."))
+    opened(page, fake(chat_engine(reply=lambda request: byte_by_byte(next(texts)))).url)
+    send(page, "One")
+    is_done(page).get_by_role("button", name="Regenerate").click()
+    expect(is_done(page)).to_contain_text("Second.")
+    send(page, "Go on")
+    expect(is_done(page, 2)).to_contain_text("After second.")
+    versions = answers(page).first.get_by_role("group", name="Versions")
+    expect(versions.get_by_role("status")).to_have_text("2/2")
+    versions.get_by_role("button", name="Previous version").press("Enter")
+    expect(answers(page)).to_have_count(1)
+    expect(answers(page)).to_contain_text("First.")
+    expect(answers(page).get_by_role("button", name="Check determinism")).to_have_count(0)
+    versions.get_by_role("button", name="Next version").click()
+    expect(answers(page).nth(1)).to_contain_text("After second.")
+    expect(answers(page).nth(1).get_by_role("button", name="Check determinism")).to_be_visible()
+    is_done(page).get_by_role("button", name="Regenerate").click()
+    expect(is_done(page)).to_contain_text("Third.")
+    expect(versions.get_by_role("status")).to_have_text("3/3")
+    answers(page).get_by_role("button", name="Delete").click()
+    expect(versions.get_by_role("status")).to_have_text("2/2")
+    expect(answers(page).first).to_contain_text("Second.")
+
+
 def test_regenerate_edit_and_delete(page: Page, fake: Fake) -> None:
     engine = chat_engine()
     opened(page, fake(engine).url)
@@ -243,6 +335,10 @@ def test_regenerate_edit_and_delete(page: Page, fake: Fake) -> None:
     expect(page.get_by_role("article")).to_have_count(2)
     is_done(page)
     assert TOKENIZER.decode(engine.requests[3].prompt) == "<user>Three</><answer>"
+    mine.get_by_role("button", name="Previous version").click()
+    expect(page.get_by_role("article")).to_have_count(4)
+    mine.first.get_by_role("button", name="Next version").click()
+    expect(page.get_by_role("article")).to_have_count(2)
     answers(page).get_by_role("button", name="Edit").click()
     page.get_by_label("Edited text").fill("My own")
     page.get_by_role("button", name="Keep").click()

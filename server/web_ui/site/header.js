@@ -13,7 +13,7 @@ function Theme() {
     dispatchEvent(new Event("storage")); // theme.js listens; browsers tell other tabs alone
     setTheme(value);
   };
-  return html`<select class="theme" aria-label="Theme" value=${theme} onChange=${choose}>
+  return html`<select class="theme" aria-label="Theme" title="Theme" value=${theme} onChange=${choose}>
     <option value="">System</option>
     <option value="light">Light</option>
     <option value="dark">Dark</option>

@@ -38,7 +38,8 @@ function striped(drawing, colours) {
 }
 
 function drawBars(drawing, { shown, width, budget, skips, colours, chosen }) {
-  const most = Math.max(budget, ...shown.map((step) => step.width), 1);
+  // Where padding takes no time the budget is far above most steps.
+  const most = Math.max(skips ? 1 : budget, ...shown.map((step) => (skips ? step.decodes + step.prompt : step.width)));
   const floor = TOP + BARS;
   const high = (tokens) => (tokens / most) * BARS;
   const prompts = striped(drawing, colours);
@@ -56,9 +57,10 @@ function drawBars(drawing, { shown, width, budget, skips, colours, chosen }) {
       drawing.strokeRect(x - 1, TOP - 3, BAR + 1, BARS + BETWEEN + TIMES + 6);
     }
   });
-  line(drawing, width, floor - high(budget), colours.quiet, [4, 3]);
+  const top = Math.min(budget, most);
+  line(drawing, width, floor - high(top), colours.quiet, [4, 3]);
   line(drawing, width, floor, colours.line, []);
-  label(drawing, short(budget), floor - high(budget) + 3, colours);
+  label(drawing, short(top), floor - high(top) + 3, colours);
   label(drawing, "0", floor, colours);
 }
 
