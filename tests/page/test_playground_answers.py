@@ -204,14 +204,14 @@ def test_again_says_same_bits(page: Page, fake: Fake) -> None:
     assert engine.requests[0].prompt == engine.requests[1].prompt
 
 
-def test_again_shows_where_answers_part(page: Page, fake: Fake) -> None:
+def test_again_shows_where_answers_differ(page: Page, fake: Fake) -> None:
     texts = chain(["Hello there.", "Hello you."], repeat("Hello"))
     engine = chat_engine(reply=lambda request: byte_by_byte(next(texts)))
     opened(page, fake(engine).url)
     send(page, "Hi")
     found = is_done(page)
     found.get_by_role("button", name="Check determinism").click()
-    expect(found).to_contain_text('The answers part at character 7: "there." and "you.". No seed was sent')
+    expect(found).to_contain_text('The answers differ from character 7: "there." and "you.". No seed was sent')
     expect(found).to_contain_text("Hello there.")
 
 

@@ -244,7 +244,7 @@ export class Store {
     await this.save(chat);
   }
 
-  /** Send what was sent for the answer at `index` once more and say where the answers part. */
+  /** Send what was sent for the answer at `index` once more and say where the answers differ. */
   async again(index) {
     const { chat } = this;
     const message = chat.messages[index];
