@@ -74,3 +74,10 @@ def body_of(request: Any) -> dict[str, Any]:
     """The JSON that a request sent."""
     found: dict[str, Any] = request.value.post_data_json
     return found
+
+
+def sent_by(page: Page, text: str) -> dict[str, Any]:
+    """The body of the request that sends the text."""
+    with page.expect_request("**/v1/**completions") as request:
+        send(page, text)
+    return body_of(request)

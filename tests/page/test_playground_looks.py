@@ -48,8 +48,6 @@ def test_everything_that_an_answer_shows(new_context: NewContext, fake: Fake, lo
     setting(page, "structure").select_option("")
     setting(page, "logprobs").fill("3")
     setting(page, "return_latency").check()
-    if look == "phone":
-        page.keyboard.press("Escape")
     send(page, "Right")
     found = is_done(page)
     found.get_by_role("option").nth(4).focus()
@@ -94,6 +92,9 @@ def test_panels_of_a_phone_open_where_their_buttons_are(new_context: NewContext,
     page.keyboard.press("Escape")
     expect(page.locator("#conversations")).not_to_be_visible()
     expect(page.get_by_role("button", name="Chats")).to_be_focused()
+    button.click()
+    send(page, "And on")
+    expect(page.locator("#parameters")).not_to_be_visible()
 
 
 def test_what_has_the_focus_is_not_behind_a_bar(page: Page, fake: Fake) -> None:

@@ -63,6 +63,7 @@ export function Play({ server, shown }) {
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   }, [shown, over]);
+  useEffect(() => { if (busy && over) toggle(over); }, [busy]);
   if (!server || !store.server) return null;
   const picked = () => { if (over) toggle(over); };
   return html`<div class="play">

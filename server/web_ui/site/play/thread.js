@@ -9,7 +9,7 @@ const MORE = 200;
 const NEAR_PIXELS = 100;
 
 /** Stay at the end of the page while an answer grows, unless the user has scrolled away. */
-function useEnd(shown, chat) {
+function useEnd(shown, chat, growing) {
   const atEnd = useRef(true);
   useEffect(() => {
     const scrolled = () => {
@@ -19,7 +19,7 @@ function useEnd(shown, chat) {
     addEventListener("scroll", scrolled, { passive: true });
     return () => removeEventListener("scroll", scrolled);
   }, []);
-  useEffect(() => { atEnd.current = true; }, [chat.id, chat.messages.length]);
+  useEffect(() => { if (growing) atEnd.current = true; }, [growing]);
   useLayoutEffect(() => {
     if (shown && atEnd.current && chat.messages.length) scrollTo(0, document.documentElement.scrollHeight);
   });
@@ -37,7 +37,7 @@ function Nothing({ server, chat }) {
 export function Thread({ chat, busy, shown, server }) {
   const { messages } = chat;
   const [extra, setExtra] = useState(0);
-  useEnd(shown, chat);
+  useEnd(shown, chat, busy && messages.at(-1)?.answer?.state === "streaming");
   if (messages.length === 0) return html`<${Nothing} server=${server} chat=${chat} />`;
   const from = Math.max(0, messages.length - FIRST - extra);
   const last = messages.length - 1;
