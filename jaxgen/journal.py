@@ -67,6 +67,8 @@ class Journal:
     token_budget: int
     max_num_seqs: int
     block_size: int
+    skips_padding: bool = False
+    """Whether the kernels leave out a step's padding, so that it takes no time."""
     steps: RingBuffer[StepRecord] = field(default_factory=lambda: RingBuffer(NUM_STEPS))
     events: RingBuffer[EventRecord] = field(default_factory=lambda: RingBuffer(NUM_EVENTS))
     arrivals: RingBuffer[LiveRequest] = field(default_factory=lambda: RingBuffer(NUM_EVENTS))

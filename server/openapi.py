@@ -104,7 +104,7 @@ def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Bod
 
 _PREVIEW = (*_BODY_ERRORS, 409, 429, 504)
 _KEPT = (400, 404, 503)
-_TOKENIZE = "Tokens of a text or a conversation."
+_TOKENIZE = "Token ids of a text or a conversation."
 ROUTES = (
     _generating("/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest),
     _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
@@ -112,22 +112,34 @@ ROUTES = (
     RouteDescription(
         "POST",
         "/v1/responses/input_tokens",
-        "The length of a prompt.",
+        "The number of tokens of a prompt.",
         shapes.InputTokens,
         InputTokensRequest,
         (*_BODY_ERRORS, 429),
     ),
-    RouteDescription("GET", "/v1/responses/{response_id}", "A response that is kept.", shapes.Response, errors=_KEPT),
-    RouteDescription("DELETE", "/v1/responses/{response_id}", "Delete it.", shapes.DeletedResponse, errors=(404, 503)),
+    RouteDescription("GET", "/v1/responses/{response_id}", "A stored response.", shapes.Response, errors=_KEPT),
     RouteDescription(
-        "GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT
+        "DELETE", "/v1/responses/{response_id}", "Delete a stored response.", shapes.DeletedResponse, errors=(404, 503)
     ),
-    RouteDescription("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
+    RouteDescription(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        "The input of a stored response.",
+        shapes.InputItems,
+        errors=_KEPT,
+    ),
+    RouteDescription(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        "Always 400, because no response runs in the background.",
+        None,
+        errors=_KEPT,
+    ),
     _generating("/v1/messages", "Answer a conversation, in Anthropic's API.", messages.Message, MessagesRequest),
     RouteDescription(
         "POST",
         "/v1/messages/count_tokens",
-        "The length of a prompt.",
+        "The number of tokens of a prompt.",
         messages.CountedTokens,
         CountTokensRequest,
         (*_BODY_ERRORS, OVERLOADED),
@@ -136,7 +148,7 @@ ROUTES = (
     RouteDescription(
         "POST",
         "/v1/latency",
-        "When a request would be answered.",
+        "The predicted latency of a request, which is not run.",
         shapes.PredictedLatency,
         CompletionRequest,
         _PREVIEW,
@@ -145,7 +157,7 @@ ROUTES = (
     RouteDescription(
         "POST",
         "/v1/completions/render",
-        "What a request would be: one for each prompt.",
+        "The token ids and parameters of a completion request, which is not run.",
         shapes.RenderedPrompts,
         CompletionRequest,
         _PREVIEW,
@@ -153,7 +165,7 @@ ROUTES = (
     RouteDescription(
         "POST",
         "/v1/chat/completions/render",
-        "What a request would be.",
+        "The token ids and parameters of a chat request, which is not run.",
         shapes.Rendered,
         ChatRequest,
         _PREVIEW,
@@ -165,23 +177,28 @@ ROUTES = (
     RouteDescription(
         "POST",
         "/v1/files",
-        "Keep a file.",
+        "Store a file for batches.",
         shapes.File,
         FileForm,
         (400, 403, 404, 408, 413, 429, 503, 507),
         "multipart/form-data",
     ),
-    RouteDescription("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404, 503)),
-    RouteDescription("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404, 503)),
+    RouteDescription("GET", "/v1/files", "The files of this API key.", shapes.Files, errors=(400, 404, 503)),
+    RouteDescription("GET", "/v1/files/{file_id}", "Name, size and purpose of a file.", shapes.File, errors=(404, 503)),
     RouteDescription(
         "DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503, 507)
     ),
-    RouteDescription("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404, 503)),
+    RouteDescription("GET", "/v1/files/{file_id}/content", "The content of a file.", None, errors=(404, 503)),
     RouteDescription(
-        "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403, 507)
+        "POST",
+        "/v1/batches",
+        "Run the requests of a file as a batch.",
+        shapes.Batch,
+        BatchRequest,
+        (*_BODY_ERRORS, 403, 507),
     ),
-    RouteDescription("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
-    RouteDescription("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
+    RouteDescription("GET", "/v1/batches", "The batches of this API key.", shapes.Batches, errors=(400, 404, 503)),
+    RouteDescription("GET", "/v1/batches/{batch_id}", "The state of a batch.", shapes.Batch, errors=(404, 503)),
     RouteDescription(
         "DELETE",
         "/v1/batches/{batch_id}",
@@ -199,15 +216,15 @@ ROUTES = (
         "GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,), or_answer=messages.Model
     ),
     RouteDescription(
-        "GET", "/steps", "What the engine computes, as events.", None, errors=(404, 429, 503), streams=True
+        "GET", "/steps", "The engine's steps as a stream of events.", None, errors=(404, 429, 503), streams=True
     ),
-    RouteDescription("GET", "/steps/history", "The last hour in samples.", shapes.StepHistory, errors=(404,)),
+    RouteDescription("GET", "/steps/history", "Samples of the last hour.", shapes.StepHistory, errors=(404,)),
     RouteDescription("GET", "/version", "The version of jaxgen.", shapes.Version),
-    RouteDescription("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
+    RouteDescription("GET", "/capabilities", "Routes, fields, limits and sampling defaults.", shapes.Object),
     RouteDescription("GET", "/openapi.json", "This document.", shapes.Object),
-    RouteDescription("GET", "/health", "Whether it takes requests.", shapes.Status, errors=(503,)),
-    RouteDescription("GET", "/ready", "The same.", shapes.Status, errors=(503,)),
-    RouteDescription("GET", "/livez", "Whether the process may be left running.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/health", "Whether the server accepts requests.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/ready", "Whether the server accepts requests, as /health.", shapes.Status, errors=(503,)),
+    RouteDescription("GET", "/livez", "Whether the process is alive.", shapes.Status, errors=(503,)),
     RouteDescription("GET", "/metrics", "Prometheus metrics.", None),
 )
 
@@ -308,8 +325,8 @@ def _operation(route: RouteDescription, body: Any, answer: Any, errors: tuple[in
     result: dict[str, Any] = {
         "summary": route.summary,
         "responses": {
-            "200": {"description": "The answer.", **({"content": content} if content else {})},
-            **{str(status): {"description": "Refused, or failed.", "content": error} for status in errors},
+            "200": {"description": "The response.", **({"content": content} if content else {})},
+            **{str(status): {"description": "Refused or failed.", "content": error} for status in errors},
         },
     }
     if body is not None:

@@ -116,7 +116,9 @@ class Engine:
         )
         most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
         self._follower = ConstraintFollower(self._scheduler, most_forced=most_forced)
-        self._recorder = Recorder(config, self._scheduler, self._meter.host_blocks)
+        self._recorder = Recorder(
+            config, self._scheduler, self._meter.host_blocks, skips_padding=self._device.kernels.skips_padding
+        )
 
     @property
     def journal(self) -> Journal:

@@ -28,10 +28,12 @@ class StepTimings(NamedTuple):
 class Recorder:
     """Appends to a journal from the engine's thread: some microseconds a step, and nothing is encoded."""
 
-    def __init__(self, config: EngineConfig, scheduler: Scheduler, host_blocks: Callable[[], int]) -> None:
-        """``host_blocks``: how many blocks are in host memory now."""
+    def __init__(
+        self, config: EngineConfig, scheduler: Scheduler, host_blocks: Callable[[], int], *, skips_padding: bool
+    ) -> None:
+        """``host_blocks``: how many blocks are in host memory now. ``skips_padding``: as in ``Journal``."""
         limits = config.scheduler
-        self.journal = Journal(limits.token_budget, limits.max_num_seqs, config.cache.block_size)
+        self.journal = Journal(limits.token_budget, limits.max_num_seqs, config.cache.block_size, skips_padding)
         self._scheduler = scheduler
         self._host_blocks = host_blocks
 

@@ -32,7 +32,8 @@ thread = threading.Thread(target=server.run, daemon=True)
 thread.start()
 while not server.started: time.sleep(0.01)
 address = "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
-for path in ("/", "/docs", "/app.js", "/play/play.js", "/live/live.js", "/vendor/preact.js"):
+for path in ("/", "/docs", "/app.js", "/play/play.js", "/live/live.js", "/vendor/preact.js",
+             "/vendor/highlight/core.js", "/vendor/Temml.woff2"):
     assert urllib.request.urlopen(address + path).status == 200, path
 # A process that ends while its event loop runs may crash.
 server.should_exit = True

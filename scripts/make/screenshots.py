@@ -1,7 +1,6 @@
-"""Make the pictures of docs/ui.md from a server of a small real model, whose answers are greedy.
+"""Make the pictures of docs/ui.md from a server of a small real model, as a user starts it.
 
-    mkdir greedy && echo '{"temperature": 0}' >greedy/generation_config.json
-    scripts/serve --model smollm2-135m --generation-config greedy --port 8123 &
+    scripts/serve --model smollm2-135m --port 8123 &
     .venv/bin/python -m scripts.make.screenshots http://127.0.0.1:8123
 
 Needs the extra test and Chromium.
@@ -22,18 +21,29 @@ from tests.support.browser import HOW, chromium, chromium_path
 
 DESK: dict[str, Any] = {"viewport": {"width": 1100, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 720}, "is_mobile": True, "has_touch": True}
-QUESTION = "Write a Python function that adds two numbers."
+QUESTIONS = ("What is the capital of France?", "Write a Python function that reverses a string.")
+SEED = "1"
 COLOURS = 96
 """Of a picture: enough for a page of few colours, in a quarter of the bytes."""
 
 
 def play(page: Page) -> None:
-    """A conversation whose answer has ended."""
-    page.locator("#draft").fill(QUESTION)
-    page.locator("#draft").press("Enter")
-    again = page.get_by_role("article", name="Answer").first.get_by_role("button", name="Regenerate")
-    again.wait_for()
-    page.wait_for_function("button => !button.disabled", arg=again.element_handle())
+    """A conversation with a seed, whose last answer was checked."""
+    seed = page.locator("#set-seed")
+    seed.wait_for(state="attached")
+    seed.evaluate("(field, value) => { field.value = value; field.dispatchEvent(new Event('input')); }", SEED)
+    for number, question in enumerate(QUESTIONS):
+        page.locator("#draft").fill(question)
+        page.locator("#draft").press("Enter")
+        page.get_by_role("article", name="Answer").nth(number).get_by_role("button", name="Regenerate").wait_for()
+    page.get_by_role("button", name="Check determinism").click()
+    page.locator(".again.good").wait_for()
+    page.mouse.move(0, 0)
+
+
+def play_from_the_beginning(page: Page) -> None:
+    play(page)
+    page.evaluate("scrollTo(0, 0)")
 
 
 def live(page: Page) -> None:
@@ -59,7 +69,7 @@ def docs(page: Page) -> None:
 
 SHOTS = {
     "ui-play": ("#play", play, {**DESK, "color_scheme": "light"}),
-    "ui-play-dark": ("#play", play, {**DESK, "color_scheme": "dark"}),
+    "ui-play-dark": ("#play", play_from_the_beginning, {**DESK, "color_scheme": "dark"}),
     "ui-play-phone": ("#play", play, {**PHONE, "color_scheme": "light"}),
     "ui-live": ("#live", live, {**DESK, "color_scheme": "light"}),
     "ui-live-dark": ("#live", live, {**DESK, "color_scheme": "dark"}),
@@ -75,12 +85,12 @@ def shoot(browser: Browser, url: str, name: str, folder: Path) -> None:
         page = context.new_page()
         page.goto(f"{url.rstrip('/')}/{address}")
         prepare(page)
-        page.evaluate("scrollTo(0, 0)")
+        page.wait_for_timeout(500)  # libraries that the answer needs, and the scroll to its end
         picture = Image.open(io.BytesIO(page.screenshot()))
     finally:
         context.close()
     path = folder / f"{name}.png"
-    picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
 
 

@@ -75,6 +75,7 @@ def make_hello(engine: EngineClient, journal: Journal, interval: float) -> bytes
         "token_budget": journal.token_budget,
         "max_num_seqs": journal.max_num_seqs,
         "block_size": journal.block_size,
+        "skips_padding": journal.skips_padding,
         "max_model_len": engine.model.max_model_len,
         "interval_seconds": interval,
         "step_fields": StepRecord._fields,

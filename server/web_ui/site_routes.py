@@ -7,6 +7,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,12 +19,14 @@ POLICY = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' data:",
+        "font-src 'self'",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
     )
 )
+TYPES = {".js": "text/javascript", ".woff2": "font/woff2"}
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -82,7 +85,7 @@ def _walk(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
 
 def _site_file(name: str, content: bytes) -> SiteFile:
     # What the machine's own table of types says of scripts is not always what browsers take for modules.
-    media = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "text/plain"
+    media = TYPES.get(PurePosixPath(name).suffix) or mimetypes.guess_type(name)[0] or "text/plain"
     compressed = gzip.compress(content, mtime=0)
     public = "" if name == "index.html" else name.removesuffix(".html")
     return SiteFile(f"/{public}", media, content, min(content, compressed, key=len))

@@ -7,6 +7,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.server_app import byte_by_byte, fake_engine
 
@@ -18,8 +19,10 @@ CHAT = ChatFormat(
 
 
 def chat_engine(text: str = "Hello there.", *, embedded: bool = False, **fields: Any) -> FakeEngine:
-    """An engine that answers every conversation with the text, a byte a token."""
-    model = ModelInfo(MODEL, max_model_len=200_000, vocab_size=400, chat=CHAT, embedded=embedded)
+    """An engine that answers every conversation with the whole text, a byte a token."""
+    length = len(text.encode())
+    defaults = SamplingDefaults(max_tokens=length) if length > 512 else NEUTRAL
+    model = ModelInfo(MODEL, max_model_len=200_000, vocab_size=400, chat=CHAT, embedded=embedded, defaults=defaults)
     return fake_engine(**{"model": model, "reply": says(byte_by_byte(text)), **fields})
 
 
@@ -39,10 +42,11 @@ class Held:
 
 
 def opened(page: Page, url: str) -> Locator:
-    """The place where the user writes, once the page is there."""
+    """The place where the user writes, once the page is there, with all parameters unfolded."""
     page.goto(url)
     draft = page.locator("#draft")
     expect(draft).to_be_visible()
+    page.evaluate("document.querySelectorAll('#parameters details').forEach((one) => { one.open = true; })")
     return draft
 
 
@@ -70,3 +74,10 @@ def body_of(request: Any) -> dict[str, Any]:
     """The JSON that a request sent."""
     found: dict[str, Any] = request.value.post_data_json
     return found
+
+
+def sent_by(page: Page, text: str) -> dict[str, Any]:
+    """The body of the request that sends the text."""
+    with page.expect_request("**/v1/**completions") as request:
+        send(page, text)
+    return body_of(request)

@@ -1,112 +1,19 @@
-"""The playground: sending, stopping, parameters, and what goes wrong on the way."""
+"""The playground: sending, stopping, and what goes wrong on the way."""
 
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request
-from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.config import ServerConfig
 from tests.page.conftest import Fake
-from tests.page.playground import CHAT, Held, answers, body_of, chat_engine, is_done, opened, send, setting
+from tests.page.playground import CHAT, Held, answers, chat_engine, is_done, opened, send, sent_by, setting
 from tests.support.browser import Troubles
 from tests.support.fakes import MODEL
 from tests.support.proxy import proxy
 from tests.support.server_app import TOKENIZER, fake_engine
-
-
-def sent_by(page: Page, text: str) -> dict[str, Any]:
-    """The body of the request that sends the text."""
-    with page.expect_request("**/v1/**completions") as request:
-        send(page, text)
-    return body_of(request)
-
-
-def test_nothing_is_sent_but_what_is_set(page: Page, fake: Fake) -> None:
-    opened(page, fake(chat_engine()).url)
-    always = {"model": MODEL, "stream": True, "stream_options": {"include_usage": True}}
-    assert sent_by(page, "Hi") == {**always, "messages": [{"role": "user", "content": "Hi"}]}
-    is_done(page)
-    expect(answers(page)).to_contain_text("Hello there.")
-
-
-def test_parameters_come_from_the_document_and_are_sent(page: Page, fake: Fake) -> None:
-    engine = chat_engine()
-    opened(page, fake(engine).url)
-    expect(page.locator("#about-temperature")).to_contain_text("0 to 2")
-    expect(page.locator("#about-top_p")).to_contain_text("0 to 1")
-    expect(setting(page, "temperature")).to_have_attribute("placeholder", "1")
-    values = {
-        "temperature": "0.5",
-        "top_k": "5",
-        "max_tokens": "7",
-        "seed": "11",
-        "stop": "END\\n",
-        "system": "Be brief.",
-    }
-    for name, value in values.items():
-        setting(page, name).fill(value)
-    body = sent_by(page, "Hi")
-    named = ("temperature", "top_k", "max_completion_tokens", "seed", "stop", "return_token_ids")
-    assert [body[name] for name in named] == [0.5, 5, 7, 11, ["END\n"], True]
-    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
-    expect(is_done(page)).to_contain_text("ended at its limit of tokens")
-    assert engine.requests[0].params.temperature == 0.5
-    assert engine.requests[0].params.seed == 11
-
-
-def test_a_value_out_of_range_is_named_and_nothing_is_sent(page: Page, fake: Fake) -> None:
-    engine = chat_engine()
-    draft = opened(page, fake(engine).url)
-    setting(page, "temperature").fill("3")
-    expect(setting(page, "temperature")).to_have_attribute("aria-invalid", "true")
-    send(page, "Hi")
-    expect(page.get_by_role("alert")).to_contain_text("temperature must be 0 to 2, not 3.")
-    expect(draft).to_have_value("Hi")
-    assert engine.requests == []
-    setting(page, "temperature").fill("2")
-    expect(page.get_by_role("alert")).to_have_count(0)
-    send(page, "Hi")
-    is_done(page)
-
-
-@pytest.mark.parametrize("field", ["tools", "structureText"])
-def test_text_that_must_be_json_is_named(page: Page, fake: Fake, field: str) -> None:
-    opened(page, fake(chat_engine()).url)
-    setting(page, "structure").select_option("json_schema")
-    setting(page, "structureText").fill("{}")
-    setting(page, field).fill("{")
-    send(page, "Hi")
-    expect(page.get_by_role("alert")).to_contain_text("must be JSON")
-    expect(setting(page, field)).to_have_attribute("aria-invalid", "true")
-
-
-STRUCTURES = [
-    ("json_schema", '{"type": "object"}', "response_format"),
-    ("json_object", None, "response_format"),
-    ("regex", "[a-z]+", "structured_outputs"),
-    ("choice", "yes\nno", "structured_outputs"),
-    ("grammar", 'start: "a"', "structured_outputs"),
-]
-
-
-def test_structured_outputs(page: Page, fake: Fake) -> None:
-    opened(page, fake(chat_engine()).url)
-    found = {}
-    for number, (kind, text, name) in enumerate(STRUCTURES, 1):
-        setting(page, "structure").select_option(kind)
-        if text is not None:
-            setting(page, "structureText").fill(text)
-        found[kind] = sent_by(page, kind)[name]
-        is_done(page, number)
-    assert found["json_schema"]["json_schema"]["schema"] == {"type": "object"}
-    assert found["json_object"] == {"type": "json_object"}
-    assert found["regex"] == {"regex": "[a-z]+"}
-    assert found["choice"] == {"choice": ["yes", "no"]}
-    assert found["grammar"] == {"grammar": 'start: "a"'}
 
 
 def test_escape_stops_an_answer_and_keeps_what_came(page: Page, fake: Fake) -> None:
@@ -205,14 +112,6 @@ def test_an_engine_that_fails_is_said_beside_what_had_come(page: Page, fake: Fak
     expect(answers(page)).to_contain_text("Hello")
 
 
-def test_service_classes_can_be_named(page: Page, fake: Fake) -> None:
-    config = ServerConfig(service_classes=(ServiceClass(name="quick", first_token_seconds=1.0),))
-    opened(page, fake(chat_engine(), config).url)
-    setting(page, "service_tier").select_option("quick")
-    assert sent_by(page, "Hi")["service_tier"] == "quick"
-    is_done(page)
-
-
 def test_a_server_that_restarts_is_asked_again_only_when_the_user_says(
     page: Page, fake: Fake, troubles: Troubles
 ) -> None:
@@ -247,22 +146,22 @@ def reply_to(engine: Any) -> list[int]:
     return [(start + i) % 256 + 2 for i in range(4)]
 
 
-def test_the_embedded_model_is_called_a_toy(page: Page, fake: Fake) -> None:
+def test_the_demo_model_is_called_so(page: Page, fake: Fake) -> None:
     opened(page, fake(chat_engine(embedded=True)).url)
-    expect(page.locator(".nothing")).to_contain_text("jaxgen serve --model DIRECTORY_OR_HUB_ID")
+    expect(page.locator(".nothing")).to_contain_text("Demo model: answers make no sense. Try --model smollm2-135m")
     opened(page, fake(chat_engine()).url)
     expect(page.locator(".nothing")).to_contain_text(MODEL)
-    expect(page.locator(".nothing")).not_to_contain_text("toy")
+    expect(page.locator(".nothing")).not_to_contain_text("Demo")
 
 
 def test_the_embedded_model_answers(page: Page, model: str) -> None:
     opened(page, model)
-    expect(page.locator(".nothing")).to_contain_text("toy")
+    expect(page.locator(".nothing")).to_contain_text("Demo model")
     setting(page, "max_tokens").fill("8")
     setting(page, "seed").fill("5")
     setting(page, "logprobs").fill("2")
     send(page, "Hi")
     found = is_done(page)
     expect(found.get_by_role("option")).to_have_count(8)
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Check determinism").click()
     expect(found).to_contain_text("Same bits: 8 tokens and 24 log-probabilities are equal.")

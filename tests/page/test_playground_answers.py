@@ -1,4 +1,4 @@
-"""The playground's answers: Markdown without harm, tokens and their alternatives, the same bits again, code, tools."""
+"""The playground's answers: tokens and their alternatives, the same bits again, code, tools."""
 
 import json
 import os
@@ -13,90 +13,9 @@ from playwright.sync_api import Locator, Page, expect
 from jaxgen.core.request import Request
 from jaxgen.server.config import ServerConfig
 from tests.page.conftest import Fake
-from tests.page.playground import Held, answers, body_of, chat_engine, is_done, opened, send, setting
+from tests.page.playground import answers, body_of, chat_engine, is_done, opened, send, setting
 from tests.support.server_app import TOKENIZER, byte_by_byte
 from tests.support.tool_engines import marked_tokenizer, tokens_of, tool_engine
-
-ELSEWHERE = "http://elsewhere.invalid/"
-HOSTILE = f"""
-<script>hacked = 1</script><img src="{ELSEWHERE}a.png" onerror="hacked = 1">
-<iframe src="{ELSEWHERE}"></iframe><form action="{ELSEWHERE}"><input name="key"></form>
-<svg onload="hacked = 1"><a href="javascript:hacked = 1">x</a></svg><style>body {{ display: none }}</style>
-<math><mtext><table><mglyph><style><img src=x onerror="hacked = 1"></style></mglyph></table></mtext></math>
-<div style="position: fixed; inset: 0" id="app" class="composer" onclick="hacked = 1">cover</div>
-
-![picture]({ELSEWHERE}b.png "title") [script](javascript:hacked=1) [data](data:text/html,<script>hacked=1</script>)
-[entity](&#106;avascript:hacked=1) <javascript:hacked=1> [file](file:///etc/passwd) [good](https://example.org/?a=1&b=2)
-
-[image reference][1]
-
-[1]: vbscript:hacked "x"
-
-```html" onclick="hacked=1
-<b>bold</b>
-```
-"""
-
-
-def harmless(shown: Locator) -> None:
-    assert shown.locator("script, img, iframe, form, input, svg, style, math, object, embed").count() == 0
-    names = shown.evaluate("node => [...node.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())")
-    assert set(names) <= {"href", "rel", "target", "start", "align", "tabindex"}
-
-
-def test_hostile_markdown_does_no_harm(page: Page, fake: Fake) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    server = fake(chat_engine(HOSTILE))
-    opened(page, server.url)
-    send(page, "Hi")
-    shown = is_done(page).locator(".markdown")
-    expect(shown).to_contain_text("<script>hacked = 1</script>")
-    expect(shown).to_contain_text("[image: picture]")
-    harmless(shown)
-    links = shown.locator("a[href]")
-    expect(links).to_have_count(1)
-    expect(links).to_have_attribute("href", "https://example.org/?a=1&b=2")
-    expect(links).to_have_attribute("rel", "noopener noreferrer")
-    for link in shown.locator("a").all():
-        if link.get_attribute("href") is None:
-            link.click()
-    assert page.evaluate("typeof hacked") == "undefined"
-    assert all(url.startswith((server.url, "blob:")) for url in asked), asked
-    answers(page).get_by_role("button", name="Raw").click()
-    expect(answers(page).locator(".raw")).to_contain_text('<img src="http://elsewhere.invalid/a.png"')
-
-
-def test_raw_html_that_reaches_the_sanitiser_is_cut(page: Page, fake: Fake) -> None:
-    """A second wall: the Markdown renderer shows HTML as text, and what it lets through is cleaned."""
-    opened(page, fake(chat_engine()).url)
-    texts = ["<b onclick=x>bold</b>", '[a](https://x.org" onclick="hacked=1)', "[a](JaVaScRiPt:x)", "# T", "- [x] done"]
-    made = page.evaluate(
-        """async (texts) => {
-            const { toHtml } = await import('./play/markdown.js');
-            return texts.map((text) => {
-                const { body } = new DOMParser().parseFromString(toHtml(text), 'text/html');
-                const nodes = [...body.querySelectorAll('*')];
-                return [body.textContent.trim(), nodes.map((node) => node.tagName).join(' '),
-                    nodes.flatMap((node) => node.getAttributeNames()).join(' ')];
-            });
-        }""",
-        texts,
-    )
-    assert made[0] == ["<b onclick=x>bold</b>", "P", ""]
-    assert made[1][2] == "href rel target"
-    assert made[2] == ["a", "P A", ""]
-    assert made[3] == ["T", "H3", ""]
-    assert made[4] == ["☑ done", "UL LI", ""]
-
-
-def test_markdown_streams(page: Page, fake: Fake) -> None:
-    held = Held(12)
-    opened(page, fake(chat_engine("**Bold** and *more*", pace=held)).url)
-    send(page, "Hi")
-    expect(answers(page).locator("strong")).to_have_text("Bold")
-    held.release()
-    expect(answers(page).locator("em")).to_have_text("more")
 
 
 def test_tokens_show_alternatives_on_hover_and_on_focus(page: Page, fake: Fake) -> None:
@@ -131,31 +50,31 @@ def test_again_says_same_bits(page: Page, fake: Fake) -> None:
     send(page, "Hi")
     found = is_done(page)
     setting(page, "seed").fill("8")
-    found.get_by_role("button", name="Again").click()
+    found.get_by_role("button", name="Check determinism").click()
     expect(found).to_contain_text("Same bits: 13 tokens are equal.")
     assert [request.params.seed for request in engine.requests] == [7, 7]
     assert engine.requests[0].prompt == engine.requests[1].prompt
 
 
-def test_again_shows_where_answers_part(page: Page, fake: Fake) -> None:
+def test_again_shows_where_answers_differ(page: Page, fake: Fake) -> None:
     texts = chain(["Hello there.", "Hello you."], repeat("Hello"))
     engine = chat_engine(reply=lambda request: byte_by_byte(next(texts)))
     opened(page, fake(engine).url)
     send(page, "Hi")
     found = is_done(page)
-    found.get_by_role("button", name="Again").click()
-    expect(found).to_contain_text('The answers part at character 7: "there." and "you.". No seed was sent')
+    found.get_by_role("button", name="Check determinism").click()
+    expect(found).to_contain_text('The answers differ from character 7: "there." and "you.". No seed was sent')
     expect(found).to_contain_text("Hello there.")
 
 
-def test_answers_link_to_their_way_through_the_engine(page: Page, fake: Fake) -> None:
+def test_answers_link_to_their_timeline(page: Page, fake: Fake) -> None:
     engine = chat_engine()
     opened(page, fake(engine).url)
     setting(page, "return_latency").check()
     send(page, "Hi")
     found = is_done(page)
     name = engine.requests[0].request_id.removesuffix("-0-0")
-    expect(found.get_by_role("link", name="its way through the engine")).to_have_attribute("href", f"#live/{name}")
+    expect(found.get_by_role("link", name="Timeline")).to_have_attribute("href", f"#live/{name}")
     expect(found.locator(".latency")).to_contain_text("queue0.25 s")
 
 
@@ -227,6 +146,35 @@ def test_tools_are_called_and_their_results_go_on(page: Page, fake: Fake) -> Non
     expect(page.locator("#draft")).to_be_visible()
 
 
+def test_every_version_is_kept(page: Page, fake: Fake) -> None:
+    texts = chain(["First.", "Second.", "After second.", "Third."], repeat("More."))
+    opened(page, fake(chat_engine(reply=lambda request: byte_by_byte(next(texts)))).url)
+    send(page, "One")
+    is_done(page).get_by_role("button", name="Regenerate").click()
+    expect(is_done(page)).to_contain_text("Second.")
+    send(page, "Go on")
+    expect(is_done(page, 2)).to_contain_text("After second.")
+    versions = answers(page).first.get_by_role("group", name="Versions")
+    expect(versions.get_by_role("status")).to_have_text("2/2")
+    page.set_viewport_size({"width": 1280, "height": 300})
+    versions.get_by_role("button", name="Previous version").press("Enter")
+    expect(answers(page)).to_have_count(1)
+    expect(answers(page)).to_contain_text("First.")
+    expect(answers(page).get_by_role("button", name="Check determinism")).to_have_count(0)
+    versions.get_by_role("button", name="Next version").click()
+    expect(answers(page).nth(1)).to_contain_text("After second.")
+    page.evaluate("import('./play/store.js').then(({ store }) => store.save())")  # it is shown again then
+    page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
+    expect(versions).to_be_in_viewport()
+    expect(answers(page).nth(1).get_by_role("button", name="Check determinism")).to_be_visible()
+    is_done(page).get_by_role("button", name="Regenerate").click()
+    expect(is_done(page)).to_contain_text("Third.")
+    expect(versions.get_by_role("status")).to_have_text("3/3")
+    answers(page).get_by_role("button", name="Delete").click()
+    expect(versions.get_by_role("status")).to_have_text("2/2")
+    expect(answers(page).first).to_contain_text("Second.")
+
+
 def test_regenerate_edit_and_delete(page: Page, fake: Fake) -> None:
     engine = chat_engine()
     opened(page, fake(engine).url)
@@ -243,6 +191,10 @@ def test_regenerate_edit_and_delete(page: Page, fake: Fake) -> None:
     expect(page.get_by_role("article")).to_have_count(2)
     is_done(page)
     assert TOKENIZER.decode(engine.requests[3].prompt) == "<user>Three</><answer>"
+    mine.get_by_role("button", name="Previous version").click()
+    expect(page.get_by_role("article")).to_have_count(4)
+    mine.first.get_by_role("button", name="Next version").click()
+    expect(page.get_by_role("article")).to_have_count(2)
     answers(page).get_by_role("button", name="Edit").click()
     page.get_by_label("Edited text").fill("My own")
     page.get_by_role("button", name="Keep").click()

@@ -147,7 +147,9 @@ def test_a_full_storage_is_said_and_the_conversation_goes_on(page: Page, fake: F
 def test_export_and_import(page: Page, fake: Fake, tmp_path: Path) -> None:
     opened(page, fake(chat_engine()).url)
     setting(page, "system").fill("Be brief.")
+    page.get_by_label("Text files to add").set_input_files(file_of("a.txt", b"kept"))
     send(page, "Keep this")
+    is_done(page).get_by_role("button", name="Regenerate").click()
     is_done(page)
     expect(rows(page)).to_have_count(1)
     with page.expect_download() as download:
@@ -161,6 +163,8 @@ def test_export_and_import(page: Page, fake: Fake, tmp_path: Path) -> None:
     expect(rows(page)).to_have_text(["Keep this", "Keep this"])
     expect(setting(page, "system")).to_have_value("Be brief.")
     expect(answers(page)).to_contain_text("Hello there.")
+    expect(answers(page).get_by_role("group", name="Versions")).to_contain_text("2/2")
+    expect(page.locator(".chip summary")).to_have_text("a.txt 4 B")
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -176,6 +180,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"conversations": [conversation(0, messages=[{"role": "user", "content": 1}])]},
         "conversations[0].messages[0].content must be a text",
+    ),
+    (
+        {"conversations": [conversation(0, messages=[{"role": "user", "content": "", "files": [{"name": "a"}]}])]},
+        "conversations[0].messages[0].files[0] must be a file with the texts name and text",
+    ),
+    (
+        {"conversations": [conversation(0, messages=[{"role": "user", "content": "", "branches": {"at": 1}}])]},
+        "conversations[0].messages[0].branches must be an object with a list tails and at, an index of it",
     ),
 ]
 
@@ -209,17 +221,34 @@ def test_a_chat_of_2000_messages(page: Page, fake: Fake) -> None:
     expect(page.get_by_role("button", name="Show 200 of 1762 earlier messages")).to_be_visible()
 
 
-def test_files_become_text(page: Page, fake: Fake) -> None:
-    draft = opened(page, fake(chat_engine()).url)
+def test_files_are_chips_and_become_text(page: Page, fake: Fake) -> None:
+    engine = chat_engine()
+    draft = opened(page, fake(engine).url)
     page.get_by_label("Text files to add").set_input_files(file_of("a.md", b"```js\nx\n```"))
-    expect(draft).to_have_value("a.md\n````\n```js\nx\n```\n````\n")
     page.evaluate("""() => {
         const dataTransfer = new DataTransfer();
         dataTransfer.items.add(new File(["dropped"], "b.txt"));
         const drop = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
         document.querySelector(".talk").dispatchEvent(drop);
     }""")
-    expect(draft).to_have_value("a.md\n````\n```js\nx\n```\n````\nb.txt\n```\ndropped\n```\n")
+    page.get_by_label("Text files to add").set_input_files(file_of("c.txt", b"c"))
+    chips = page.locator(".composer .chip")
+    expect(chips.locator("summary")).to_have_text(["a.md 11 B", "b.txt 7 B", "c.txt 1 B"])
+    page.get_by_role("button", name="Remove c.txt").press("Enter")
+    expect(chips).to_have_count(2)
+    expect(draft).to_have_value("")
+    expect(draft).to_be_focused()
+    send(page, "Read them.")
+    is_done(page)
+    expect(chips).to_have_count(0)
+    files = "a.md\n````\n```js\nx\n```\n````\nb.txt\n```\ndropped\n```\n"
+    assert TOKENIZER.decode(engine.requests[0].prompt) == f"<user>{files}Read them.</><answer>"
+    mine = page.get_by_role("article", name="You")
+    expect(mine.locator(".raw")).to_have_text("Read them.")
+    chip = mine.locator(".chip summary").nth(1)
+    expect(mine.get_by_text("dropped")).not_to_be_visible()
+    chip.press("Enter")
+    expect(mine.get_by_text("dropped")).to_be_visible()
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ class FakeSteps:
     def __init__(self) -> None:
         self.hello: dict[str, Any] = {
             "model": "fake", "token_budget": 16, "max_num_seqs": 8, "block_size": 16, "max_model_len": 1024,
-            "interval_seconds": 0.2, "step_fields": STEP_FIELDS, "event_fields": ["time", "request", "kind", "values"],
+            "skips_padding": False, "interval_seconds": 0.2, "step_fields": STEP_FIELDS,
+            "event_fields": ["time", "request", "kind", "values"],
         }  # fmt: skip
         self.steps: list[Record] = []
         self.events: list[Record] = []

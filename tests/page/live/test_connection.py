@@ -18,7 +18,7 @@ def test_a_dropped_connection_loses_and_doubles_nothing(page: Page, feed: FakeSt
     feed.drop()
     expect(page.get_by_text("Reconnecting")).to_be_visible()
     expect(why).to_contain_text("52 tokens in 3 chunks")
-    expect(page.get_by_text("Reading every step")).to_be_visible()
+    expect(page.get_by_text("Connected.")).to_be_visible()
     expect(page.get_by_text("3 steps in view")).to_be_visible()
     assert feed.opened == 2
 
@@ -32,7 +32,7 @@ def test_a_restart_begins_afresh(page: Page, feed: FakeSteps, server: Restartabl
     expect(page.get_by_text("Reconnecting")).to_be_visible()
     feed.restart()
     server.start()
-    expect(page.get_by_text("Reading every step")).to_be_visible()
+    expect(page.get_by_text("Connected.")).to_be_visible()
     expect(page.get_by_text("No request yet")).to_be_visible()
     expect(page.get_by_text("No step yet")).to_be_visible()
     feed.tell([step(1, time=BEGIN + 100, decodes=1)])

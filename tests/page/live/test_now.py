@@ -24,16 +24,16 @@ def test_shows_what_the_engine_does_now(page: Page, feed: FakeSteps, server: Res
         expect(blocks).to_contain_text(text)
     expect(blocks).not_to_contain_text("Host memory")
     latency = page.get_by_role("region", name="Latency")
-    expect(latency).to_contain_text("64 tokens/s, 813 of prompts/s")
-    expect(latency.get_by_role("row", name="First token")).to_have_text("First token120 ms480 ms21")
-    expect(latency.get_by_role("row", name="Between tokens")).to_have_text("Between tokens11 ms19 ms640")
+    expect(latency).to_contain_text("64 tokens/s, 813 prompt tokens/s")
+    expect(latency.get_by_role("row", name="Time to first token")).to_have_text("Time to first token120 ms480 ms21")
+    expect(latency.get_by_role("row", name="Time between tokens")).to_have_text("Time between tokens11 ms19 ms640")
     expect(page.get_by_role("region", name="Offload link")).to_have_count(0)
     feed.say(ttft=None, gap=None, stalled_seconds=4.5)
-    expect(latency.get_by_role("row", name="First token")).to_have_text(f"First token{DASH}{DASH}0")
+    expect(latency.get_by_role("row", name="Time to first token")).to_have_text(f"Time to first token{DASH}{DASH}0")
     engine = page.get_by_role("region", name="Engine")
-    expect(engine).to_contain_text("Without a step for4.5 s")
+    expect(engine).to_contain_text("No step for4.5 s")
     feed.say(stalled_seconds=0.9)
-    expect(engine).not_to_contain_text("Without a step")
+    expect(engine).not_to_contain_text("No step for")
 
 
 def test_a_compilation_after_ready_is_loud(page: Page, feed: FakeSteps, server: Restartable) -> None:
@@ -70,7 +70,7 @@ def test_shows_the_last_hour(page: Page, feed: FakeSteps, server: Restartable) -
         time.press("ArrowLeft")
     expect(tokens).to_contain_text("generated 123")
     expect(hour.get_by_role("figure").filter(has_text="Time to first token")).to_contain_text(f"P50 {DASH}")
-    hour.get_by_text("The same as a table").click()
+    hour.get_by_text("As a table").click()
     expect(hour.get_by_role("table").get_by_role("row")).to_have_count(2 + 60)
     expect(hour.get_by_role("table").get_by_role("row").nth(3)).to_contain_text("123")
 

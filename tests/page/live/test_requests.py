@@ -1,4 +1,4 @@
-"""A request's own way, and the list of requests."""
+"""The timeline of a request, and the list of requests."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,20 @@ from tests.support.fake_steps import BEGIN, FakeSteps, step
 from tests.support.restartable import Restartable
 
 
-def test_shows_a_requests_way(page: Page, feed: FakeSteps, server: Restartable) -> None:
+def test_shows_the_timeline_of_a_request(page: Page, feed: FakeSteps, server: Restartable) -> None:
     feed.tell([step(5, time=BEGIN + 1.5, seconds=0.9)], [*a_request(4), [BEGIN + 8, 5, "queued", "batch", 3]])
     feed.mine = {"4": "cmpl-abc"}
     look(page, server)
     page.get_by_role("button", name="cmpl-abc").click()
     assert page.url.endswith("#live/cmpl-abc")
-    way = page.get_by_role("article", name="Request cmpl-abc")
-    expect(way.locator(".why")).to_have_text(
+    timeline = page.get_by_role("article", name="Request cmpl-abc")
+    expect(timeline.locator(".why")).to_have_text(
         "7 s in all, most of it (57 %) waiting after a preemption: 500 ms in the queue, 200 ms for 32 tokens from host "
         "memory, 300 ms of prompt (52 tokens in 3 chunks), 1.9 s of decodes (20 tokens), 4 s preempted, "
         "100 ms to compute 15 tokens again."
     )
-    expect(way).to_contain_text("The longest step meanwhile took 900 ms (step 5, ")
-    rows = [[*row.get_by_role("cell").all_inner_texts()][-2:] for row in way.get_by_role("row").all()[1:]]
+    expect(timeline).to_contain_text("The longest step in this time took 900 ms (step 5, ")
+    rows = [[*row.get_by_role("cell").all_inner_texts()][-2:] for row in timeline.get_by_role("row").all()[1:]]
     assert rows == [
         ["+0 s", "500 ms"],
         ["+500 ms", "200 ms"],
@@ -33,9 +33,10 @@ def test_shows_a_requests_way(page: Page, feed: FakeSteps, server: Restartable) 
         ["+6.1 s", "900 ms"],
     ]
     facts = "Classinteractive Prompt100 tokens Found in the cache16 tokens From host memory32 tokens Generated20 tokens"
-    expect(way.locator(".facts")).to_have_text(facts.replace("tokens ", "tokens").replace("e P", "eP") + "Endedstop")
-    way.get_by_role("button", name="Close").click()
-    expect(way).to_have_count(0)
+    facts = facts.replace("tokens ", "tokens").replace("e P", "eP")
+    expect(timeline.locator(".facts")).to_have_text(f"{facts}Endedstop")
+    timeline.get_by_role("button", name="Close").click()
+    expect(timeline).to_have_count(0)
     assert page.url.endswith("#live")
 
 
@@ -47,7 +48,7 @@ def test_an_address_opens_a_request(page: Page, feed: FakeSteps, server: Restart
     page.goto(f"{server.url}/#live/4")
     expect(page.get_by_role("article", name="Request cmpl-ab", exact=True)).to_be_visible()
     page.goto(f"{server.url}/#live/cmpl-none")
-    expect(page.get_by_text("The feed has not told of cmpl-none")).to_be_visible()
+    expect(page.get_by_text("Request cmpl-none is not known")).to_be_visible()
     # The choices of an answer share its id, which means the first of them.
     rows = page.get_by_role("region", name="Recent requests").get_by_role("row")
     rows.nth(2).get_by_role("button").click()
@@ -78,4 +79,4 @@ def test_fits_a_phone(server: Restartable, new_context: Callable[..., BrowserCon
     expect(page.locator(".why")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     bars(page).tap()
-    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()

@@ -46,7 +46,7 @@ def why(page: Page, events: list[Record], time: float) -> Any:
     return page.evaluate(
         """async ([text, time]) => {
           const { EMPTY, reduce } = await import("/live/state.js");
-          const { why } = await import("/live/way.js");
+          const { why } = await import("/live/timeline.js");
           const state = JSON.parse(text).reduce((before, [name, data]) => reduce(before, name, data), EMPTY);
           return why([...state.requests.values()][0], time);
         }""",
@@ -142,7 +142,7 @@ def test_says_why_a_request_was_slow(code: Page) -> None:
         "6 s in all, most of it (83 %) generating tokens: 1 s of prompt (9 tokens in 1 chunk), "
         "5 s of decodes (6 tokens)."
     )
-    assert why(code, [ended], BEGIN + 20) == "Nothing is known of its way yet."
+    assert why(code, [ended], BEGIN + 20) == "Nothing is known of this request yet."
 
 
 def test_a_request_preempted_in_its_prompt(code: Page) -> None:

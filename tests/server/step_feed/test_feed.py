@@ -41,6 +41,7 @@ def test_a_stream_begins_with_what_there_was() -> None:
                 "token_budget": 32,
                 "max_num_seqs": 4,
                 "block_size": 16,
+                "skips_padding": False,
                 "max_model_len": 128,
                 "interval_seconds": 0.2,
                 "step_fields": list(StepRecord._fields),

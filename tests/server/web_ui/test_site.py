@@ -35,7 +35,8 @@ def test_every_file_is_open_and_carries_the_policy(client: TestClient, path: str
     assert answer.status_code == 200
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
-    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    own = ("script-src", "style-src", "font-src", "connect-src")
+    assert [policy[name] for name in own] == ["'self'"] * 4
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-cache"
@@ -47,6 +48,7 @@ def test_types() -> None:
     assert (types["/"], types["/docs"], types["/icon.svg"]) == ("text/html", "text/html", "image/svg+xml")
     assert {kind for path, kind in types.items() if path.endswith(".js")} == {"text/javascript"}
     assert {kind for path, kind in types.items() if path.endswith(".css")} == {"text/css"}
+    assert types["/vendor/Temml.woff2"] == "font/woff2"
 
 
 @pytest.mark.parametrize("page", ["/", "/docs"])

@@ -1,4 +1,4 @@
-// What /openapi.json says, to read: each route with its parameters, body, answers and a command.
+// What /openapi.json says, to read: each route with its parameters, body, responses and an example.
 
 import { html, render, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { json } from "../api.js";
@@ -39,7 +39,7 @@ function Content({ document, content }) {
       <${Fields} key=${name} document=${document} schema=${part} />`)}`);
 }
 
-function Answers({ document, responses }) {
+function Responses({ document, responses }) {
   const shapes = new Map();
   for (const [status, { description, content }] of Object.entries(responses)) {
     const shape = JSON.stringify([description, content]);
@@ -62,11 +62,11 @@ function Details({ document, route: { method, path, operation } }) {
         properties: Object.fromEntries(operation.parameters.map((one) => [one.name, { description: one.description, ...one.schema }])),
         required: operation.parameters.filter((one) => one.required).map((one) => one.name),
       }} />`}
-    ${operation.requestBody && html`<h4>Body</h4>
+    ${operation.requestBody && html`<h4>Request body</h4>
       <${Content} document=${document} content=${operation.requestBody.content} />`}
-    <h4>Answers</h4>
-    <${Answers} document=${document} responses=${operation.responses} />
-    <h4>Command</h4>
+    <h4>Responses</h4>
+    <${Responses} document=${document} responses=${operation.responses} />
+    <h4>Example</h4>
     <pre tabindex="0" role="region" aria-label=${`Command for ${method.toUpperCase()} ${path}`}><code>${
       curlOf(method, path, operation, keys)}</code></pre>`;
 }

@@ -2,8 +2,6 @@
 
 import { useEffect, useState } from "../vendor/preact.js";
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
 /** The values of the page's colour variables; they change with the scheme. */
 export function useColours(names) {
   const read = () => {
@@ -12,9 +10,9 @@ export function useColours(names) {
   };
   const [colours, setColours] = useState(read);
   useEffect(() => {
-    const changed = () => setColours(read());
-    dark.addEventListener("change", changed);
-    return () => dark.removeEventListener("change", changed);
+    const changed = new MutationObserver(() => setColours(read()));
+    changed.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => changed.disconnect();
   }, []);
   return colours;
 }

@@ -7,6 +7,8 @@ import { clock, count, percent, seconds, short } from "./format.js";
 
 const share = (part, whole) => (whole > 0 ? part / whole : null);
 
+const PADDING = "Padding";
+
 /** The charts: title, how a value is written, and lines `[label, value of a sample]`. */
 export const CHARTS = [
   { title: "Tokens per second", write: short, lines: [
@@ -16,7 +18,7 @@ export const CHARTS = [
     ["used", (one) => one.used], ["cached", (one) => one.cached], ["free", (one) => one.free], ["host", (one) => one.host]] },
   { title: "Time to first token", write: seconds, lines: [["P50", (one) => one.ttft_p50], ["P95", (one) => one.ttft_p95]] },
   { title: "Time between tokens", write: seconds, lines: [["P50", (one) => one.gap_p50], ["P95", (one) => one.gap_p95]] },
-  { title: "Padding", write: percent, lines: [["share of computed tokens", (one) => share(one.padded_tokens, one.step_tokens)]] },
+  { title: PADDING, write: percent, lines: [["of computed tokens", (one) => share(one.padded_tokens, one.step_tokens)]] },
 ];
 
 /** The samples of `/steps/history` as objects. */
@@ -50,46 +52,48 @@ function useHistory(active) {
 }
 
 /** The newest first; a row for each minute. */
-function Table({ samples, every }) {
+function Table({ charts, samples, every }) {
   const step = Math.max(1, Math.round(60 / every));
   const rows = samples.filter((_, at) => (samples.length - 1 - at) % step === 0).reverse();
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The last hour as a table"><table class="numbers">
     <thead>
-      <tr><td></td>${CHARTS.map(({ title, lines }) => html`<th scope="colgroup" colspan=${lines.length}>${title}</th>`)}</tr>
-      <tr><th scope="col">Time</th>${CHARTS.flatMap(({ lines }) => lines.map(([label]) => html`<th scope="col">${label}</th>`))}</tr>
+      <tr><td></td>${charts.map(({ title, lines }) => html`<th scope="colgroup" colspan=${lines.length}>${title}</th>`)}</tr>
+      <tr><th scope="col">Time</th>${charts.flatMap(({ lines }) => lines.map(([label]) => html`<th scope="col">${label}</th>`))}</tr>
     </thead>
     <tbody>${rows.map((one) => html`<tr key=${one.time}><th scope="row">${clock(one.time)}</th>
-      ${CHARTS.flatMap(({ write, lines }) => lines.map(([, value]) => html`<td>${write(value(one, every))}</td>`))}</tr>`)}</tbody>
+      ${charts.flatMap(({ write, lines }) => lines.map(([, value]) => html`<td>${write(value(one, every))}</td>`))}</tr>`)}</tbody>
   </table></div>`;
 }
 
-function Charts({ samples, every }) {
+function Charts({ charts, samples, every }) {
   const [at, setAt] = useState(null);
   const [open, setOpen] = useState(false);
   const marked = at === null ? null : Math.min(at, samples.length - 1);
   return html`
     <div class="charts">
-      ${CHARTS.map((chart) => html`
+      ${charts.map((chart) => html`
         <${Chart} key=${chart.title} ...${chart} samples=${samples} every=${every} at=${marked} onAt=${setAt} />`)}
     </div>
     <p class="row"><label for="history-time">Time</label>
       <input id="history-time" class="grow" type="range" min="0" max=${samples.length - 1} value=${marked ?? samples.length - 1}
         aria-valuetext=${clock(samples[marked ?? samples.length - 1].time)} onInput=${(event) => setAt(Number(event.target.value))} /></p>
     <details onToggle=${(event) => setOpen(event.target.open)}>
-      <summary>The same as a table</summary>
-      ${open && html`<${Table} samples=${samples} every=${every} />`}
+      <summary>As a table</summary>
+      ${open && html`<${Table} charts=${charts} samples=${samples} every=${every} />`}
     </details>`;
 }
 
-export function History({ active }) {
+/** `hello`: what the feed says of the engine. */
+export function History({ active, hello }) {
   const [history, trouble] = useHistory(active);
+  const charts = hello.skips_padding ? CHARTS.filter(({ title }) => title !== PADDING) : CHARTS;
   const enough = history && history.samples.length > 1;
   return html`<section class="card wide" aria-labelledby="history-title">
     <h2 id="history-title">The last hour</h2>
     ${trouble && html`<p class="bad">${trouble}</p>`}
     ${enough && html`
-      <p class="quiet small">${count(history.samples.length)} samples, one every ${seconds(history.every)}, kept by the server whether somebody looks or not.</p>
-      <${Charts} ...${history} />`}
+      <p class="quiet small">${count(history.samples.length)} samples that the server took, one every ${seconds(history.every)}.</p>
+      <${Charts} charts=${charts} ...${history} />`}
     ${!enough && !trouble && html`<p class="quiet">
       The server takes a sample every ${seconds(history?.every ?? 10)}; charts begin with the second.</p>`}
   </section>`;

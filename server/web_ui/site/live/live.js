@@ -6,11 +6,11 @@ import { count } from "./format.js";
 import { History } from "./history.js";
 import { Now } from "./now.js";
 import { Steps } from "./steps.js";
-import { Requests } from "./wayview.js";
+import { Requests } from "./timelineview.js";
 
 const SAYS = {
   connecting: () => "Connecting.",
-  reading: () => "Reading every step.",
+  reading: () => "Connected.",
   reconnecting: ({ message }) => `${message} Reconnecting.`,
   refused: ({ message }) => message,
 };
@@ -18,7 +18,7 @@ const SAYS = {
 function Link({ link, dropped, again }) {
   return html`<p class=${`link ${link.status}`} role="status">
     <span class="lamp" aria-hidden="true"></span>${SAYS[link.status](link)}
-    ${dropped > 0 && html` <span class="quiet">${count(dropped)} records were dropped: this page reads too slowly.</span>`}
+    ${dropped > 0 && html` <span class="quiet">${count(dropped)} records were dropped, because this page reads too slowly.</span>`}
     ${link.status === "refused" && html` <button onClick=${again}>Try again</button>`}
   </p>`;
 }
@@ -28,7 +28,7 @@ export function Live({ shown }) {
   const active = useTabShown() && shown;
   const [state, link, again] = useFeed(active);
   if (link.status === "none") {
-    return html`<p role="status">This server has no step feed: its engine keeps no journal of its steps, so there is nothing to show.</p>`;
+    return html`<p role="status">This server has no step feed, so there is nothing to show.</p>`;
   }
   return html`<div class="live">
     <${Link} link=${link} dropped=${state.dropped} again=${again} />
@@ -36,7 +36,7 @@ export function Live({ shown }) {
       <${Steps} state=${state} />
       <${Now} state=${state} />
       <${Requests} state=${state} read=${link.status === "reading" && !state.joined} />
-      <${History} active=${active} />
+      <${History} active=${active} hello=${state.hello} />
     </div>`}
   </div>`;
 }

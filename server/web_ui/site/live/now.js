@@ -25,7 +25,7 @@ function Requests({ now, most }) {
   return html`<${Card} title="Requests">
     <p class="big">${count(sum("running"))} <small>running of ${count(most)}</small>, ${count(sum("waiting"))} <small>waiting</small></p>
     <${Owners} of=${now.classes} what="Class" />
-    <${Owners} of=${now.callers} what="Caller" />
+    <${Owners} of=${now.callers} what="API key" />
   <//>`;
 }
 
@@ -52,9 +52,9 @@ function Blocks({ blocks, size }) {
 }
 
 function Latency({ now }) {
-  const rows = [["First token", now.ttft], ["Between tokens", now.gap]];
+  const rows = [["Time to first token", now.ttft], ["Time between tokens", now.gap]];
   return html`<${Card} title="Latency">
-    <p class="big">${short(now.tokens_per_second.generated)} <small>tokens/s,</small> ${short(now.tokens_per_second.prompt)} <small>of prompts/s</small></p>
+    <p class="big">${short(now.tokens_per_second.generated)} <small>tokens/s,</small> ${short(now.tokens_per_second.prompt)} <small>prompt tokens/s</small></p>
     <table class="numbers">
       <caption>The last ten seconds</caption>
       <thead><tr><td></td><th scope="col">P50</th><th scope="col">P95</th><th scope="col">Count</th></tr></thead>
@@ -73,10 +73,10 @@ function Engine({ now }) {
     <p class="big">${now.state}</p>
     <dl class="numbers">
       <div class=${compilations ? "loud" : ""}><dt>Compilations after ready</dt><dd>${count(compilations)}</dd></div>
-      ${compilations > 0 && html`<p class="bad small">Each held every request up. There should be none: please report the shape that the log names.</p>`}
+      ${compilations > 0 && html`<p class="bad small">Each of them delayed all requests. There should be none: please report the shape that is in the log.</p>`}
       <div><dt>Preemptions</dt><dd>${count(now.preemptions)}</dd></div>
-      <div><dt>Longest step promised</dt><dd>${now.longest_step_seconds > 0 ? seconds(now.longest_step_seconds) : "–"}</dd></div>
-      ${stalled && html`<div class="loud"><dt>Without a step for</dt><dd>${seconds(now.stalled_seconds)}</dd></div>`}
+      <div><dt>Predicted step time, P99</dt><dd>${now.longest_step_seconds > 0 ? seconds(now.longest_step_seconds) : "–"}</dd></div>
+      ${stalled && html`<div class="loud"><dt>No step for</dt><dd>${seconds(now.stalled_seconds)}</dd></div>`}
     </dl>
   <//>`;
 }

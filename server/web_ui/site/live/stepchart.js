@@ -24,7 +24,8 @@ export function stepAt(shown, width, x) {
   return at < 0 || x > width ? null : Math.min(at, shown.length - 1);
 }
 
-export const padding = (step) => Math.max(0, step.width - step.decodes - step.prompt);
+/** The padding that a step computed. `skips`: the kernels leave padding out. */
+export const padding = (step, skips) => (skips ? 0 : Math.max(0, step.width - step.decodes - step.prompt));
 
 function striped(drawing, colours) {
   const tile = Object.assign(document.createElement("canvas"), { width: 4, height: 4 });
@@ -36,15 +37,16 @@ function striped(drawing, colours) {
   return drawing.createPattern(tile, "repeat");
 }
 
-function drawBars(drawing, shown, width, budget, colours, chosen) {
-  const most = Math.max(budget, ...shown.map((step) => step.width), 1);
+function drawBars(drawing, { shown, width, budget, skips, colours, chosen }) {
+  // Where padding takes no time the budget is far above most steps.
+  const most = Math.max(skips ? 1 : budget, ...shown.map((step) => (skips ? step.decodes + step.prompt : step.width)));
   const floor = TOP + BARS;
   const high = (tokens) => (tokens / most) * BARS;
   const prompts = striped(drawing, colours);
   shown.forEach((step, at) => {
     const x = width - (shown.length - at) * BAR;
     let y = floor;
-    for (const [tokens, fill] of [[step.decodes, colours.decodes], [step.prompt, prompts], [padding(step), colours.padding]]) {
+    for (const [tokens, fill] of [[step.decodes, colours.decodes], [step.prompt, prompts], [padding(step, skips), colours.padding]]) {
       drawing.fillStyle = fill;
       drawing.fillRect(x, y - high(tokens), BAR - 1, high(tokens));
       y -= high(tokens);
@@ -55,9 +57,10 @@ function drawBars(drawing, shown, width, budget, colours, chosen) {
       drawing.strokeRect(x - 1, TOP - 3, BAR + 1, BARS + BETWEEN + TIMES + 6);
     }
   });
-  line(drawing, width, floor - high(budget), colours.quiet, [4, 3]);
+  const top = Math.min(budget, most);
+  line(drawing, width, floor - high(top), colours.quiet, [4, 3]);
   line(drawing, width, floor, colours.line, []);
-  label(drawing, short(budget), floor - high(budget) + 3, colours);
+  label(drawing, short(top), floor - high(top) + 3, colours);
   label(drawing, "0", floor, colours);
 }
 
@@ -86,19 +89,19 @@ export function range(values) {
   return [Math.min(least / 1.15, middle / 2), Math.max(most * 1.15, middle * 2)];
 }
 
-function drawTimes(drawing, shown, width, promised, colours) {
+function drawTimes(drawing, { shown, width, limit, colours }) {
   const top = TOP + BARS + BETWEEN;
-  const [low, high] = range([...shown.flatMap((step) => [step.seconds, step.predicted]), promised]);
+  const [low, high] = range([...shown.flatMap((step) => [step.seconds, step.predicted]), limit]);
   const y = (value) => top + TIMES * (1 - Math.log(Math.max(value, low) / low) / Math.log(high / low));
   for (const value of ticks(low, high)) {
     line(drawing, width, y(value), colours.line, [1, 4]);
     label(drawing, seconds(value), y(value), colours);
   }
-  if (promised) {
-    line(drawing, width, y(promised), colours.bad, [6, 4]);
+  if (limit) {
+    line(drawing, width, y(limit), colours.bad, [6, 4]);
     drawing.fillStyle = colours.bad;
     drawing.textAlign = "left";
-    drawing.fillText(`promised ${seconds(promised)}`, LEFT + 2, y(promised) - 4);
+    drawing.fillText(`predicted P99 ${seconds(limit)}`, LEFT + 2, y(limit) - 4);
   }
   shown.forEach((step, at) => {
     const x = width - (shown.length - at) * BAR;
@@ -106,7 +109,7 @@ function drawTimes(drawing, shown, width, promised, colours) {
       drawing.fillStyle = colours.quiet;
       drawing.fillRect(x, y(step.predicted) - 0.75, BAR - 1, 1.5);
     }
-    drawing.fillStyle = step.seconds > promised && promised ? colours.bad : colours.accent;
+    drawing.fillStyle = step.seconds > limit && limit ? colours.bad : colours.accent;
     drawing.beginPath();
     drawing.arc(x + (BAR - 1) / 2, y(step.seconds), 2, 0, 2 * Math.PI);
     drawing.fill();
@@ -126,9 +129,12 @@ export function ticks(low, high) {
   return found;
 }
 
-/** Draws `shown`, the steps that fit `width`; `chosen`: the number of a step that is marked. */
-export function draw(canvas, { shown, width, budget, promised, colours, chosen }) {
-  const drawing = context(canvas, width, HEIGHT);
-  drawBars(drawing, shown, width, budget, colours, chosen);
-  drawTimes(drawing, shown, width, promised, colours);
+/**
+ * Draws `shown`, the steps that fit `width`. `chosen`: the number of a step that is marked; `limit`: the predicted P99
+ * of a step's seconds; `skips`: the kernels leave padding out.
+ */
+export function draw(canvas, view) {
+  const drawing = context(canvas, view.width, HEIGHT);
+  drawBars(drawing, view);
+  drawTimes(drawing, view);
 }

@@ -5,21 +5,22 @@ import { useColours, useWidth } from "./canvas.js";
 import { clock, count, percent, plural, seconds } from "./format.js";
 import { COLOURS, draw, fitting, HEIGHT, padding, stepAt, visible } from "./stepchart.js";
 
-/** A step's numbers in words. */
-export const words = (step) =>
-  `Step ${count(step.number)} at ${clock(step.time)}: ${plural(step.decodes, "decode")}, ${plural(step.prompt, "prompt token")}, ` +
-  `${count(padding(step))} padding of ${plural(step.width, "token")}; ${seconds(step.seconds)}` +
+/** A step's numbers in words. `skips`: the kernels leave padding out. */
+export const words = (step, skips) =>
+  `Step ${count(step.number)} at ${clock(step.time)}: ${plural(step.decodes, "decode")}, ${plural(step.prompt, "prompt token")}` +
+  `${skips ? "" : `, ${count(padding(step))} padding of ${plural(step.width, "token")}`}; ${seconds(step.seconds)}` +
   `${step.predicted > 0 ? `, predicted ${seconds(step.predicted)}` : ""}; ${count(step.running)} running, ${count(step.waiting)} waiting; ` +
   `${count(step.free)} blocks free, ${count(step.cached)} cached${step.host ? `, ${count(step.host)} in host memory` : ""}`;
 
 /** The sums of the steps that are in view. */
-function summary(shown) {
+function summary(shown, skips) {
   const sum = (of) => shown.reduce((total, step) => total + of(step), 0);
-  const width = sum((step) => step.width);
   const ratios = shown.filter((step) => step.predicted > 0).map((step) => step.seconds / step.predicted).sort((a, b) => a - b);
-  return `${plural(shown.length, "step")} in view: ${percent(sum((step) => step.decodes) / width)} decodes, ` +
-    `${percent(sum((step) => step.prompt) / width)} prompts, ${percent(sum(padding) / width)} padding` +
-    (ratios.length ? `; the median took ${percent(ratios[Math.floor(ratios.length / 2)])} of its predicted time` : "") + ".";
+  const parts = [[sum((step) => step.decodes), "decodes"], [sum((step) => step.prompt), "prompts"]];
+  if (!skips) parts.push([sum((step) => padding(step)), "padding"]);
+  const tokens = parts.reduce((total, [part]) => total + part, 0);
+  return `${plural(shown.length, "step")} in view: ${parts.map(([part, name]) => `${percent(part / tokens)} ${name}`).join(", ")}` +
+    (ratios.length ? `; the median step took ${percent(ratios[Math.floor(ratios.length / 2)])} of its predicted time` : "") + ".";
 }
 
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1, Home: -Infinity, End: Infinity };
@@ -47,14 +48,14 @@ function useHold(steps, room) {
   return { all, held: held !== null, end: held ? end : all.length, chosen, setChosen, hold, go, scroll, choose };
 }
 
-function Legend({ promised }) {
+function Legend({ limit, skips }) {
   return html`<ul class="legend">
-    <li><span class="swatch decodes"></span>Decodes</li>
-    <li><span class="swatch prompts"></span>Prompts</li>
-    <li><span class="swatch padding"></span>Padding</li>
-    <li><span class="swatch dot"></span>Time of the step</li>
-    <li><span class="swatch dash"></span>Its prediction</li>
-    ${promised > 0 && html`<li><span class="swatch promised"></span>Longest step promised: ${seconds(promised)}</li>`}
+    <li><span class="swatch decodes"></span>Decode tokens</li>
+    <li><span class="swatch prompts"></span>Prompt tokens</li>
+    ${!skips && html`<li><span class="swatch padding"></span>Padding</li>`}
+    <li><span class="swatch dot"></span>Step time</li>
+    <li><span class="swatch dash"></span>Predicted step time</li>
+    ${limit > 0 && html`<li><span class="swatch limit"></span>Predicted P99: ${seconds(limit)}</li>`}
   </ul>`;
 }
 
@@ -66,9 +67,10 @@ export function Steps({ state }) {
   const colours = useColours(COLOURS);
   const view = useHold(steps, fitting(width));
   const shown = width ? visible(view.all, width, view.end) : [];
-  const promised = now?.longest_step_seconds;
+  const limit = now?.longest_step_seconds;
+  const skips = hello.skips_padding === true;
   useEffect(() => {
-    if (width) draw(canvas.current, { shown, width, budget: hello.token_budget, promised, colours, chosen: view.chosen });
+    if (width) draw(canvas.current, { shown, width, budget: hello.token_budget, limit, skips, colours, chosen: view.chosen });
   });
   const at = view.all.findIndex((step) => step.number === view.chosen);
   const step = view.all[at] ?? shown.at(-1);
@@ -92,18 +94,18 @@ export function Steps({ state }) {
       <span class="buttons">
         <button onClick=${() => view.scroll(-fitting(width))} aria-label="Older steps">‹</button>
         <button onClick=${() => view.scroll(fitting(width))} aria-label="Newer steps" disabled=${!view.held}>›</button>
-        <button onClick=${view.held ? view.go : view.hold} aria-pressed=${view.held}>${view.held ? "Go on" : "Pause"}</button>
+        <button onClick=${view.held ? view.go : view.hold} aria-pressed=${view.held}>${view.held ? "Resume" : "Pause"}</button>
       </span>
     </div>
-    <${Legend} promised=${promised} />
+    <${Legend} limit=${limit} skips=${skips} />
     <div ref=${box} class="bars" role="slider" tabindex="0" aria-label="Steps" aria-valuemin=${view.all[0]?.number ?? 0}
       aria-valuemax=${view.all.at(-1)?.number ?? 0} aria-valuenow=${step?.number ?? 0}
-      aria-valuetext=${at < 0 ? "the newest" : words(step)} aria-describedby="steps-keys"
+      aria-valuetext=${at < 0 ? "the newest" : words(step, skips)} aria-describedby="steps-keys"
       onKeyDown=${keys} onPointerMove=${hover} onPointerLeave=${() => view.held || view.setChosen(null)} onPointerDown=${press}>
       <canvas ref=${canvas} aria-hidden="true" style=${{ width: "100%", height: `${HEIGHT}px` }}></canvas>
     </div>
-    <p class="numbers readout">${step ? words(step) : "No step yet: the engine has had nothing to do."}</p>
-    <p class="quiet small">${shown.length > 0 && summary(shown)}${" "}
-      <span id="steps-keys">Arrow keys walk from step to step, Space holds them still, Escape lets them go on.</span></p>
+    <p class="numbers readout">${step ? words(step, skips) : "No step yet: the server has had no request."}</p>
+    <p class="quiet small">${shown.length > 0 && summary(shown, skips)}${" "}
+      <span id="steps-keys">Arrow keys select a step, Space pauses, Escape resumes.</span></p>
   </section>`;
 }

@@ -1,5 +1,6 @@
 // From a conversation and its settings to the body of a request.
 
+import { wholeText } from "./exchange.js";
 import { fieldsOf, read } from "./schema.js";
 
 export const PATHS = { chat: "v1/chat/completions", completion: "v1/completions" };
@@ -18,6 +19,20 @@ export function numbersOf(openapi, mode) {
 /** Where a number is kept in the settings: a change of mode keeps it. */
 export const keyOf = (name) =>
   ({ max_completion_tokens: "max_tokens", top_logprobs: "logprobs" })[name] ?? name;
+
+/** Most tokens of an answer where neither user nor model say otherwise. */
+const MAX_TOKENS = 512;
+/** Values that change nothing: the form shows them in grey. */
+const NEUTRAL = { top_k: 0, min_p: 0, repetition_penalty: 1 };
+
+/** The settings of a first conversation: the model's sampling defaults, and a limit that leaves room for the prompt. */
+export function startSettings({ capabilities, models }) {
+  const { max_tokens: limit, ...defaults } = capabilities.sampling_defaults;
+  const room = Math.max(1, Math.floor(models[0].max_model_len / 4));
+  const values = { ...defaults, max_tokens: limit ?? Math.min(MAX_TOKENS, room) };
+  const shown = Object.entries(values).filter(([name, value]) => value !== NEUTRAL[name]);
+  return Object.fromEntries(shown.map(([name, value]) => [name, String(value)]));
+}
 
 const unescaped = (line) =>
   line.replace(/\\(n|t|\\)/g, (_, letter) => ({ n: "\n", t: "\t", "\\": "\\" })[letter]);
@@ -73,9 +88,9 @@ export function fieldsFrom(settings, openapi, mode) {
   return body;
 }
 
-const messageOf = ({ role, content, tool_calls, tool_call_id }) => ({
-  role,
-  content: tool_calls?.length && !content ? null : content,
+const messageOf = ({ tool_calls, tool_call_id, ...message }) => ({
+  role: message.role,
+  content: tool_calls?.length && !message.content ? null : wholeText(message, "chat"),
   ...(tool_calls?.length ? { tool_calls } : {}),
   ...(tool_call_id ? { tool_call_id } : {}),
 });
@@ -90,7 +105,7 @@ export function bodyFor(chat, end, server) {
   const system = chat.system.trim() ? [{ role: "system", content: chat.system }] : [];
   const text = chat.mode === "chat"
     ? { messages: [...system, ...before.map(messageOf)] }
-    : { prompt: before.at(-1)?.content ?? "" };
+    : { prompt: before.length ? wholeText(before.at(-1), chat.mode) : "" };
   const repeatable = "seed" in fields || fields.temperature === 0;
   return {
     model: server.models[0].id,

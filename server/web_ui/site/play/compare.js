@@ -27,9 +27,9 @@ export function compare(first, again, body) {
   const [ours, theirs] = known ? ids : texts;
   const at = partAt(ours, cut(theirs, ours.length));
   if (at >= 0) {
-    const hint = "seed" in body || body.temperature === 0 ? "" : " No seed was sent: set one, and they do not part.";
+    const hint = "seed" in body || body.temperature === 0 ? "" : " No seed was sent: with one they are equal.";
     const from = known ? "" : `: ${shown(texts[0].slice(at))} and ${shown(texts[1].slice(at))}`;
-    return { same: false, words: `The answers part at ${known ? "token" : "character"} ${at + 1}${from}.${hint}` };
+    return { same: false, words: `The answers differ from ${known ? "token" : "character"} ${at + 1}${from}.${hint}` };
   }
   const logprobs = [first, again].map(({ answer }) => answer.tokens && numbers(answer.tokens));
   const both = logprobs[0] !== undefined && logprobs[1] !== undefined;

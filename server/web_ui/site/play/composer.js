@@ -1,7 +1,8 @@
-// Where the user writes: text, files that become text, send and stop; or the results of tools that were called.
+// Where the user writes: text and text files, send and stop; or the results of tools that were called.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { fenced, textOf } from "./exchange.js";
+import { Chip } from "./chip.js";
+import { textOf } from "./exchange.js";
 import { store } from "./store.js";
 
 /** The calls of the last message that have no result yet. */
@@ -27,21 +28,26 @@ function Results({ calls }) {
 // A draft belongs to its conversation: one that is left half written is there on return.
 const drafts = new Map();
 
+const EMPTY = { text: "", files: [] };
+
+/** `[draft, change]`: `{text, files}`; `change(of)` with `of(draft)`: the fields that change. */
 function useDraft(chat) {
   const [, again] = useState(0);
-  const set = (text) => { drafts.set(chat.id, text); again((count) => count + 1); };
-  return [drafts.get(chat.id) ?? "", set];
+  const change = (of) => {
+    const draft = drafts.get(chat.id) ?? EMPTY;
+    drafts.set(chat.id, { ...draft, ...of(draft) });
+    again((count) => count + 1);
+  };
+  return [drafts.get(chat.id) ?? EMPTY, change];
 }
 
 /** Takes files that are dropped anywhere on the playground; returns what adds files to the draft. */
-function useFiles(area, chat, latest) {
+function useFiles(area, chat, change) {
   const add = async (files) => {
     for (const file of files) {
       try {
         const text = await textOf(file);
-        const { draft, setDraft } = latest.current;
-        const piece = chat.mode === "chat" ? fenced(file.name, text) : text;
-        setDraft(draft + (draft && !draft.endsWith("\n") ? "\n" : "") + piece);
+        change(({ files }) => ({ files: [...files, { name: file.name, text }] }));
       } catch (error) {
         store.fail(error);
       }
@@ -71,18 +77,18 @@ function AddFiles({ add }) {
 
 function Writing({ chat, busy, shown }) {
   const area = useRef(null);
-  const [draft, setDraft] = useDraft(chat);
-  const latest = useRef(null);
-  latest.current = { draft, setDraft };
-  const add = useFiles(area, chat, latest);
+  const [draft, change] = useDraft(chat);
+  const add = useFiles(area, chat, change);
   useEffect(() => {
     // Not on a phone, where a keyboard would cover the page.
     if (shown && matchMedia("(hover: hover)").matches) area.current.focus({ preventScroll: true });
   }, [chat.id, shown]);
-  useEffect(() => store.onDraft((text) => { latest.current.setDraft(text); area.current.focus(); }), []);
+  useEffect(() => store.onDraft((text) => { change(() => ({ text })); area.current.focus(); }), [chat]);
 
+  const { text, files } = draft;
+  const ready = text.trim() || files.length;
   const send = () => {
-    if (!busy && draft.trim() && store.send(draft)) setDraft("");
+    if (!busy && ready && store.send(text, files)) change(() => EMPTY);
   };
   const pressed = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -90,16 +96,18 @@ function Writing({ chat, busy, shown }) {
     send();
   };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
+    ${files.length > 0 && html`<div class="row">${files.map((file, at) => html`
+      <${Chip} key=${at} file=${file} onRemove=${() => { change(() => ({ files: files.toSpliced(at, 1) })); area.current.focus(); }} />`)}</div>`}
     <label class="only-read" for="draft">${chat.mode === "chat" ? "Message" : "Prompt"}</label>
-    <textarea id="draft" ref=${area} rows="3" value=${draft} onKeyDown=${pressed}
+    <textarea id="draft" ref=${area} rows="3" value=${text} onKeyDown=${pressed}
       placeholder=${chat.mode === "chat" ? "Write a message" : "Write the beginning of a text"}
-      onInput=${(event) => setDraft(event.target.value)}></textarea>
+      onInput=${(event) => change(() => ({ text: event.target.value }))}></textarea>
     <div class="row">
       <${AddFiles} add=${add} />
       <span class="quiet hint">Enter sends, Shift+Enter begins a line, Esc stops</span>
       ${busy
         ? html`<button type="button" class="main" onClick=${() => store.stop()}>Stop</button>`
-        : html`<button class="main" disabled=${!draft.trim()}>Send</button>`}
+        : html`<button class="main" disabled=${!ready}>Send</button>`}
     </div>
   </form>`;
 }

@@ -7,11 +7,13 @@ const ROLES = ["user", "assistant", "tool"];
 export const MAX_TEXT_BYTES = 1 << 20;
 const MAX_IMPORT_BYTES = 64 << 20;
 
-const messageOut = ({ role, content, tool_calls, tool_call_id, answer }) => ({
+const messageOut = ({ role, content, files, tool_calls, tool_call_id, answer, branches }) => ({
   role,
   content,
+  ...(files ? { files } : {}),
   ...(tool_calls ? { tool_calls } : {}),
   ...(tool_call_id ? { tool_call_id } : {}),
+  ...(branches ? { branches: { at: branches.at, tails: branches.tails.map((tail) => tail && tail.map(messageOut)) } } : {}),
   ...(answer ? { finish_reason: answer.finish } : {}),
 });
 
@@ -36,16 +38,36 @@ function callIn(call, where) {
   return { id: call.id, type: "function", function: { name, arguments: given } };
 }
 
+function filesIn(files, where) {
+  need(Array.isArray(files), where, "a list");
+  return files.map(({ name, text } = {}, i) => {
+    need(isText(name) && isText(text), `${where}[${i}]`, "a file with the texts name and text");
+    return { name, text };
+  });
+}
+
+function branchesIn(branches, where) {
+  const { at, tails } = branches ?? {};
+  need(Array.isArray(tails) && at in tails, where, "an object with a list tails and at, an index of it");
+  return { at, tails: tails.map((tail, i) => {
+    if (i === at) return null;
+    need(Array.isArray(tail) && tail.length > 0, `${where}.tails[${i}]`, "a list of messages");
+    return tail.map((message, j) => messageIn(message, `${where}.tails[${i}][${j}]`));
+  }) };
+}
+
 function messageIn(message, where) {
   need(isObject(message), where, "an object");
   need(ROLES.includes(message.role), `${where}.role`, `one of ${ROLES.join(", ")}`);
   need(isText(message.content), `${where}.content`, "a text");
-  const { role, content, tool_calls: calls, tool_call_id: call } = message;
+  const { role, content, files, branches, tool_calls: calls, tool_call_id: call } = message;
   need(calls === undefined || Array.isArray(calls), `${where}.tool_calls`, "a list");
   need(call === undefined || isText(call), `${where}.tool_call_id`, "a text");
   return {
     role,
     content,
+    ...(files === undefined ? {} : { files: filesIn(files, `${where}.files`) }),
+    ...(branches === undefined ? {} : { branches: branchesIn(branches, `${where}.branches`) }),
     ...(calls ? { tool_calls: calls.map((one, i) => callIn(one, `${where}.tool_calls[${i}]`)) } : {}),
     ...(call ? { tool_call_id: call } : {}),
     ...(role === "assistant"
@@ -115,6 +137,12 @@ export function fenced(name, text) {
   const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((found) => found.length));
   const fence = "`".repeat(longest + 1);
   return `${name}\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}\n`;
+}
+
+/** What is sent of a message: its files, then its own words. In a chat each file is in a fence, below its name. */
+export function wholeText({ content, files = [] }, mode) {
+  const pieces = [...files.map(({ name, text }) => (mode === "chat" ? fenced(name, text) : text)), content];
+  return pieces.reduce((before, piece) => before + (before && !before.endsWith("\n") ? "\n" : "") + piece);
 }
 
 export function download(name, text) {

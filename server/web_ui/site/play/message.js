@@ -1,31 +1,53 @@
 // One message: its text, what is known of how it was made, and what can be done with it.
 
-import { Component, html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { toHtml } from "./markdown.js";
+import { Component, html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "../vendor/preact.js";
+import { onLibrary } from "./library.js";
+import { copyCode, toFragment } from "./markdown.js";
 import { Code, copy } from "./sent.js";
 import { Tokens } from "./tokens.js";
+import { Chip } from "./chip.js";
+import { wholeText } from "./exchange.js";
 import { store } from "./store.js";
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
 const STATES = { stopped: "stopped", cut: "cut off", failed: "failed" };
 
+/** Puts the fragment's nodes into the box. Those at its beginning that are the same stay, with what is selected there. */
+function replaced(box, fragment) {
+  const nodes = [...fragment.childNodes];
+  let same = 0;
+  while (same < nodes.length && box.childNodes[same]?.isEqualNode(nodes[same])) same += 1;
+  while (box.childNodes.length > same) box.lastChild.remove();
+  box.append(...nodes.slice(same));
+}
+
 /** Markdown that is made again at most as often as it can be: not before four times as long as it took has passed. */
 function Markdown({ text, live }) {
-  const made = useRef({ text: null, html: "", cost: 0, at: -Infinity });
-  const [, again] = useState(0);
-  const wait = live ? made.current.at + 4 * made.current.cost - performance.now() : 0;
-  if (made.current.text !== text && wait <= 0) {
+  const box = useRef(null);
+  const made = useRef({ text: null, cost: 0, at: -Infinity });
+  const [, again] = useReducer((count) => count + 1, 0);
+  useEffect(() => onLibrary(() => {
+    made.current.text = null;
+    again();
+  }), []);
+  useLayoutEffect(() => {
+    if (made.current.text === text) return undefined;
     const began = performance.now();
-    const found = toHtml(text);
+    const wait = live ? made.current.at + 4 * made.current.cost - began : 0;
+    if (wait > 0) {
+      const timer = setTimeout(again, wait);
+      return () => clearTimeout(timer);
+    }
+    replaced(box.current, toFragment(text));
     const ended = performance.now();
-    made.current = { text, html: found, cost: ended - began, at: ended };
-  }
-  useEffect(() => {
-    if (wait <= 0) return undefined;
-    const timer = setTimeout(() => again((count) => count + 1), wait);
-    return () => clearTimeout(timer);
+    made.current = { text, cost: ended - began, at: ended };
+    return undefined;
   });
-  return html`<div class="markdown" dangerouslySetInnerHTML=${{ __html: made.current.html }}></div>`;
+  const clicked = (event) => {
+    const found = copyCode(event);
+    if (found) copy(found.code, found.button);
+  };
+  return html`<div class="markdown" ref=${box} onClick=${clicked}></div>`;
 }
 
 const VIEWS = { text: "Text", raw: "Raw", tokens: "Tokens" };
@@ -42,6 +64,14 @@ function Body({ message, view, live }) {
   return html`<${Markdown} text=${message.content} live=${live} />`;
 }
 
+/** Switches between the versions of a message. */
+function Versions({ branches: { at, tails }, index, busy }) {
+  const to = (by, name, label) => html`<button class="small" aria-label=${label} disabled=${busy || !(at + by in tails)}
+    onClick=${() => store.version(index, at + by)}>${name}</button>`;
+  return html`<span class="versions" role="group" aria-label="Versions">
+    ${to(-1, "‹", "Previous version")} <span role="status">${at + 1}/${tails.length}</span> ${to(1, "›", "Next version")}</span>`;
+}
+
 function Calls({ calls }) {
   return calls.map((call) => html`<div class="call" key=${call.id}>
     <p class="quiet">calls <code>${call.function.name}</code></p>
@@ -50,16 +80,20 @@ function Calls({ calls }) {
 
 const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(milliseconds < 10000 ? 2 : 1)} s`;
 
+const rate = (tokens, milliseconds) => Number((1000 * tokens / milliseconds).toPrecision(3));
+
 function factsOf({ state, finish, usage, firstAfter, took }) {
   const facts = [];
   if (state in STATES) facts.push(STATES[state]);
-  if (finish && finish !== "stop") facts.push({ length: "ended at its limit of tokens", tool_calls: "calls a tool" }[finish] ?? finish);
+  if (finish && finish !== "stop") facts.push({ length: "stopped at max tokens", tool_calls: "calls a tool" }[finish] ?? finish);
   if (usage) {
     const cached = usage.prompt_tokens_details?.cached_tokens;
     facts.push(`${usage.prompt_tokens} prompt tokens${cached ? ` (${cached} cached)` : ""}, ${usage.completion_tokens} generated`);
   }
-  if (firstAfter !== undefined) facts.push(`first after ${seconds(firstAfter)}`);
-  if (took !== undefined) facts.push(`${seconds(took)} in all`);
+  if (firstAfter !== undefined) facts.push(`TTFT ${seconds(firstAfter)}`);
+  // The first token is not part of the rate: its time is that of the prompt.
+  if (usage?.completion_tokens > 1 && took > firstAfter) facts.push(`${rate(usage.completion_tokens - 1, took - firstAfter)} tokens/s`);
+  if (took !== undefined) facts.push(`${seconds(took)} total`);
   return facts;
 }
 
@@ -73,7 +107,7 @@ function Facts({ answer, live }) {
   return html`
     ${(error ?? unfinished) && html`<p class="bad">${error ?? unfinished}</p>`}
     <p class="facts quiet">${factsOf(answer).join(" · ")}
-      ${id && html` <a href=${`#live/${id}`}>its way through the engine</a>`}</p>
+      ${id && html` <a href=${`#live/${id}`}>Timeline</a>`}</p>
     ${latency && html`<dl class="latency quiet">${Object.entries(latency).map(([name, value]) => html`
       <div key=${name}><dt>${name.replace(/_seconds$/, "").replaceAll("_", " ")}</dt><dd>${shownValue(name, value)}</dd></div>`)}</dl>`}
     ${again && html`<p class=${`again ${again.same === null ? "quiet" : again.same ? "good" : "bad"}`}>
@@ -96,14 +130,17 @@ function Editor({ message, index, onEnd }) {
 }
 
 function Actions({ message, index, mode, busy, sent, onEdit }) {
-  const { role, content, answer } = message;
-  const before = store.chat.messages[index - 1];
+  const { content, answer } = message;
+  const goOn = () => {
+    const before = store.chat.messages[index - 1];
+    store.draft((before ? wholeText(before, mode) : "") + content);
+  };
   const button = (name, act) => html`<button class="small" disabled=${busy} onClick=${act}>${name}</button>`;
   return html`<span class="actions" role="group" aria-label="Actions">
     ${answer && button("Regenerate", () => store.regenerate(index))}
-    ${sent && answer && button("Again", () => store.again(index))}
-    ${answer && mode === "completion" && button("Continue", () => store.draft((before?.content ?? "") + content))}
-    <button class="small" onClick=${(event) => copy(content, event.target)}>Copy</button>
+    ${sent && answer && button("Check determinism", () => store.again(index))}
+    ${answer && mode === "completion" && button("Continue", goOn)}
+    <button class="small" onClick=${(event) => copy(wholeText(message, mode), event.target)}>Copy</button>
     ${button("Edit", onEdit)}
     ${button("Delete", () => store.delete(index))}
   </span>`;
@@ -111,7 +148,7 @@ function Actions({ message, index, mode, busy, sent, onEdit }) {
 
 function Shown(props) {
   const { message, mode, live, sent } = props;
-  const { role, content, answer, tool_calls: calls } = message;
+  const { role, content, files, answer, branches, tool_calls: calls } = message;
   const [chosen, setView] = useState(null);
   const [editing, setEditing] = useState(false);
   const views = useMemo(() => ["text", "raw", ...(answer?.tokens ? ["tokens"] : [])], [Boolean(answer?.tokens)]);
@@ -119,7 +156,9 @@ function Shown(props) {
   const view = views.includes(chosen) ? chosen : usual;
   return html`<article class=${`message ${role}`} aria-label=${NAMES[role]} aria-busy=${String(live)}>
     <div class="head"><h3>${NAMES[role]}</h3>
+      ${branches?.tails.length > 1 && html`<${Versions} branches=${branches} index=${props.index} busy=${props.busy} />`}
       ${content && role === "assistant" && html`<${Views} view=${view} views=${views} onView=${setView} />`}</div>
+    ${files && html`<div class="row">${files.map((file, i) => html`<${Chip} key=${i} file=${file} />`)}</div>`}
     ${editing
       ? html`<${Editor} message=${message} index=${props.index} onEnd=${() => setEditing(false)} />`
       : content && html`<${Body} message=${message} view=${view} live=${live} />`}

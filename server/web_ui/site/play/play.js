@@ -1,13 +1,13 @@
 // The playground: conversations on the left, the one that is shown in the middle, its parameters on the right.
 
-import { html, useEffect, useReducer, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useReducer, useState } from "../vendor/preact.js";
 import { Composer } from "./composer.js";
 import { Chats } from "./chats.js";
 import { Settings } from "./settings.js";
 import { Thread } from "./thread.js";
 import { store } from "./store.js";
 
-const isWide = () => matchMedia("(min-width: 64rem)").matches;
+const wide = matchMedia("(min-width: 64rem)");
 
 function useStore() {
   const [, again] = useReducer((count) => count + 1, 0);
@@ -23,48 +23,73 @@ function Mode({ chat, conversations }) {
     </select>`;
 }
 
+/** `[shown, toggle]` of the panels by name. On a narrow screen they are over the conversation, one at a time. */
+function usePanels() {
+  const all = (shown) => ({ conversations: shown, parameters: shown });
+  const [shown, setShown] = useState(all(wide.matches));
+  useEffect(() => {
+    const changed = () => setShown(all(wide.matches));
+    wide.addEventListener("change", changed);
+    return () => wide.removeEventListener("change", changed);
+  }, []);
+  // Before the next key can come.
+  useLayoutEffect(() => {
+    if (!wide.matches) document.querySelector(".play .side:not([hidden])")?.focus();
+  }, [shown]);
+  return [shown, (name) => setShown({ ...(wide.matches ? shown : all(false)), [name]: !shown[name] })];
+}
 
-function Toggle({ name, panel, shown, onToggle }) {
-  return html`<button aria-expanded=${String(shown)} aria-controls=${panel} onClick=${onToggle}>${name}</button>`;
+function Toggle({ name, panel, shown, toggle }) {
+  return html`<button aria-expanded=${String(shown[panel])} aria-controls=${panel} onClick=${() => toggle(panel)}>${name}</button>`;
+}
+
+function Panel({ name, label, shown, children }) {
+  return html`<aside id=${name} class="side" aria-label=${label} tabindex="-1" hidden=${!shown[name]}>${children}</aside>`;
 }
 
 /** `server`: what app.js knows of the server, null until it is read; `shown`: whether the view is in front. */
 export function Play({ server, shown }) {
   const { chat, busy, problem, said } = useStore();
-  const [chatsShown, showChats] = useState(isWide);
-  const [settingsShown, showSettings] = useState(isWide);
+  const [panels, toggle] = usePanels();
+  const over = wide.matches ? undefined : Object.keys(panels).find((name) => panels[name]);
   useEffect(() => { if (server) store.begin(server); }, [server]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const pressed = (event) => {
-      if (event.key === "Escape" && shown && !document.querySelector("dialog[open]")) store.stop();
+      if (event.key !== "Escape" || !shown || document.querySelector("dialog[open]")) return;
+      if (!over) return store.stop();
+      toggle(over);
+      document.querySelector(`[aria-controls=${over}]`).focus();
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
-  }, [shown]);
+  }, [shown, over]);
+  useEffect(() => { if (busy && over) toggle(over); }, [busy]);
   if (!server || !store.server) return null;
-  const picked = () => { if (!isWide()) showChats(false); };
+  const picked = () => { if (over) toggle(over); };
   return html`<div class="play">
     <div class="bar">
-      <${Toggle} name="Chats" panel="conversations" shown=${chatsShown} onToggle=${() => showChats(!chatsShown)} />
+      <${Toggle} name="Chats" panel="conversations" shown=${panels} toggle=${toggle} />
       <button onClick=${() => store.create()}>New</button>
       <h2>${chat.title || "New conversation"}</h2>
       <${Mode} chat=${chat} conversations=${server.capabilities.conversations} />
-      <${Toggle} name="Parameters" panel="parameters" shown=${settingsShown} onToggle=${() => showSettings(!settingsShown)} />
+      <${Toggle} name="Parameters" panel="parameters" shown=${panels} toggle=${toggle} />
     </div>
     <div class="columns">
-      <aside id="conversations" class="side" aria-label="Conversations" hidden=${!chatsShown}>
+      <${Panel} name="conversations" label="Conversations" shown=${panels}>
         <${Chats} chats=${store.chats} current=${chat.id} onPicked=${picked} />
-      </aside>
+      <//>
       <div class="talk">
         <${Thread} key=${chat} chat=${chat} busy=${busy} shown=${shown} server=${server} />
-        ${problem && html`<p class="problem bad" role="alert">
-          ${problem.message} <button onClick=${() => store.fail(null)}>Dismiss</button></p>`}
-        <${Composer} chat=${chat} busy=${busy} shown=${shown} />
+        <div class="foot">
+          ${problem && html`<p class="problem bad" role="alert">
+            ${problem.message} <button onClick=${() => store.fail(null)}>Dismiss</button></p>`}
+          <${Composer} chat=${chat} busy=${busy} shown=${shown} />
+        </div>
         <p class="only-read" role="status" aria-live="polite">${said}</p>
       </div>
-      <aside id="parameters" class="side" aria-label="Parameters" hidden=${!settingsShown}>
+      <${Panel} name="parameters" label="Parameters" shown=${panels}>
         <${Settings} chat=${chat} server=${server} problem=${problem} />
-      </aside>
+      <//>
     </div>
   </div>`;
 }

@@ -5,7 +5,7 @@ import { curl, python } from "./code.js";
 
 /** Copy a text, and say so on the button for a moment. */
 export async function copy(text, button) {
-  const said = button.textContent;
+  const said = (button.dataset.said ??= button.textContent);
   try {
     await navigator.clipboard.writeText(text);
   } catch {

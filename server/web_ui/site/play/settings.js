@@ -1,17 +1,17 @@
-// The form of a request's parameters, made from the server's own description of its fields.
+// The form of a request's parameters, made from the server's own description of its fields. What few set is folded.
 
-import { html, useMemo } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useRef } from "../vendor/preact.js";
 import { keyOf, numbersOf } from "./body.js";
 import { rangeOf, read } from "./schema.js";
 import { store } from "./store.js";
 
 const STRUCTURES = [
   ["", "Any text", null],
-  ["json_object", "A JSON object", null],
-  ["json_schema", "JSON of a schema", '{"type": "object", "properties": {"name": {"type": "string"}}}'],
-  ["regex", "A regular expression", "[0-9]{4}-[0-9]{2}-[0-9]{2}"],
-  ["choice", "One of some texts", "yes\nno"],
-  ["grammar", "A grammar (Lark or GBNF)", 'start: "yes" | "no"'],
+  ["json_object", "JSON object", null],
+  ["json_schema", "JSON schema", '{"type": "object", "properties": {"name": {"type": "string"}}}'],
+  ["regex", "Regular expression", "[0-9]{4}-[0-9]{2}-[0-9]{2}"],
+  ["choice", "One of a list", "yes\nno"],
+  ["grammar", "Grammar (Lark or GBNF)", 'start: "yes" | "no"'],
 ];
 const TOOL_EXAMPLE = `[{"type": "function", "function": {"name": "weather",
   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]`;
@@ -31,8 +31,7 @@ function NumberField({ field, value, usual, problem }) {
   </div>`;
 }
 
-function Numbers({ chat, server, problem }) {
-  const fields = useMemo(() => numbersOf(server.openapi, chat.mode), [server, chat.mode]);
+function Numbers({ fields, chat, server, problem }) {
   const usual = server.capabilities.sampling_defaults;
   return fields.map((field) => html`<${NumberField} key=${field.name} field=${field} problem=${problem}
     value=${chat.settings[keyOf(field.name)]} usual=${usual[keyOf(field.name)] ?? usual[field.name]} />`);
@@ -60,8 +59,8 @@ function Choice({ name, label, value, options, wide }) {
 function Structure({ settings, problem }) {
   const example = STRUCTURES.find(([key]) => key === (settings.structure ?? ""))?.[2];
   return html`
-    <${Choice} name="structure" wide label="The answer must be" value=${settings.structure} options=${STRUCTURES} />
-    ${example && html`<${Area} name="structureText" label=${settings.structure === "choice" ? "Texts, one a line" : "Written as"}
+    <${Choice} name="structure" wide label="Response format" value=${settings.structure} options=${STRUCTURES} />
+    ${example && html`<${Area} name="structureText" label=${settings.structure === "choice" ? "Choices, one per line" : "Format"}
       rows="4" placeholder=${example} value=${settings.structureText} problem=${problem} />`}`;
 }
 
@@ -72,23 +71,50 @@ function Tools({ settings, problem }) {
       options=${[["", "auto"], ["required", "required"], ["none", "none"]]} />`;
 }
 
+/** A part of the form that is folded until it is opened, or a field in it is wrong. `of`: its fields in the settings. */
+function Fold({ title, of, settings, problem, children }) {
+  const fold = useRef(null);
+  const count = of.filter((name) => settings[name]).length;
+  useEffect(() => { if (of.includes(problem?.field)) fold.current.open = true; }, [problem]);
+  return html`<details ref=${fold}>
+    <summary>${title}${count > 0 && html` <span class="quiet">${count} set</span>`}</summary>
+    <div class="settings">${children}</div>
+  </details>`;
+}
+
+const FIRST = ["temperature", "top_p", "max_tokens"];
+
 export function Settings({ chat, server, problem }) {
   const { settings } = chat;
+  const fields = useMemo(() => numbersOf(server.openapi, chat.mode), [server, chat.mode]);
+  const isFirst = ({ name }) => FIRST.includes(keyOf(name));
+  const more = fields.filter((field) => !isFirst(field));
+  const shared = { chat, server, settings, problem };
   const classes = server.capabilities.service_classes;
   return html`<form class="settings" onSubmit=${(event) => event.preventDefault()}>
     ${chat.mode === "chat" && html`<${Area} name="system" label="System prompt" value=${chat.system}
       onInput=${(event) => store.change({ system: event.target.value })} />`}
-    <p class="quiet about">What is empty is not sent; the grey number is then the server's own.</p>
-    <${Numbers} chat=${chat} server=${server} problem=${problem} />
-    ${classes.length > 0 && html`<${Choice} name="service_tier" label="service_tier" value=${settings.service_tier}
-      options=${[["", "(not sent)"], ...classes.map(({ name }) => [name, name])]} />`}
-    <${Area} name="stop" label="stop: one text a line, \\n for a line's end" rows="2" value=${settings.stop} />
-    <div class="field check">
-      <input id="set-return_latency" type="checkbox" checked=${settings.return_latency === true}
-        onChange=${(event) => store.set("return_latency", event.target.checked)} />
-      <label for="set-return_latency">Say where the time went</label>
-    </div>
-    <${Structure} settings=${settings} problem=${problem} />
-    ${chat.mode === "chat" && html`<${Tools} settings=${settings} problem=${problem} />`}
+    <${Numbers} ...${shared} fields=${fields.filter(isFirst)} />
+    <p class="quiet about">An empty field is not sent. The server then takes its default, which is shown in grey.</p>
+    <${Fold} title="More sampling" ...${shared} of=${[...more.map(({ name }) => keyOf(name)), "stop"]}>
+      <${Numbers} ...${shared} fields=${more} />
+      <${Area} name="stop" label="stop: one string per line, \\n for a line break" rows="2" value=${settings.stop} />
+    <//>
+    <${Fold} title="Structured output" ...${shared} of=${["structure", "structureText"]}>
+      <${Structure} ...${shared} />
+    <//>
+    ${chat.mode === "chat" && html`<${Fold} title="Tools" ...${shared} of=${["tools", "tool_choice"]}>
+      <${Tools} ...${shared} />
+    <//>`}
+    <${Fold} title="Server" ...${shared} of=${["service_tier", "return_latency"]}>
+      ${classes.length > 0 && html`<${Choice} name="service_tier" label="service_tier" value=${settings.service_tier}
+        options=${[["", "(not sent)"], ...classes.map(({ name }) => [name, name])]} />`}
+      <div class="field check">
+        <input id="set-return_latency" type="checkbox" checked=${settings.return_latency === true}
+          onChange=${(event) => store.set("return_latency", event.target.checked)} />
+        <label for="set-return_latency">Show where the time went</label>
+      </div>
+    <//>
+    <div class="row"><button type="button" class="small" onClick=${() => store.reset()}>Reset to defaults</button></div>
   </form>`;
 }

@@ -1,7 +1,8 @@
 // The playground's state: the list of conversations, the one that is shown, and answers on their way.
 
 import * as database from "./database.js";
-import { PATHS, bodyFor } from "./body.js";
+import { PATHS, bodyFor, startSettings } from "./body.js";
+import { forked, switched, without } from "./branches.js";
 import { compare } from "./compare.js";
 import { download, readImport, toFile } from "./exchange.js";
 import { ask, emptyAnswer } from "./stream.js";
@@ -69,6 +70,7 @@ export class Store {
     this.server = server;
     if (!first) return this.#emit();
     this.chat.mode = server.capabilities.conversations ? "chat" : "completion";
+    this.chat.settings = startSettings(server);
     database.onOthers((id) => this.#heard(id));
     await this.#kept(async () => {
       this.chats = await database.titles();
@@ -110,6 +112,9 @@ export class Store {
     if (this.problem?.field === name) this.problem = null;
     this.change({ settings: { ...this.chat.settings, [name]: value } });
   }
+
+  /** The parameters that a first conversation has. */
+  reset() { this.change({ settings: startSettings(this.server) }); }
 
   #show(chat) {
     this.chat = chat;
@@ -159,11 +164,11 @@ export class Store {
     });
   }
 
-  /** Send the user's text. Returns whether it was sent: not where a field of the form is wrong. */
-  send(text) {
+  /** Send the user's text and files. Returns whether it was sent: not where a field of the form is wrong. */
+  send(text, files = []) {
     const { chat } = this;
-    const messages = [...chat.messages, { role: "user", content: text }];
-    const title = chat.title || text.trim().split("\n")[0].slice(0, 60) || "Untitled";
+    const messages = [...chat.messages, { role: "user", content: text, ...(files.length ? { files } : {}) }];
+    const title = chat.title || text.trim().split("\n")[0].slice(0, 60) || files[0]?.name || "Untitled";
     return this.#answer({ ...chat, messages }, messages.length, { title });
   }
 
@@ -173,25 +178,36 @@ export class Store {
     return this.#answer({ ...this.chat, messages }, messages.length);
   }
 
-  /** Ask for the answer at `index` again, which replaces it and what came after it. */
-  regenerate(index) { return this.#answer(this.chat, index); }
+  /** Ask for another version of the answer at `index`. */
+  regenerate(index) { return this.#answer(this.chat, index, {}, forked(this.chat.messages, index)); }
 
+  /** Change a message; `resend`: as another version of it, which is answered. */
   edit(index, content, resend) {
-    const messages = this.chat.messages.map((message, i) => (i === index ? { ...message, content } : message));
-    if (resend) return this.#answer({ ...this.chat, messages }, index + 1);
-    this.change({ messages });
+    const { messages } = this.chat;
+    const edited = { ...messages[index], content };
+    if (resend) edited.branches = forked(messages, index);
+    const changed = { messages: messages.with(index, edited) };
+    if (resend) return this.#answer({ ...this.chat, ...changed }, index + 1);
+    this.change(changed);
     return true;
   }
 
-  delete(index) {
-    const { messages, sent } = this.chat;
-    this.change({ messages: messages.filter((_, i) => i !== index), sent: sent?.index < index ? sent : null });
+  /** Show version `at` of the message at `index`, with what came after it. */
+  version(index, at) { this.change({ messages: switched(this.chat.messages, index, at) }); }
+
+  /** Whether the message is the answer to what was sent last. */
+  isSent(message) {
+    const { sent, messages } = this.chat;
+    // Conversations of earlier versions of this page have the index of the message instead.
+    return Boolean(sent && message.answer) && message.answer.began === (sent.began ?? messages[sent.index]?.answer?.began);
   }
+
+  delete(index) { this.change({ messages: without(this.chat.messages, index) }); }
 
   stop() { this.#running.get(this.chat)?.abort(); }
 
-  /** `asked`: the conversation with the messages to send, of which those before `end` count. */
-  #answer(asked, end, fields = {}) {
+  /** `asked`: the conversation with the messages to send, of which those before `end` count; `branches`: the answer's. */
+  #answer(asked, end, fields = {}, branches = undefined) {
     const { chat } = this;
     if (this.busy) return false;
     let body;
@@ -201,9 +217,9 @@ export class Store {
       this.fail(error);
       return false;
     }
-    const message = { role: "assistant", content: "", answer: emptyAnswer() };
+    const message = { role: "assistant", content: "", answer: emptyAnswer(), ...(branches ? { branches } : {}) };
     Object.assign(chat, fields, { messages: [...asked.messages.slice(0, end), message] });
-    chat.sent = { path: PATHS[chat.mode], body, index: end };
+    chat.sent = { path: PATHS[chat.mode], body, began: message.answer.began };
     this.problem = null;
     this.#run(chat, message, body);
     return true;
@@ -228,11 +244,11 @@ export class Store {
     await this.save(chat);
   }
 
-  /** Send what was sent for the answer at `index` once more and say where the answers part. */
+  /** Send what was sent for the answer at `index` once more and say where the answers differ. */
   async again(index) {
     const { chat } = this;
     const message = chat.messages[index];
-    if (this.busy || chat.sent?.index !== index) return;
+    if (this.busy || !this.isSent(message)) return;
     const { path, body } = chat.sent;
     const second = { role: "assistant", content: "", answer: emptyAnswer() };
     const controller = new AbortController();

@@ -2,13 +2,14 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { Message } from "./message.js";
+import { store } from "./store.js";
 
 const FIRST = 40;
 const MORE = 200;
 const NEAR_PIXELS = 100;
 
 /** Stay at the end of the page while an answer grows, unless the user has scrolled away. */
-function useEnd(shown, chat) {
+function useEnd(shown, chat, growing) {
   const atEnd = useRef(true);
   useEffect(() => {
     const scrolled = () => {
@@ -18,7 +19,7 @@ function useEnd(shown, chat) {
     addEventListener("scroll", scrolled, { passive: true });
     return () => removeEventListener("scroll", scrolled);
   }, []);
-  useEffect(() => { atEnd.current = true; }, [chat.id, chat.messages.length]);
+  useEffect(() => { if (growing) atEnd.current = true; }, [growing]);
   useLayoutEffect(() => {
     if (shown && atEnd.current && chat.messages.length) scrollTo(0, document.documentElement.scrollHeight);
   });
@@ -27,17 +28,16 @@ function useEnd(shown, chat) {
 function Nothing({ server, chat }) {
   return html`<div class="nothing">
     ${server.capabilities.embedded
-      ? html`<p>The model is the embedded toy: it answers, not sensibly. Serve a real one:
-          <code>jaxgen serve --model DIRECTORY_OR_HUB_ID</code></p>`
-      : html`<p><b>${server.models[0].id}</b> is served, with a context of ${server.models[0].max_model_len} tokens.</p>`}
+      ? html`<p>Demo model: answers make no sense. Try <code>--model smollm2-135m</code></p>`
+      : html`<p>The model is <b>${server.models[0].id}</b>, with a context of ${server.models[0].max_model_len} tokens.</p>`}
     <p class="quiet">${chat.mode === "chat" ? "Write a message" : "Write the beginning of a text"} below, or drop a text file here.</p>
   </div>`;
 }
 
 export function Thread({ chat, busy, shown, server }) {
-  const { messages, sent } = chat;
+  const { messages } = chat;
   const [extra, setExtra] = useState(0);
-  useEnd(shown, chat);
+  useEnd(shown, chat, busy && messages.at(-1)?.answer?.state === "streaming");
   if (messages.length === 0) return html`<${Nothing} server=${server} chat=${chat} />`;
   const from = Math.max(0, messages.length - FIRST - extra);
   const last = messages.length - 1;
@@ -48,6 +48,6 @@ export function Thread({ chat, busy, shown, server }) {
       const index = from + i;
       return html`<${Message} key=${index} message=${message} index=${index} mode=${chat.mode} busy=${busy}
         live=${busy && index === last && message.answer?.state === "streaming"}
-        again=${message.answer?.again} sent=${sent?.index === index ? sent : null} />`;
+        again=${message.answer?.again} sent=${store.isSent(message) ? chat.sent : null} />`;
     })}`;
 }

@@ -1,4 +1,4 @@
-// A request's own way: its phases, and a sentence that says where its time went. Pure.
+// The timeline of a request: its phases, and a sentence that says where its time went. Pure functions.
 
 import { plural, seconds } from "./format.js";
 
@@ -87,7 +87,7 @@ const TITLES = {
 /** A sentence on where a request's time went: the whole, the longest part, then all of them. */
 export function why(request, now) {
   const parts = sums(request, now);
-  if (!parts.length) return "Nothing is known of its way yet.";
+  if (!parts.length) return "Nothing is known of this request yet.";
   const whole = (request.ended ?? Math.max(now, request.latest)) - phases(request, now)[0].from;
   const longest = parts.reduce((one, next) => (next.seconds > one.seconds ? next : one));
   const words = parts.map((part) => WORDS[part.kind](seconds(part.seconds), part)).join(", ");

@@ -1,12 +1,12 @@
-// The recent requests, and the way of the one that is chosen.
+// The recent requests, and the timeline of the one that is chosen.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { clock, count, plural, seconds } from "./format.js";
 import { called, doing } from "./requests.js";
-import { PHASES, phases, why } from "./way.js";
+import { PHASES, phases, why } from "./timeline.js";
 
 const MOST_ROWS = 50;
-const COLUMNS = ["Request", "Queued", "State", "Prompt", "First token", "Lasted"];
+const COLUMNS = ["Request", "Queued", "State", "Prompt", "First token", "Duration"];
 
 const nameOf = ({ id, number }) => id ?? `${number}`;
 const brief = (name) => (name.length > 20 ? `${name.slice(0, 16)}…` : name);
@@ -63,19 +63,19 @@ function Phase({ phase, from, whole }) {
   </tr>`;
 }
 
-function Way({ request, now, steps, onClose }) {
+function Timeline({ request, now, steps, onClose }) {
   const found = phases(request, now);
   const from = found[0]?.from ?? 0;
   const to = found.at(-1)?.to ?? from;
   const slow = longestStep(steps, from, to);
-  return html`<article class="way" aria-label=${`Request ${nameOf(request)}`}>
+  return html`<article class="request" aria-label=${`Request ${nameOf(request)}`}>
     <div class="row"><h3>${nameOf(request)}</h3><button onClick=${onClose}>Close</button></div>
-    <p class="why">${why(request, now)}${request.queued === null ? " What came before is no longer known." : ""}</p>
-    ${slow && html`<p class="quiet small">The longest step meanwhile took ${seconds(slow.seconds)}${" "}
+    <p class="why">${why(request, now)}${request.queued === null ? " The server no longer knows what came before." : ""}</p>
+    ${slow && html`<p class="quiet small">The longest step in this time took ${seconds(slow.seconds)}${" "}
       (step ${count(slow.number)}, ${plural(slow.decodes, "decode")} and ${plural(slow.prompt, "prompt token")}).</p>`}
     <${Facts} request=${request} />
     ${found.length > 0 && html`<table class="timeline numbers">
-      <thead><tr><th scope="col">Phase</th><td class="track"></td><th scope="col">From</th><th scope="col">Lasted</th></tr></thead>
+      <thead><tr><th scope="col">Phase</th><td class="track"></td><th scope="col">Start</th><th scope="col">Duration</th></tr></thead>
       <tbody>${found.map((phase, at) => html`<${Phase} key=${at} phase=${phase} from=${from} whole=${Math.max(to - from, 1e-9)} />`)}</tbody>
     </table>`}
   </article>`;
@@ -117,19 +117,19 @@ export function Requests({ state: { requests, steps, now }, read }) {
   // Of an answer with several choices the id means the first.
   const addressOf = (one) => (called(requests, nameOf(one)) === one ? nameOf(one) : `${one.number}`);
   const [rows, still] = useStill(listed);
-  return html`<section class="card wide" aria-labelledby="way-title">
-    <div class="row"><h2 id="way-title">A request's way</h2>
+  return html`<section class="card wide" aria-labelledby="timelines-title">
+    <div class="row"><h2 id="timelines-title">Request timelines</h2>
       <label><input type="checkbox" checked=${own} onChange=${(event) => setOwn(event.target.checked)} /> Only mine</label></div>
     ${name !== null && !chosen && read && html`<p role="status">
-      The feed has not told of ${name}: the server remembers its last requests alone. <button onClick=${() => choose(null)}>Close</button></p>`}
-    ${chosen && html`<${Way} request=${chosen} now=${time} steps=${steps} onClose=${() => choose(null)} />`}
+      Request ${name} is not known: the server remembers only the last requests. <button onClick=${() => choose(null)}>Close</button></p>`}
+    ${chosen && html`<${Timeline} request=${chosen} now=${time} steps=${steps} onClose=${() => choose(null)} />`}
     ${listed.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Recent requests" ...${still}><table class="numbers">
       <thead><tr>${COLUMNS.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${rows.map((one) => html`<${Row} key=${one.number} request=${one} now=${time} chosen=${one === chosen}
         onChoose=${() => choose(one === chosen ? null : addressOf(one))} />`)}</tbody>
     </table></div>`}
     ${!listed.length && html`<p class="quiet">
-      ${own ? "None of yours yet: what the playground sends is listed here." : "No request yet."}</p>`}
+      ${own ? "None of yours yet. Requests of the playground are listed here." : "No request yet."}</p>`}
     ${listed.length > MOST_ROWS && html`<p class="quiet small">The newest ${MOST_ROWS} of ${count(listed.length)}.</p>`}
   </section>`;
 }
