@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
 from jaxgen.weights.gguf.file import parts_of_file
 from jaxgen.weights.manifest import is_converted, read_manifest, verify
+from jaxgen.weights.packaged_models import packaged_as
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,9 @@ def kept_conversion(
     sums = [file_checksums(one.parent, [one.name], caches.checksums, progress=progress)[one.name] for one in places]
     name = re.sub(r"[^\w.-]", "_", file.stem)[:_LONGEST_NAME]
     stored_as = STORED_AS.get(quantization, quantization)
-    key = {"format": FORMAT, "sha256": sums, "quantization": stored_as}
+    known = packaged_as(file)
+    added = {} if known is None else {"packaged": asdict(known)}
+    key = {"format": FORMAT, "sha256": sums, "quantization": stored_as, **added}
     directory = caches.converted / f"{name}-{digest_of(key)}"
     if not is_whole(directory, caches.checksums):
         logger.info("%s is converted once, to %s, which later starts take", file, directory)
