@@ -32,7 +32,7 @@ class ServerProcess:
 
     process: subprocess.Popen[str]
     line: str
-    """What it prints when it is ready."""
+    """What it prints when it is ready: lines, of which the last is a request to try."""
     errors: Path
 
     @property
@@ -80,7 +80,10 @@ def served(
         watchdog.start()
         try:
             assert process.stdout is not None
-            server = ServerProcess(process, process.stdout.readline(), Path(errors.name))
+            lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith("Try: "):
+                lines.append(process.stdout.readline())
+            server = ServerProcess(process, "".join(lines), Path(errors.name))
             watchdog.cancel()
             assert server.line, server.log()
             yield server
