@@ -223,3 +223,16 @@ def test_commands_on_models(
     (plan,) = (line for line in commands(ROOT / "docs" / "quickstart.md") if "jaxgen plan" in line)
     assert main(shlex.split(plan)[1:]) == 0
     assert "int8" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_an_embedding_server_starts_as_written(tmp_path: Path) -> None:
+    """Full: a server starts. A tiny model is at the name that the page has."""
+    start = commands(ROOT / "docs" / "embeddings.md")[0]
+    flags = shlex.split(start.removeprefix("scripts/serve").removesuffix("--port 8001"))
+    make_tiny_checkpoint(tmp_path / flags[flags.index("--model") + 1])
+    with served("--kernels", "xla", "--single-shape", *flags, cwd=tmp_path) as server:
+        body = {"model": "Qwen/Qwen3-Embedding-0.6B", "input": ["one", "two"]}
+        found = ask(server.url, "embeddings", body)
+        assert len(found["data"]) == 2
+        assert "is a guess" not in server.log()

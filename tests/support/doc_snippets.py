@@ -36,10 +36,10 @@ def commands(page: Path, heading: str = "") -> list[str]:
     return [line.partition("  # ")[0].strip() for line in lines if line.strip()]
 
 
-def run_python(code: str, urls: dict[str, str], names: dict[str, Any] | None = None) -> str:
-    """What a program prints. ``urls``: those of servers, by what the page has in their place; ``names``: the program's
-    variables, which it may share with the programs before it."""
-    for written, real in urls.items():
+def run_python(code: str, places: dict[str, str], names: dict[str, Any] | None = None) -> str:
+    """What a program prints. ``places``: URLs of servers, and names of models, by what the page has instead; ``names``:
+    the program's variables, which it may share with the programs before it."""
+    for written, real in places.items():
         code = code.replace(written, real)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -61,6 +61,7 @@ def served(
     environment: dict[str, str] | None = None,
     module: tuple[str, ...] = ("jaxgen.server.cli",),
     at: tuple[str, ...] = ("--port", "0"),
+    cwd: Path = ROOT,
 ) -> Iterator[ServerProcess]:
     """A server that is ready, at a free port or ``at`` another place; killed at the end. ``module``: what is run as
     jaxgen, with its own arguments."""
@@ -70,7 +71,7 @@ def served(
     with tempfile.NamedTemporaryFile("w") as errors:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
