@@ -142,5 +142,5 @@ def _other_ends(
     known = {token: source for source, token in found.items() if token is not None and token < vocab_size}
     others = {token: source for token, source in known.items() if token not in named}
     for token, source in others.items():
-        logger.info("answers also end with %s, which only %s names", tokenizer.token_text(token), source)
+        logger.debug("answers also end with %s, which only %s names", tokenizer.token_text(token), source)
     return set(others)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,10 @@ from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError, RequestRefusedError
-from jaxgen.core.model_info import ChatFormat, ModelInfo, Pooling
+from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.cli import main
-from jaxgen.server.commands.run import _ready_line
 from jaxgen.weights.convert import convert
 from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.load import load_model_config, load_params
@@ -148,22 +146,6 @@ def test_it_continues_no_text(both: tuple[LLM, LLM]) -> None:
         with pytest.raises(RequestRefusedError, match="has no head"):
             asyncio.run(bare.engine.quote(request))
     assert np.array_equal(bare.embed(["a text"]), before)
-
-
-@pytest.mark.parametrize(
-    ("model", "route", "field"),
-    [
-        (ModelInfo("m", 128, 400), "completions", "prompt"),
-        (ModelInfo("m", 128, 400, chat=CHAT), "chat/completions", "messages"),
-        (ModelInfo("m", 128, 400, chat=CHAT, embedded=True), "completions", "prompt"),
-        (ModelInfo("m", 128, 400, chat=CHAT, generates=False), "embeddings", "input"),
-    ],
-)
-def test_the_line_of_the_start_shows_a_route_that_fits_the_model(model: ModelInfo, route: str, field: str) -> None:
-    line = _ready_line(model, "http://here", "", "")
-    url, body = re.search(r"curl (\S+) .* -d '(.*)'", line).groups()  # type: ignore[union-attr]
-    assert url == f"http://here/v1/{route}"
-    assert {"model", field} <= set(json.loads(body))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -120,7 +120,7 @@ IM_END = {
 def test_answers_end_where_tokenizer_or_template_say(
     template: str, files: dict[str, Any], others: set[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     directory = chat_model(tmp_path / "model", template, **files)
     own = read_eos_token_ids(directory)
     _, texts = read_texts(directory, 386, CacheDirs())

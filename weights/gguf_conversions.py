@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
 from jaxgen.weights.gguf.file import parts_of_file
 from jaxgen.weights.manifest import is_converted, read_manifest, verify
+from jaxgen.weights.packaged_models import packaged_as
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,9 @@ def conversion_digest(file: Path, checksums: Path | None, quantization: Quantiza
     """Return the digest of all that decides the content of a conversion. ``checksums``: as for ``is_whole``."""
     places = [part.resolve() for part in parts_of_file(file)]
     sums = [file_checksums(one.parent, [one.name], checksums, progress=progress)[one.name] for one in places]
-    return digest_of({"format": FORMAT, "sha256": sums, "quantization": quantization})
+    known = packaged_as(file)
+    added = {} if known is None else {"packaged": asdict(known)}
+    return digest_of({"format": FORMAT, "sha256": sums, "quantization": quantization, **added})
 
 
 def _short_name(file: Path) -> str:

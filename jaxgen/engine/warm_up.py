@@ -68,7 +68,7 @@ def _time_again(device: Runner, model: ModelConfig, config: EngineConfig, before
 def _choose(device: Runner, config: EngineConfig, narrow: NarrowResult, how: str) -> None:
     if not narrow.use_narrow:
         device.disable_narrow()
-    logger.info(
+    logger.debug(
         "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s (%s)",
         config.narrow_width,
         100 * narrow.ratio,

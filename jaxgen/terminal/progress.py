@@ -49,8 +49,8 @@ def _lines(what: str, total: int | None) -> Iterator[Advance]:
         done += units
 
     def tell() -> None:
-        share = "how far it is cannot be told" if total is None else f"{100 * done // max(total, 1)} %"
-        logger.info("%s: %.0f s, %s", what, monotonic() - begin, share)
+        share = "" if total is None else f", {100 * done // max(total, 1)} %"
+        logger.info("%s: %.0f s so far%s", what, monotonic() - begin, share)
 
     with _each(LINE_SECONDS, tell):
         yield advance

@@ -56,7 +56,7 @@ class ChatTemplate:
             return
         both = {**findings, **self._probe.findings(tools=self.takes_tools)}
         if differences := in_words(both):
-            logger.info("for the chat template conversations are written otherwise: %s", differences)
+            logger.debug("for the chat template conversations are written otherwise: %s", differences)
 
     @property
     def takes_tools(self) -> bool:

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import faulthandler
-import json
 import logging
-import shlex
 import signal
 import socket
 import tempfile
@@ -16,15 +14,13 @@ from typing import Any, Protocol
 import uvicorn
 
 from jaxgen.client import EngineClient
-from jaxgen.core.model_info import ModelInfo
-from jaxgen.core.stats import EngineStats
+from jaxgen.server.commands.announcement import pace_line, place_of, ready_lines
+from jaxgen.server.connections.config import ConnectionConfig
 from jaxgen.server.middleware.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-WORTH_TELLING = 1.1
-"""How much longer steps must become, the more requests run, for the start to tell it."""
 FLUSH_SECONDS = 1.0
 """Time that the last bytes of answers get, once there is no other."""
 STEP_SECONDS = 5.0
@@ -58,6 +54,7 @@ class Server(uvicorn.Server):
     Callers who have not read all of their answers when it ends have time until ``cut_at``, by the event loop's clock.
     """
 
+    config: ConnectionConfig
     cut_at = 0.0
 
     @contextlib.contextmanager
@@ -132,7 +129,7 @@ async def _serve(
 ) -> tuple["_Drained | None", bool]:
     """Serve; return how it was drained (None: the engine died), and whether the engine was ready."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(engine, listener, "https" if server.config.is_ssl else "http"))
+    announcing = asyncio.create_task(_announce(engine, listener, server.config))
     draining = asyncio.create_task(_drain(stops, server, lifecycle, shutdown_timeout))
     died = asyncio.create_task(wait_for_death(engine))
     await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -200,52 +197,12 @@ async def wait_for_death(engine: EngineClient) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _announce(engine: EngineClient, listener: socket.socket, scheme: str) -> None:
+async def _announce(engine: EngineClient, listener: socket.socket, config: ConnectionConfig) -> None:
     while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
-    print(_ready_line(engine.model, *_reached(listener, scheme)), flush=True)
-    print(_pace_line(engine.stats()), flush=True)
-
-
-def _reached(listener: socket.socket, scheme: str) -> tuple[str, str, str]:
-    """Return the URL by which the server is reached, what stands before it, and what curl needs besides."""
-    if listener.family == socket.AF_UNIX:
-        path = shlex.quote(listener.getsockname())
-        return f"{scheme}://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} "
-    host, port, *_ = listener.getsockname()
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", "", ""
-
-
-def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
-    route, fields = _first_request(model)
-    body = json.dumps({"model": model.name, **fields})
-    what = f"{model.name} ({model.note})" if model.note else model.name
-    return (
-        f"jaxgen serves {what} at {before}{base}/v1. Try: "
-        f"curl {curl}{base}/v1/{route} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
-    )
-
-
-def _first_request(model: ModelInfo) -> tuple[str, dict[str, object]]:
-    """Return the route below /v1 that fits the model best, and the fields of a short request to it.
-
-    The demo model has a chat template, but only continues Python code.
-    """
-    if not model.generates:
-        return "embeddings", {"input": "Hello"}
-    if model.chat is None or model.embedded:
-        return "completions", {"prompt": "def main():", "max_tokens": 32}
-    return "chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
-
-
-def _pace_line(stats: EngineStats) -> str:
-    pace = stats.pace
-    longer = pace.longest_full_step > WORTH_TELLING * pace.longest_step
-    full = f" ({1000 * pace.longest_full_step:.3g} ms with the most requests at once)" if longer else ""
-    return (
-        f"Expect a token within {1000 * pace.longest_step:.3g} ms{full} in 99 of 100 steps, and the first token after "
-        f"{pace.first_token:.3g} s per 1,000 prompt tokens. /metrics has the values for the current load."
-    )
+    place = place_of(listener, "https" if config.is_ssl else "http")
+    print("\n".join(ready_lines(engine.model, config.bounds.limits, place)), flush=True)
+    logger.debug("%s", pace_line(engine.stats()))
 
 
 def _stacks() -> str:

@@ -17,6 +17,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.support.doc_snippets import EMBEDDING_URL, URL, run_python, snippets
+
 ROOT = Path(__file__).parent.parent.parent
 TOKENIZER = ROOT / "weights" / "demo"
 MODEL = "jaxgen-default"
@@ -96,6 +98,14 @@ def post(url: str, body: dict[str, Any]) -> Any:
     request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urlopen(request, timeout=60) as answer:
         return json.load(answer)
+
+
+def run_page(page: str, heading: str, url: str, model: str, names: dict[str, Any] | None = None) -> list[str]:
+    """What the Python blocks of a page's section print, with these in place of the servers and models that it names."""
+    places = dict.fromkeys((URL, EMBEDDING_URL), url)
+    places |= dict.fromkeys(("smollm2-135m", "Qwen/Qwen3-Embedding-0.6B"), model)
+    names = {} if names is None else names
+    return [run_python(code, places, names) for code in snippets(ROOT / "docs" / page, "python", heading)]
 
 
 def run_node(folder: str, url: str) -> None:

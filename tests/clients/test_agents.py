@@ -8,7 +8,7 @@ from agents import Agent, ModelSettings, OpenAIProvider, RunConfig, Runner, SQLi
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from tests.clients.conftest import SCRIPTED, call, script
+from tests.clients.conftest import SCRIPTED, call, run_page, script
 
 pytestmark = pytest.mark.clients
 Api = Literal["chat", "responses"]
@@ -69,3 +69,7 @@ def test_openai_agents_streamed(scripted: str, api: Api) -> None:
     output, name, calls = asyncio.run(main())
     assert (name, calls) == ("Other", 2)
     assert "assistant" in output
+
+
+def test_page(scripted: str) -> None:
+    assert run_page("clients.md", "## OpenAI Agents", scripted, SCRIPTED) == ["There is no script.\n"]

@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.conftest import SCRIPTED, call, script
+from tests.clients.conftest import SCRIPTED, call, run_page, script
 
 pytestmark = pytest.mark.clients
 Api = Literal["chat", "responses"]
@@ -63,3 +63,7 @@ def test_pydantic_ai_streamed(scripted: str, api: Api) -> None:
     pieces = asyncio.run(main())
     assert "".join(pieces) == "It has 4 letters."
     assert len(pieces) > 1
+
+
+def test_page(scripted: str) -> None:
+    assert run_page("clients.md", "## pydantic-ai", scripted, SCRIPTED) == ["There is no script.\n"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI, OpenAI
 
-from tests.clients.conftest import MODEL
+from tests.clients.conftest import MODEL, SCRIPTED, post, run_page
 
 pytestmark = pytest.mark.clients
 PROMPTS = ["def main():", "import ", "for i in"]
@@ -51,3 +51,16 @@ def test_chat_with_logprobs(url: str) -> None:
     entries = message.response_metadata["logprobs"]["content"]
     assert "".join(entry["token"] for entry in entries) == message.content
     assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+
+
+def test_pages(scripted: str, url: str) -> None:
+    """The embeddings are those of the strings, not of token ids of another tokenizer."""
+    assert run_page("clients.md", "## LangChain", scripted, SCRIPTED) == ["There is no script.\n"]
+    parsed = run_page("structured.md", "## From Python", url, MODEL)
+    assert all(printed.startswith("name=") for printed in parsed)
+    names: dict[str, Any] = {}
+    run_page("embeddings.md", "### LangChain", url, MODEL, names)
+    body = {"model": MODEL, "input": ["The warranty lasts two years.", "Returns are free."]}
+    same = [one["embedding"] for one in post(f"{url}/v1/embeddings", body)["data"]]
+    for vector, wanted in zip(names["vectors"], same, strict=True):
+        assert vector == pytest.approx(wanted, abs=1e-7)

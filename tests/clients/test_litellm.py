@@ -7,7 +7,7 @@ import litellm
 import pytest
 from pydantic import BaseModel
 
-from tests.clients.conftest import MODEL, SCRIPTED, Server, call, script
+from tests.clients.conftest import MODEL, SCRIPTED, Server, call, run_page, script
 
 pytestmark = [
     pytest.mark.clients,
@@ -107,3 +107,7 @@ def _fill(asked: dict[str, Any]) -> None:
     next(iter(running))
     with ThreadPoolExecutor(8) as pool:
         assert any(isinstance(one, litellm.RateLimitError) for one in pool.map(ask, range(8)))
+
+
+def test_page(scripted: str) -> None:
+    assert run_page("clients.md", "## LiteLLM", scripted, SCRIPTED) == ["There is no script.\n"]

@@ -9,7 +9,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike, OpenAILikeResponses
 from pydantic import BaseModel
 
-from tests.clients.conftest import SCRIPTED, call, script
+from tests.clients.conftest import MODEL, SCRIPTED, call, run_page, script
 
 pytestmark = pytest.mark.clients
 KINDS = pytest.mark.parametrize("kind", [OpenAILike, OpenAILikeResponses])
@@ -70,3 +70,10 @@ def test_structured_answer(scripted: str, kind: type[LLM]) -> None:
     said = call("City", **bern.model_dump()) if kind is OpenAILike else bern.model_dump_json()
     answer = made(kind, scripted).as_structured_llm(City).chat([ChatMessage(script(said), role="user")])
     assert answer.raw == bern
+
+
+def test_pages(scripted: str, url: str) -> None:
+    assert run_page("clients.md", "## LlamaIndex", scripted, SCRIPTED) == ["There is no script.\n"]
+    names: dict[str, Any] = {}
+    run_page("embeddings.md", "### LlamaIndex", url, MODEL, names)
+    assert sum(number * number for number in names["vector"]) == pytest.approx(1, abs=1e-4)

@@ -4,10 +4,13 @@ import json
 import os
 import re
 import runpy
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,19 +18,28 @@ import pytest
 
 from jaxgen import LLM
 from jaxgen.core.config import EngineOptions
+from jaxgen.server.cli import main
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.doc_snippets import EMBEDDING_URL, URL, commands, run_python, snippets
 from tests.support.paths import ROOT
 from tests.support.server_process import served
 
 EXAMPLES = ROOT / "examples"
 OF_A_SERVER = ("completion", "chat_stream", "structured_output", "batch")
 OF_A_PROGRAM = ("llm_class", "offload")
+OF_PYTEST = "test_answers"
+OTHER_CLIENTS = "langchain|llama_index|litellm"
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a small server of the embedded model, with the flags that the examples name."""
-    files = tmp_path_factory.mktemp("batches")
-    with served("--kernels", "xla", "--single-shape", "--batch-dir", str(files)) as server:
+    """Of a small server of the embedded model, with the flags that the examples name. Requests are greedy by default:
+    else a text could be longer than its test expects."""
+    files, defaults = tmp_path_factory.mktemp("batches"), tmp_path_factory.mktemp("defaults")
+    (defaults / "generation_config.json").write_text('{"temperature": 0}')
+    flags = ("--batch-dir", str(files), "--generation-config", str(defaults))
+    with served("--kernels", "xla", "--single-shape", *flags) as server:
         yield server.url
 
 
@@ -66,9 +78,9 @@ def ask(url: str, route: str, body: dict[str, Any]) -> Any:
 
 def test_every_example_is_short_and_is_run() -> None:
     programs = {path.stem: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
-    assert set(programs) == {*OF_A_SERVER, *OF_A_PROGRAM}
+    assert set(programs) == {*OF_A_SERVER, *OF_A_PROGRAM, OF_PYTEST}
     for name, text in programs.items():
-        assert len(text.splitlines()) < 40, name
+        assert len(text.splitlines()) < (56 if name == OF_PYTEST else 40), name
         assert f"examples/{name}.py" in text.split('"""')[1], "its docstring says how to run it"
 
 
@@ -130,3 +142,97 @@ def test_offload(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert found[:2] == [0, 0]
     assert found[2] > 100
     assert same == "the same answer twice: True"
+
+
+def test_pinned_answers(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A digest that is not pinned fails, then an answer that differs. tests/real starts the example's own server."""
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    example = Path(shutil.copy(EXAMPLES / f"{OF_PYTEST}.py", tmp_path))
+    quiet = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull, f"--rootdir={tmp_path}")
+
+    def ended() -> tuple[int, str]:
+        return pytest.main([*quiet, str(example)]), capfd.readouterr().out
+
+    assert "is not pinned: model, jaxgen, settings" in ended()[1], "before anything is pinned"
+    monkeypatch.setenv("UPDATE_ANSWERS", "1")
+    assert ended()[0] == 0
+    monkeypatch.delenv("UPDATE_ANSWERS")
+    pins = tmp_path / "answers.json"
+    ((digest, answers),) = json.loads(pins.read_text()).items()
+    assert digest.startswith("fp_")
+    question, answer = next(iter(answers.items()))
+    pins.write_text(json.dumps({digest: {**answers, question: f"{answer}."}}))
+    assert "1 failed, 1 passed" in ended()[1]
+
+
+def run_snippets(page: str, url: str) -> list[str]:
+    """What each Python block of a page prints at the server; a block has the variables of those before it.
+
+    Blocks with other clients run in the environments of these: tests/clients."""
+    names: dict[str, Any] = {}
+    blocks = snippets(ROOT / "docs" / page, "python")
+    urls = dict.fromkeys((URL, EMBEDDING_URL), url.removesuffix("/v1"))
+    return [run_python(code, urls, names) for code in blocks if not re.search(OTHER_CLIENTS, code)]
+
+
+def test_quickstart(url: str) -> None:
+    """Every block in order, with a model that knows nothing: what it writes is not looked at, but the forms are."""
+    chat, _, described, called = run_snippets("quickstart.md", url)
+    assert chat
+    assert set(json.loads(described)) == {"name", "country"}
+    name, _, arguments = called.splitlines()[0].partition(" ")
+    assert name == "get_weather"
+    assert set(json.loads(arguments)) == {"city"}
+
+
+def test_retrieval_and_structured_outputs(url: str) -> None:
+    """One server has both roles: the demo model gives embeddings too."""
+    (answer,) = run_snippets("embeddings.md", url)
+    assert answer.strip()
+    (parsed,) = run_snippets("structured.md", url)
+    assert re.fullmatch(r"name='[^']*' country='[^']*'\n", parsed)
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "embeddings.md", "structured.md", "clients.md", "testing.md"])
+def test_commands_that_start_servers_have_valid_flags(page: str) -> None:
+    starts = [line for line in commands(ROOT / "docs" / page) if "scripts/serve" in line]
+    for start in starts:
+        make_parser().parse_args(shlex.split(start.partition("scripts/serve")[2]))
+
+
+def test_requests_by_curl(url: str) -> None:
+    asked = [shlex.split(line) for line in commands(ROOT / "docs" / "quickstart.md") if line.startswith("curl")]
+    for _, place, *options in asked:
+        fields = dict(zip(options[::2], options[1::2], strict=True))
+        headers = dict([fields["-H"].split(": ")])
+        method = "POST" if "-d" in fields else "GET"
+        answer = httpx2.request(
+            method, place.replace(URL, url.removesuffix("/v1")), headers=headers, content=fields.get("-d"), timeout=60
+        )
+        assert answer.status_code == 200, answer.text
+
+
+def test_commands_on_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tiny model at the name that the page has."""
+    make_tiny_checkpoint(tmp_path / "Qwen" / "Qwen3-0.6B")
+    monkeypatch.chdir(tmp_path)
+    (plan,) = (line for line in commands(ROOT / "docs" / "quickstart.md") if "jaxgen plan" in line)
+    assert main(shlex.split(plan)[1:]) == 0
+    assert "int8" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_an_embedding_server_starts_as_written(tmp_path: Path) -> None:
+    """Full: a server starts. A tiny model is at the name that the page has."""
+    start = commands(ROOT / "docs" / "embeddings.md")[0]
+    flags = shlex.split(start.removeprefix("scripts/serve").removesuffix("--port 8001"))
+    make_tiny_checkpoint(tmp_path / flags[flags.index("--model") + 1])
+    with served("--kernels", "xla", "--single-shape", *flags, cwd=tmp_path) as server:
+        body = {"model": "Qwen/Qwen3-Embedding-0.6B", "input": ["one", "two"]}
+        found = ask(server.url, "embeddings", body)
+        assert len(found["data"]) == 2
+        assert "is a guess" not in server.log()

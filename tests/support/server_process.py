@@ -32,7 +32,7 @@ class ServerProcess:
 
     process: subprocess.Popen[str]
     line: str
-    """What it prints when it is ready."""
+    """What it prints when it is ready: lines, of which the last is a request to try."""
     errors: Path
 
     @property
@@ -61,6 +61,7 @@ def served(
     environment: dict[str, str] | None = None,
     module: tuple[str, ...] = ("jaxgen.server.cli",),
     at: tuple[str, ...] = ("--port", "0"),
+    cwd: Path = ROOT,
 ) -> Iterator[ServerProcess]:
     """A server that is ready, at a free port or ``at`` another place; killed at the end. ``module``: what is run as
     jaxgen, with its own arguments."""
@@ -70,7 +71,7 @@ def served(
     with tempfile.NamedTemporaryFile("w") as errors:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -80,7 +81,10 @@ def served(
         watchdog.start()
         try:
             assert process.stdout is not None
-            server = ServerProcess(process, process.stdout.readline(), Path(errors.name))
+            lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith("Try: "):
+                lines.append(process.stdout.readline())
+            server = ServerProcess(process, "".join(lines), Path(errors.name))
             watchdog.cancel()
             assert server.line, server.log()
             yield server

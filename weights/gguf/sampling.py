@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.packaged_models import packaged_as
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ _FIELDS = {
 def sampling_of(file: GgufFile) -> dict[str, Any]:
     """Return the fields of generation_config.json that the file gives defaults of, and log what it says in vain.
 
-    Values out of range are left out, with a warning, when requests are given them.
+    A packaged model's file gets the defaults of the model's card too. Values out of range are left out, with a warning,
+    when requests are given them.
     """
     stored = {
         key.removeprefix(_SAMPLING): value for key, value in file.fields.data.items() if key.startswith(_SAMPLING)
@@ -29,4 +31,6 @@ def sampling_of(file: GgufFile) -> dict[str, Any]:
     others = sorted(key for key, value in stored.items() if key not in _FIELDS and value)
     if others:
         logger.warning("%s: %s%s: not used", file.path, _SAMPLING, f", {_SAMPLING}".join(others))
-    return {name: stored[key] for key, name in _FIELDS.items() if key in stored}
+    known = packaged_as(file.path)
+    of_card = {} if known is None else known.sampling
+    return {**of_card, **{name: stored[key] for key, name in _FIELDS.items() if key in stored}}

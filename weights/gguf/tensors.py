@@ -16,7 +16,7 @@ from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
-from jaxgen.weights.packaged_models import DEQUANTISED_FILES
+from jaxgen.weights.packaged_models import packaged_as
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.tensors import Parameter, Piece, Source
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
@@ -67,7 +67,8 @@ class GgufTensors:
         Raises ConfigError for a tensor that is missing.
         """
         result: dict[str, AnyFormat] = {}
-        if self._file.path.name in DEQUANTISED_FILES:
+        known = packaged_as(self._file.path)
+        if known is not None and known.dequantised:
             return result
         for parameter in table:
             if parameter.path not in (*PRODUCTS, *EMBEDDINGS):

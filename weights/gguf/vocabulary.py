@@ -10,12 +10,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, processors
 from tokenizers.models import BPE
 
 from jaxgen.core.errors import ConfigError, one_line
-from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG
+from jaxgen.text.named_templates import template_text
+from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG, WITH_TOOLS
 from jaxgen.weights.config_fields import REQUIRED
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.byte_level import DEFAULT as UNNAMED
 from jaxgen.weights.gguf.byte_level import SPLITTINGS, Splitting
 from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.packaged_models import packaged_as
 
 _GGML = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -71,7 +73,7 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         **{key: token[1] for key, token in found.items() if token is not None},
-        **_templates(file),
+        **_templates(file, tokenizer),
     }
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (directory / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -216,16 +218,25 @@ def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> N
         )
 
 
-def _templates(file: GgufFile) -> dict[str, Any]:
+def _templates(file: GgufFile, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the chat template: a text, or a list of those with names where there are several."""
     found = {DEFAULT: file.fields.data.get(_TEMPLATE)} | {
         key.removeprefix(f"{_TEMPLATE}."): value
         for key, value in file.fields.data.items()
         if key.startswith(f"{_TEMPLATE}.")
     }
+    known = packaged_as(file.path)
+    if known is not None and known.tool_template is not None:
+        found[WITH_TOOLS] = _begun_as_texts(template_text(known.tool_template), tokenizer)
     texts = {name: text for name, text in found.items() if isinstance(text, str)}
     if not texts:
         return {}
     if texts.keys() == {DEFAULT}:
         return {"chat_template": texts[DEFAULT]}
     return {"chat_template": [{"name": name, "template": text} for name, text in texts.items()]}
+
+
+def _begun_as_texts(template: str, tokenizer: Tokenizer) -> str:
+    """Return a template whose conversations begin as the tokenizer's texts do, whatever the file's BOS token is."""
+    begin = "".join(tokenizer.encode("").tokens[:1])
+    return f"{{%- set bos_token = {json.dumps(begin)} %}}{template}"

@@ -16,8 +16,8 @@ import uvicorn
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
+from jaxgen.server.commands.announcement import Place, place_of
 from jaxgen.server.commands.listener import listen, listening
-from jaxgen.server.commands.run import _reached
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.config import ConnectionConfig
 from jaxgen.server.flags.access import warn_if_open
@@ -108,7 +108,8 @@ def test_a_server_is_asked_through_its_socket(tmp_path: Path, caplog: pytest.Log
     path = tmp_path / "s"
     with listening(None, None, path) as listener:
         warn_if_open(listener, limits, certificates=False)
-        assert _reached(listener, "http") == ("http://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} ")
+        place = Place("http://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} ", browsable=False)
+        assert place_of(listener, "http") == place
         first, second = (httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) for _ in range(2))
         with run_at(listener, config), first, second:
             answer = first.post("http://localhost/v1/completions", json=body())

@@ -22,10 +22,9 @@ import pytest
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, Pooling
 from jaxgen.core.request import Request
-from jaxgen.core.stats import EngineStats, FixedPace
 from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen
-from jaxgen.server.commands.run import Ending, Server, _pace_line, run
+from jaxgen.server.commands.run import Ending, Server, run
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.config import ConnectionConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
@@ -377,17 +376,8 @@ def test_an_engine_that_dies_ends_the_server(was_ready: bool, code: int, capsys:
     engine = stuck_after(0, state=EngineStatus("ready" if was_ready else "starting"))
     said = ""
     with running(engine) as server:
-        while was_ready and "jaxgen serves" not in said:
+        while was_ready and "is ready at" not in said:
             said += capsys.readouterr().out
             sleep(0.01)
         engine.state = EngineStatus("dead", "it broke")
         assert server.ended.result(60) == Ending(code, "it broke")
-
-
-def test_the_start_says_how_long_steps_take_and_how_long_they_become() -> None:
-    same = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.21, first_token=0.5811)))
-    assert same.startswith(
-        "Expect a token within 200 ms in 99 of 100 steps, and the first token after 0.581 s per 1,000"
-    )
-    longer = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.4)))
-    assert "within 200 ms (400 ms with the most requests at once) in 99" in longer
