@@ -250,14 +250,6 @@ class BatchRunner:
         finally:
             self._running -= 1
 
-    async def _answer(self, line: Line, owner: str) -> dict[str, Any]:
-        """Return the answer to a line, once its caller's new grammars are not refused for what others have cost."""
-        while True:
-            try:
-                return await self._endpoints[line.url].answer_whole(line.body, owner)
-            except TooCostlyError as error:
-                await asyncio.sleep(error.retry_after)
-
     async def _keep(self, batch_id: str, result: tuple[int, bool, str]) -> None:
         """Store a line's result, when the disk has room for it."""
         while True:
