@@ -31,6 +31,7 @@ from jaxgen.server.connections.lingering_close import (
     answer,
 )
 from jaxgen.server.connections.outlet import Outlet, limit_unread, send_undelimited
+from jaxgen.server.connections.unread import UnreadLimit
 from jaxgen.server.errors import ApiError
 
 
@@ -70,7 +71,6 @@ class ConnectionProtocol(HttpToolsProtocol):
         self._last_words: ApiError | None = None
         """What to answer once the requests before are answered; what comes until then is dropped."""
         self._head_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
 
     # The connection
@@ -91,6 +91,8 @@ class ConnectionProtocol(HttpToolsProtocol):
             elif self.client is not None:
                 self.client = (unmapped(self.client[0]), self.client[1])
             self._stream = transport
+            self._peer = self.client[0] if self.client else "a caller"
+            self._unread = UnreadLimit(transport, self._limits.write_timeout_s, self._bounds.log, self._peer)
             self.transport = Outlet(transport, self._close)  # type: ignore[assignment]
             late = self._arrived + self._limits.header_timeout_s
             self._head_timer = self.loop.call_at(late, self._head_is_late)
@@ -102,7 +104,7 @@ class ConnectionProtocol(HttpToolsProtocol):
             return
         self._stop_timers()
         if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
-            self._say_unread()
+            self._unread.say()
         self._closing()
         super().connection_lost(exc)
         for cycle in self._unanswered:  # uvicorn tells only the newest
@@ -138,7 +140,7 @@ class ConnectionProtocol(HttpToolsProtocol):
             return
         self._stream.close()
         if self.num_unsent:
-            self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._reader_is_late)
+            self._unread.start()
 
     def _rest(self) -> None:
         """Note that the connection waits for its next request, of which nothing has come."""
@@ -163,10 +165,11 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def _stop_timers(self) -> None:
         self._unset_keepalive_if_required()
-        for timer in (self._head_timer, self._write_timer, self._drain_timer):
+        self._unread.stop()
+        for timer in (self._head_timer, self._drain_timer):
             if timer is not None:
                 timer.cancel()
-        self._head_timer = self._write_timer = self._drain_timer = None
+        self._head_timer = self._drain_timer = None
 
     # What comes
 
@@ -318,14 +321,12 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._reader_is_late)
+        self._unread.start()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._write_timer is not None and not self.transport.is_closing():
-            self._write_timer.cancel()
-            self._write_timer = None
+        if not self.transport.is_closing():
+            self._unread.stop()
 
     # Ends
 
@@ -354,8 +355,7 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def _end_with(self, error: ApiError) -> None:
         assert self._stream is not None
-        peer = self.client[0] if self.client else "a caller"
-        self._bounds.log.say(f"refused {error.status}", f"answered {error.status} to {peer}: {error.message}")
+        self._bounds.log.say(f"refused {error.status}", f"answered {error.status} to {self._peer}: {error.message}")
         self._closing()
         self._stop_timers()
         self._stream.write(answer(error, self.server_state.default_headers))
@@ -369,15 +369,3 @@ class ConnectionProtocol(HttpToolsProtocol):
             self._refuse(late)
         else:
             self._close()
-
-    def _reader_is_late(self) -> None:
-        self._write_timer = None
-        self._say_unread()
-        assert self._stream is not None
-        self._stream.abort()
-
-    def _say_unread(self) -> None:
-        peer = self.client[0] if self.client else "a caller"
-        seconds = self._limits.write_timeout_s
-        message = f"closed a connection of {peer}: it read nothing for {seconds:g} s (--write-timeout)"
-        self._bounds.log.say("unread", message)
