@@ -24,6 +24,11 @@ class ArrayFormat:
         """See BlockFormat."""
         return _num_bytes(self._kv)
 
+    @property
+    def most_bytes(self) -> int:
+        """See BlockFormat."""
+        return _num_bytes((self._kv, self._inputs))
+
     def parts(self, block: HostBlock) -> Sequence[Buffer]:
         """See BlockFormat."""
         return [np.asarray(leaf).reshape(-1).view(np.uint8) for leaf in jax.tree.leaves((block.kv, block.inputs))]

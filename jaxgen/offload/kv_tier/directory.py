@@ -7,10 +7,12 @@ files. A file's time of modification is when it was used last, by the clock of t
 longest ago are removed first. Nothing is flushed to the disk: what a crash leaves half written has a wrong checksum.
 """
 
+import errno
 import logging
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Buffer, Sequence
 from contextlib import suppress
@@ -19,6 +21,7 @@ from pathlib import Path
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.private_folders import open_to_others
 from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
+from jaxgen.offload.kv_tier.store import MOST_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -78,29 +81,29 @@ class DirectoryStore:
         """See ByteStore."""
         for index, key in enumerate(keys):
             try:
-                self._path(key).stat()
+                self._path(key).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return index
         return len(keys)
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """See ByteStore."""
         values: list[bytes | None] = []
         for key in keys:
             try:
-                values.append(self._path(key).read_bytes())
+                values.append(_read(self._path(key), longest))
             except (FileNotFoundError, NotADirectoryError):
                 values.append(None)
         for key, value in reversed(list(zip(keys, values, strict=True))):  # a block is useful only with those before it
             if value is not None:
                 with suppress(OSError):  # removed meanwhile, or read-only
-                    os.utime(self._path(key))
+                    os.utime(self._path(key), follow_symlinks=False)
         return values
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
         """See ByteStore."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            os.utime(self._path(key))
+            os.utime(self._path(key), follow_symlinks=False)
             return False
         size = sum(memoryview(part).nbytes for part in parts)
         self._quota.make(size)
@@ -162,6 +165,27 @@ class DirectoryStore:
                     elif _PARTIAL_NAME.fullmatch(entry.name) and time.time() - state.st_mtime > PARTIAL_SECONDS:
                         Path(entry.path).unlink()
         return result
+
+
+def _read(path: Path, longest: int) -> bytes:
+    """Return the bytes of a file, one more than ``longest`` at most; none of a link, a pipe or the like.
+
+    Raises OSError.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            return b""
+        raise
+    try:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            return b""
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(min(state.st_size, longest + 1))
+    finally:
+        os.close(handle)
 
 
 def _is_ours(folder: os.DirEntry[str]) -> bool:

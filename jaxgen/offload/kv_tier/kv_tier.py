@@ -15,7 +15,7 @@ from jaxgen.core.stats import KVTierStats
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.kv_tier.health import Health
 from jaxgen.offload.kv_tier.store import ByteStore
-from jaxgen.offload.kv_tier.value import DamagedError, content_of, frame
+from jaxgen.offload.kv_tier.value import OVERHEAD_BYTES, DamagedError, content_of, frame
 from jaxgen.offload.kv_tier.worker import Worker
 from jaxgen.offload.rates import LinkRate
 from jaxgen.scheduling.average import Average
@@ -38,6 +38,11 @@ class BlockFormat(Protocol):
     @property
     def num_bytes(self) -> int:
         """Bytes of a block without layer inputs."""
+        ...
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of a block with all that it may have."""
         ...
 
     def parts(self, block: HostBlock) -> Sequence[Buffer]:
@@ -80,6 +85,7 @@ class KVTier:
         self._clock = clock
         self._writing = Health(f"written to the KV tier {store.name}", clock)
         self._reading = Health(f"read from the KV tier {store.name}", clock)
+        self._longest = OVERHEAD_BYTES + form.most_bytes
         self._writer = Worker("kv-tier-write", max(4, MOST_WRITTEN_BYTES // form.num_bytes))
         self._reader = Worker("kv-tier-read", MOST_READS)
         self._answered = threading.Condition()
@@ -162,7 +168,7 @@ class KVTier:
         blocks: list[HostBlock] = []
         try:
             names, started, num_bytes = [self._name(key) for key in keys], self._clock(), 0
-            for name, value in zip(names, self._store.get(names), strict=True):
+            for name, value in zip(names, self._store.get(names, self._longest), strict=True):
                 block = None if value is None else self._open(name, value)
                 if value is None or block is None:
                     break
@@ -226,7 +232,7 @@ class KVTier:
 
     def _compare(self, name: bytes, parts: Sequence[Buffer]) -> None:
         """Compare a block that was computed again with the store's, and remove that if it differs."""
-        (value,) = self._store.get([name])
+        (value,) = self._store.get([name], self._longest)
         if value is None:
             return
         self.stats.compared_blocks += 1
@@ -242,7 +248,7 @@ class KVTier:
             self._store.count([name])
             self.call_seconds.observe(self._clock() - started)
             started = self._clock()
-            (value,) = self._store.get([name])
+            (value,) = self._store.get([name], self._longest)
             if value is not None:
                 content_of(name, value, self._secret)
                 self._observe(len(value), self._clock() - started)

@@ -8,6 +8,7 @@ written longest ago, by the server's clock, are removed first. What is asked of 
 import asyncio
 import re
 from collections.abc import Awaitable, Buffer, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from obstore.store import S3Store
 
 from jaxgen.core.tier_address import S3Address
 from jaxgen.offload.kv_tier.byte_quota import ByteQuota, StoredValue
+from jaxgen.offload.kv_tier.store import MOST_BYTES
 
 CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
 """Most seconds that a connection, and a request, may take. A request is tried twice."""
@@ -48,9 +50,9 @@ class BucketStore:
                 return start + missing
         return len(keys)
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """See ByteStore."""
-        return _all(self._read, keys)
+        return _all(partial(self._read, longest), keys)
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
         """See ByteStore."""
@@ -66,8 +68,10 @@ class BucketStore:
         """See ByteStore."""
         self._remove([_path(key)])
 
-    async def _read(self, path: str) -> bytes:
+    async def _read(self, longest: int, path: str) -> bytes:
         response = await obstore.get_async(self._store, path)
+        if response.meta["size"] > longest:
+            return b""
         value: bytes = (await response.bytes_async()).to_bytes()
         return value
 

@@ -3,6 +3,9 @@
 from collections.abc import Buffer, Sequence
 from typing import Protocol, runtime_checkable
 
+MOST_BYTES = 2**30
+"""Bytes of a value that is read where nobody says how long it may be."""
+
 
 @runtime_checkable
 class ByteStore(Protocol):
@@ -21,8 +24,11 @@ class ByteStore(Protocol):
         """Return how many of the first keys have a value, up to the first that has none."""
         ...
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of the keys; None for those without one. Notes that they were used."""
+    def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
+        """Return the values of the keys; None for those without one. Notes that they were used.
+
+        A value of more than ``longest`` bytes is not read whole: it comes back damaged.
+        """
         ...
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:

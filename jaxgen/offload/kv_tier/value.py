@@ -16,6 +16,8 @@ from zlib import crc32
 
 MAGIC, VERSION, SEALED_VERSION = b"jaxgenkv", 1, 2
 _HEADER = Struct("<8sH16sQI")
+OVERHEAD_BYTES = _HEADER.size + sha256().digest_size
+"""Most bytes of a value beyond its content."""
 
 
 class DamagedError(Exception):

@@ -5,6 +5,7 @@ from collections.abc import Buffer, Callable, Sequence
 
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.kv_tier.kv_tier import KVTier
+from jaxgen.offload.kv_tier.store import MOST_BYTES
 from jaxgen.offload.kv_tier.value import DamagedError
 
 SIZE = 8
@@ -38,8 +39,9 @@ class MemoryStore:
         self._call()
         return next((index for index, key in enumerate(keys) if key not in self.values), len(keys))
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values = [self.values.get(key) for key in keys]
+    def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
+        found = [self.values.get(key) for key in keys]
+        values = [None if value is None else value[: longest + 1] for value in found]
         self._call(num_bytes=sum(len(value) for value in values if value is not None))
         return values
 
@@ -57,7 +59,7 @@ class MemoryStore:
 class Bytes:
     """A ``BlockFormat`` of blocks whose K and V are SIZE bytes."""
 
-    num_bytes = SIZE
+    num_bytes = most_bytes = SIZE
 
     def parts(self, block: HostBlock) -> Sequence[Buffer]:
         return [block.kv]

@@ -54,7 +54,7 @@ def test_of_blocks_read_together_the_last_makes_room_first(tmp_path: Path, monke
     touched: list[Path] = []
     for n in range(3):
         store.put(key(n), [b"x"])
-    monkeypatch.setattr(os, "utime", touched.append)
+    monkeypatch.setattr(os, "utime", lambda path, **_: touched.append(path))
     store.get([key(n) for n in range(3)])
     assert touched == [store._path(key(n)) for n in (2, 1, 0)]
 
@@ -82,6 +82,26 @@ def test_a_directory_that_is_removed_again_and_again_is_made_again(
     assert store.put(key(1), [b"x"])
     assert store.get([key(1)]) == [b"x"]
     assert next(times, None) is None
+
+
+@pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder"])
+def test_what_is_no_file_is_a_damaged_value(tmp_path: Path, kind: str) -> None:
+    """Who may write there cannot have another file, a device without end or a pipe read."""
+    store = DirectoryStore(tmp_path / "tier", BIG)
+    store.put(key(1), [b"x"])
+    path = store._path(key(1))
+    path.unlink()
+    if kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    assert store.get([key(1)]) == [b""]
+    assert store.count([key(1)]) == 1
+    assert not store.put(key(1), [b"y"])
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,10 +108,10 @@ def test_a_fetch_begins_while_its_request_waits_and_others_go_on(
     engine = start()
     get, reading, may_read = DirectoryStore.get, threading.Event(), threading.Event()
 
-    def slow(store: DirectoryStore, keys: list[bytes]) -> list[bytes | None]:
+    def slow(store: DirectoryStore, keys: list[bytes], *bound: int) -> list[bytes | None]:
         reading.set()
         assert may_read.wait(60)
-        return get(store, keys)
+        return get(store, keys, *bound)
 
     monkeypatch.setattr(DirectoryStore, "get", slow)
     for n in range(others):

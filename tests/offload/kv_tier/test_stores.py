@@ -1,8 +1,11 @@
 """What every store of a KV tier does: a directory, a server of the redis protocol, and obstore's store in memory."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from fakeredis import TcpFakeServer
 from obstore.store import MemoryStore
 
 from jaxgen.core.tier_address import RedisAddress
+from jaxgen.offload.kv_tier import redis_store
 from jaxgen.offload.kv_tier.directory import DirectoryStore
 from jaxgen.offload.kv_tier.redis_store import KEEP_SECONDS, RedisStore
 from jaxgen.offload.kv_tier.s3_store import AT_ONCE, BucketStore
@@ -77,6 +81,38 @@ def test_what_was_put_is_found_by_another_store_of_the_same_place(opened: Open) 
     other.remove(key(1))
     assert store.get([key(1)]) == [None]
     assert (store.count([]), store.get([])) == (0, [])
+
+
+def test_a_value_that_is_too_long_is_not_read_whole(opened: Open) -> None:
+    store = opened(BIG)
+    for n, size in enumerate((100, 101, 100_000)):
+        store.put(key(n), [bytes(size)])
+    right, *wrong = store.get([key(n) for n in range(3)], 100)
+    assert right == bytes(100)
+    assert all(value is not None and len(value) in (0, 101) for value in wrong)
+
+
+def test_a_server_that_sends_a_byte_now_and_then_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "CALL_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        server.settimeout(60)
+        store, ended = RedisStore(RedisAddress("127.0.0.1", server.getsockname()[1]), BIG), threading.Event()
+        dripped = pool.submit(drip, server, ended)
+        try:
+            with pytest.raises(TimeoutError, match=r"no whole answer within 0\.05 s"):
+                store.count([key(1)])
+        finally:
+            ended.set()
+        dripped.result()
+
+
+def drip(server: socket.socket, ended: threading.Event) -> None:
+    """Answer with the digits of a length, one after the other."""
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        connection.sendall(b"*")
+        while not ended.wait(0.005):
+            connection.sendall(b"1")
 
 
 def test_many_keys_are_counted_up_to_the_first_that_is_missing(opened: Open) -> None:
