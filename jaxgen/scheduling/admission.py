@@ -141,8 +141,10 @@ def make_room(
             preempt(other)
 
 
-def make_room_for_owed(policy: Fifo, kv_cache: KVCacheManager, preempt: Callable[[Sequence], None]) -> list[Sequence]:
-    """Return the waiting sequences that begin before all others, none where there is room for all that wait.
+def make_room_for_owed(
+    policy: Fifo, kv_cache: KVCacheManager, preempt: Callable[[Sequence], None], *, background: bool
+) -> list[Sequence]:
+    """Return the waiting sequences that begin before others of their kind, none where there is room for all that wait.
 
     The policy owes them a row: each is the first of a tenant without one. Running sequences are preempted for them only
     if that makes room. For blocks, they are preempted only from tenants that keep as many as the newcomer takes.
@@ -150,7 +152,7 @@ def make_room_for_owed(policy: Fifo, kv_cache: KVCacheManager, preempt: Callable
     queues = policy.queues
     coming: list[Sequence] = []
     has_preempted = False
-    for sequence in policy.owed(OWED_WINDOW):
+    for sequence in policy.owed(OWED_WINDOW, background=background):
         waits = kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1)
         if waits or sequence.num_pending or sequence.waits_for_token or policy.must_wait(sequence):
             continue
@@ -173,14 +175,15 @@ def _leaving_for(
         return []
     takes = kv_cache.blocks_for(len(sequence.tokens))
     held: Counter[str] = Counter()
+    kind = sequence.request.background
     for other in running:
-        held[other.request.tenant] += len(other.block_table)
+        held[other.request.tenant] += len(other.block_table) * (other.request.background is kind)
     leaving: list[Sequence] = []
     for other in policy.may_give(sequence):
-        tenant = other.request.tenant
-        held[tenant] -= len(other.block_table)
+        tenant, alike = other.request.tenant, other.request.background is kind
+        held[tenant] -= len(other.block_table) * alike
         lacks_row = kv_cache.num_free_rows + len(leaving) < len(coming)
-        if not (lacks_row or other.request.background or held[tenant] >= takes):
+        if alike and not lacks_row and held[tenant] < takes:
             continue
         leaving.append(other)
         if kv_cache.has_room(coming, running, leaving):

@@ -8,7 +8,7 @@
 3. A waiting sequence needs a row and blocks for all its tokens. Where they are lacking, sequences at the end of the
    order are preempted for it, if it may preempt them. They are admitted again only after it.
    A tenant without a row is owed one. Its first sequence goes before all others, and takes the room of a tenant that
-   has several rows.
+   has several rows. Online and background sequences count apart.
 4. Where a decode needs a block and none is free, the last running sequence of a tenant that has several rows is
    preempted. It loses its blocks, waits at its place in the order and is computed again. So the first running sequence
    advances in every step.
@@ -95,7 +95,7 @@ class StepPlanner:
     def _plan_kind(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Add the chunks of online or background sequences to the plan so far; return the sequences that it admits."""
         room = self._room(chunks, background=background)
-        first = [] if background else make_room_for_owed(self._policy, self._kv_cache, self._preempt)
+        first = make_room_for_owed(self._policy, self._kv_cache, self._preempt, background=background)
         make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
         partly_computed, with_forced = self._plan_decodes(room, chunks, background=background)
         if not background:

@@ -59,8 +59,11 @@ class Fifo:
         """
         return (merge(prompts, waiting, key=attrgetter("order_key")),)
 
-    def owed(self, most: int) -> list[Sequence]:
-        """Return waiting sequences, ``most`` at most, that begin before others where rows or blocks are scarce."""
+    def owed(self, most: int, *, background: bool) -> list[Sequence]:
+        """Return online or background sequences that wait, ``most`` at most.
+
+        They begin before others of their kind where rows or blocks are scarce.
+        """
         return []
 
     def limit_prompts(

@@ -23,7 +23,7 @@ class RequestQueues:
         """``touched``: is called with each sequence that comes, moves or ends, in the course of that change."""
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        self.rows = TenantRows()
+        self._rows = {background: TenantRows() for background in (False, True)}
         self.waiting_tokens = 0
         """Prompt tokens of the waiting ones that are not of the background."""
         self._by_priority = by_priority
@@ -57,6 +57,14 @@ class RequestQueues:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
+    def rows_of(self, sequence: Sequence) -> TenantRows:
+        """Return who holds rows and who waits for one, of the online or the background sequences."""
+        return self._rows[sequence.request.background]
+
+    def owed(self, most: int, *, background: bool) -> list[Sequence]:
+        """Return waiting sequences that are owed a row, as TenantRows; no background ones while online ones wait."""
+        return self._rows[background].owed(most) if self.any_waits(background=background) else []
+
     def running_to(self, level: Level) -> list[Sequence]:
         """Running sequences of this level and those before it."""
         return self.running[: bisect_left(self.running, (level + 1,), key=order_key_of)]
@@ -87,7 +95,7 @@ class RequestQueues:
         """Move a waiting sequence to the running ones."""
         self._remove(sequence, self.waiting)
         insort(self.running, sequence, key=order_key_of)
-        self.rows.run(sequence)
+        self.rows_of(sequence).run(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
@@ -125,22 +133,22 @@ class RequestQueues:
             self._wait(sequence)
         else:
             insort(line, sequence, key=order_key_of)
-            self.rows.run(sequence)
+            self.rows_of(sequence).run(sequence)
         self._next_promotion = now + STARVATION_TIMEOUT_S
 
     def _wait(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=order_key_of)
         self.waiting_tokens += _foreground_tokens(sequence)
-        self.rows.wait(sequence)
+        self.rows_of(sequence).wait(sequence)
         self.touch(sequence)
 
     def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
         del line[bisect_left(line, sequence.order_key, key=order_key_of)]
         if line is self.waiting:
             self.waiting_tokens -= _foreground_tokens(sequence)
-            self.rows.wait_no_more(sequence)
+            self.rows_of(sequence).wait_no_more(sequence)
         else:
-            self.rows.run(sequence, by=-1)
+            self.rows_of(sequence).run(sequence, by=-1)
         self.touch(sequence)
 
     def _shares_places(self, newcomer: Sequence) -> bool:
@@ -160,7 +168,7 @@ class RequestQueues:
                 self.touch(sequence)
         self.running.sort(key=order_key_of)
         self.waiting.sort(key=order_key_of)
-        self.rows.sort(newcomer.request.tenant)
+        self.rows_of(newcomer).sort(newcomer.request.tenant)
 
 
 def order_key_of(sequence: Sequence) -> Any:

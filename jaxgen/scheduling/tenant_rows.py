@@ -12,7 +12,7 @@ type _Place = tuple[tuple[int, float, int], str]
 
 
 class TenantRows:
-    """Online sequences by tenant: how many run, and which wait.
+    """Online or background sequences by tenant: how many run, and which wait.
 
     A tenant without a row is *owed* one while others wait or run. It may take one from a tenant that has several, so
     that no tenant holds every row. Further rows come in the order of service. A change costs O(log n) comparisons.
@@ -26,28 +26,25 @@ class TenantRows:
 
     def wait(self, sequence: Sequence) -> None:
         """Note a sequence that waits."""
-        if not sequence.request.background:
-            insort(self._waiting.setdefault(sequence.request.tenant, []), sequence, key=_order_key)
-            self._settle(sequence.request.tenant)
+        insort(self._waiting.setdefault(sequence.request.tenant, []), sequence, key=_order_key)
+        self._settle(sequence.request.tenant)
 
     def wait_no_more(self, sequence: Sequence) -> None:
         """Forget a sequence that waits; its place must be the one that it had."""
-        if not sequence.request.background:
-            tenant = sequence.request.tenant
-            line = self._waiting[tenant]
-            del line[bisect_left(line, sequence.order_key, key=_order_key)]
-            if not line:
-                del self._waiting[tenant]
-            self._settle(tenant)
+        tenant = sequence.request.tenant
+        line = self._waiting[tenant]
+        del line[bisect_left(line, sequence.order_key, key=_order_key)]
+        if not line:
+            del self._waiting[tenant]
+        self._settle(tenant)
 
     def run(self, sequence: Sequence, by: int = 1) -> None:
         """Count a sequence that begins to run, or with ``by`` -1 one that ends to."""
-        if not sequence.request.background:
-            tenant = sequence.request.tenant
-            self._running[tenant] += by
-            if not self._running[tenant]:
-                del self._running[tenant]
-            self._settle(tenant)
+        tenant = sequence.request.tenant
+        self._running[tenant] += by
+        if not self._running[tenant]:
+            del self._running[tenant]
+        self._settle(tenant)
 
     def sort(self, tenant: str) -> None:
         """Put a tenant's waiting sequences in order again after their places were exchanged."""
@@ -75,14 +72,16 @@ class TenantRows:
     def may_give(self, running: Iterable[Sequence], newcomer: Sequence) -> Iterator[Sequence]:
         """Yield running sequences whose rows an owed ``newcomer`` may take, the first to take first.
 
-        Background ones come first, then the last of the tenant with the most rows by weight. Each tenant keeps one.
-        None is taken from a level before the newcomer's, nor from one that was promoted because it had waited too long.
+        For an online one these are background ones first. Then comes the last of the tenant with the most rows by
+        weight, of the newcomer's kind. Each tenant keeps one. None is taken from a level before the newcomer's, nor
+        from one that was promoted because it had waited too long.
         """
         lines: dict[str, list[Sequence]] = {}
         background = []
         for sequence in running:
-            if sequence.request.background:
-                background.append(sequence)
+            if sequence.request.background is not newcomer.request.background:
+                if sequence.request.background:
+                    background.append(sequence)
             elif sequence.request.tenant != newcomer.request.tenant and _is_takeable(sequence, newcomer.level):
                 lines.setdefault(sequence.request.tenant, []).append(sequence)
         yield from reversed(background)

@@ -133,16 +133,16 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
 
 def every_tenant_has_its_rows(book: Book) -> None:
     """Counted anew; of several tenants each without a row is owed one for its first that waits."""
-    rows = book.scheduler.policy.queues.rows
-    running = Counter(s.request.tenant for s in book.running() if not s.request.background)
-    waiting: dict[str, list[Sequence]] = defaultdict(list)
-    for sequence in sorted(book.waiting(), key=lambda s: s.order_key):
-        if not sequence.request.background:
-            waiting[sequence.request.tenant].append(sequence)
-    assert rows._running == running
-    assert rows._waiting == waiting
-    alone = len(running) + len(waiting) < 2
-    assert rows.owed(99) == ([] if alone else [line[0] for tenant, line in waiting.items() if tenant not in running])
+    for background, rows in book.scheduler.policy.queues._rows.items():
+        running = Counter(s.request.tenant for s in book.running() if s.request.background is background)
+        waiting: dict[str, list[Sequence]] = defaultdict(list)
+        for sequence in sorted(book.waiting(), key=lambda s: s.order_key):
+            if sequence.request.background is background:
+                waiting[sequence.request.tenant].append(sequence)
+        assert rows._running == running
+        assert rows._waiting == waiting
+        owed = [line[0] for tenant, line in waiting.items() if tenant not in running]
+        assert rows.owed(99) == ([] if len(running) + len(waiting) < 2 else owed)
 
 
 def _work(sequences: list[Sequence], book: Book) -> Work:

@@ -92,8 +92,8 @@ class PlanOracle:
         # Who goes is behind who stays, and behind who comes; but a tenant's only row stays before others' further ones.
         kept = run
         if not self._book.plain:
-            rows = Counter(s.request.tenant for s in run if not s.request.background)
-            kept = [s for s in run if s in before.running and (s.request.background or rows[s.request.tenant] > 1)]
+            rows = Counter((s.request.background, s.request.tenant) for s in run)
+            kept = [s for s in run if s in before.running and rows[s.request.background, s.request.tenant] > 1]
         gone = preempted if self._book.plain else set(preempted) - displaced
         assert all(one.order_key > other.order_key for one in gone for other in kept)
         self._book.seen["gave a later one its block"] += any(
@@ -103,14 +103,21 @@ class PlanOracle:
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
 
     def _gave_rows(self, before: Before, stayed: list[Sequence], preempted: list[Sequence]) -> set[Sequence]:
-        """Those that may have been preempted for a tenant without a row: none of a tenant's only one."""
-        had, online = Counter(s.request.tenant for s in stayed if not s.request.background), [*before.waiting]
-        owed = {s.request.tenant for s in online if not s.request.background and s.request.tenant not in had}
-        if not owed:
-            return set()
-        self._book.seen["gave a row"] += bool(preempted)
-        lost = Counter(s.request.tenant for s in preempted if not s.request.background)
-        return {s for s in preempted if s.request.background or had[s.request.tenant] > lost[s.request.tenant]}
+        """Those that may have been preempted for a tenant without a row: none of a tenant's only one of a kind."""
+        had = Counter((s.request.background, s.request.tenant) for s in stayed)
+        lost = Counter((s.request.background, s.request.tenant) for s in preempted)
+        may_give: set[Sequence] = set()
+        for kind in (False, True):
+            if not any(s.request.background is kind and not had[kind, s.request.tenant] for s in before.waiting):
+                continue
+            may_give |= {s for s in preempted if s.request.background > kind}
+            may_give |= {
+                s
+                for s in preempted
+                if s.request.background is kind and had[kind, s.request.tenant] > lost[kind, s.request.tenant]
+            }
+            self._book.seen["gave a background row" if kind else "gave a row"] += bool(may_give)
+        return may_give
 
     def _check_hit(self, sequence: Sequence, plan: StepPlan) -> int:
         """Where an admitted sequence begins; what is found there, the device checks when it reads."""

@@ -137,9 +137,9 @@ class ServicePolicy(Fifo):
             for second in (False, True)
         ]
 
-    def owed(self, most: int) -> list[Sequence]:
+    def owed(self, most: int, *, background: bool) -> list[Sequence]:
         """The first of each tenant that has no row."""
-        return self.queues.rows.owed(most)
+        return self.queues.owed(most, background=background)
 
     def limit_prompts(
         self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence], *, any_forced: bool
@@ -179,14 +179,13 @@ class ServicePolicy(Fifo):
         return may_preempt(one, other)
 
     def may_give(self, newcomer: Sequence) -> Iterable[Sequence]:
-        return self.queues.rows.may_give(self.queues.running, newcomer)
+        return self.queues.rows_of(newcomer).may_give(self.queues.running, newcomer)
 
     def last_running(self) -> Sequence:
         """The last one whose tenant has further rows, of the level of the last of all."""
-        running, rows = self.queues.running, self.queues.rows
+        running = self.queues.running
         last = running[-1]
-        if last.request.background:
-            return last
+        rows = self.queues.rows_of(last)
         of_level = takewhile(lambda sequence: sequence.level is last.level, reversed(running))
         return next((sequence for sequence in of_level if rows.has_others(sequence)), last)
 

@@ -110,10 +110,10 @@ class Predictor:
 
     def _is_owed(self, newcomer: Sequence) -> bool:
         """Whether a newcomer takes the row of a tenant that has several, or the next that is free."""
-        queues = self._queues
-        if self._kv_cache.num_free_rows > len(queues.waiting) or not queues.rows.owes(newcomer.request.tenant):
+        queues, rows = self._queues, self._queues.rows_of(newcomer)
+        if self._kv_cache.num_free_rows > len(queues.waiting) or not rows.owes(newcomer.request.tenant):
             return False
-        return self._kv_cache.has_row or any(queues.rows.may_give(queues.running, newcomer))
+        return self._kv_cache.has_row or any(rows.may_give(queues.running, newcomer))
 
     def _rows_to(self, level: Level) -> Rows:
         if level not in self._rows:

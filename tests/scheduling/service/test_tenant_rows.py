@@ -155,3 +155,20 @@ def test_a_quote_knows_of_the_row() -> None:
     for _ in range(3):
         world.step()
     assert first.first_token == pytest.approx(quoted["a"], abs=0.01)
+
+
+def test_batches_of_several_callers_share_rows_too() -> None:
+    """And an online caller's row is not taken for them, however many it has."""
+    world = server()
+    online = [world.add(4, 500, tenant="c") for _ in range(2)]
+    held = [world.add(4, 500, tenant="a", background=True) for _ in range(3 * ROWS)]
+    for _ in range(20):
+        world.step()
+    other = world.add(4, 8, tenant="b", background=True)
+    for _ in range(9):
+        world.step()
+    assert len(other.tokens) == 8
+    assert world.scheduler.preemptions == 1
+    gone = [one for one in held if one.sequence.num_preemptions]
+    assert [one.sequence.arrival for one in gone] == [held[ROWS - 2 - 1].sequence.arrival]
+    assert all(len(one.tokens) > 20 and one.sequence.num_preemptions == 0 for one in online)
