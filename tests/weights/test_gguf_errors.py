@@ -65,7 +65,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("mamba", {}, "general.architecture is 'mamba'; supported: llama, mistral3, qwen2"),
+        ("mamba", {}, "general.architecture is 'mamba', which has layers with a recurrent state"),
         ("llama", {"without": ("blk.1.ffn_up.weight",)}, "the tensor blk.1.ffn_up.weight is missing"),
         ("llama", {"without": ("token_embd.weight",)}, "the tensor token_embd.weight is missing"),
         ("llama", {"more": {"blk.0.extra.weight": np.ones(3, np.float32)}}, "without the tensors blk.0.extra.weight"),
@@ -79,7 +79,11 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
         ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
         ("llama", {"metadata": {"attention.head_count_kv": [2, 1]}}, "head_count_kv must be a positive integer, not"),
-        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: default, llama"),
+        (
+            "llama",
+            {"vocabulary": {"tokens": ["a"], "pre": "none"}},
+            "tokenizer.ggml.pre is 'none'; supported: default, llama",
+        ),
         ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),
         ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
         ("llama", {"vocabulary": {"tokens": ["a"], "pre": "gpt-2", "merges": ["a b"]}}, "makes no tokenizer: "),
