@@ -130,7 +130,7 @@ KNOWN = (
     NotServed(("Blt",), "reads bytes, whose patches are its tokens", "LlamaForCausalLM"),
     NotServed(("Eagle", "DFlash"), "drafts tokens for another model", "LlamaForCausalLM"),
     NotServed(("Clip",), "is the part of a model that reads images", "LlamaForCausalLM"),
-    # dense models, near to those that are served
+    # dense models, near to a served one
     NotServed(("GemmaForCausalLM", "VaultGemma"), _EARLIER, "Gemma2ForCausalLM"),
     NotServed(("GlmForCausalLM", "ChatGLM"), _EARLIER, "Glm4ForCausalLM"),
     NotServed(("QwenForCausalLM",), _EARLIER, "Qwen2ForCausalLM"),
