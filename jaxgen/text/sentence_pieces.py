@@ -17,7 +17,7 @@ from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.text_files import read_text
 from jaxgen.text.piece_model import BYTE, CONTROL, UNKNOWN, USER_DEFINED, PieceModel
 from jaxgen.text.token_lengths import TokenLengths, VocabularyFacts
-from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE
+from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE, check_library
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -57,6 +57,7 @@ def read_sentence_pieces(directory: Path) -> SentencePieces | None:
     if not config.plain_class() and any(any(directory.glob(name)) for name in OTHERS):
         return None
     config.check(model, path)
+    check_library(path)
     words = _backend(model, config)
     ends = [config.end(name, model, words) for name in ("bos", "eos")]
     return SentencePieces(words, _facts(model, words), PieceEncoder(model, words, config, *ends, path=path))
@@ -89,7 +90,7 @@ class PieceEncoder:
     def __call__(self, text: str, special: bool) -> list[int]:
         """Return the ids of a text; ``special``: with BOS and EOS, if texts have them.
 
-        Raises RequestRefusedError for a text that is no Unicode.
+        Raises RequestRefusedError for a text that is not valid Unicode.
         """
         try:
             ids = [token for part in self._parts(text) for token in part]
@@ -108,7 +109,7 @@ class PieceEncoder:
 
 
 class _Config:
-    """What the files beside a model say of its tokenizer."""
+    """What the files next to a model say of its tokenizer."""
 
     def __init__(self, directory: Path) -> None:
         self._source = directory / _CONFIG
@@ -141,7 +142,7 @@ class _Config:
             )
 
     def special(self) -> list[AddedToken]:
-        """Return the special tokens that have names, and those that lists have."""
+        """Return the special tokens that have names, and the tokens that lists have."""
         named = [self.data.get(name) for name in _NAMED]
         for name in _LISTS:
             more = self.data.get(name)
