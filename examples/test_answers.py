@@ -24,13 +24,15 @@ SERVE = f"{sys.executable} -m jaxgen.server.cli serve --model smollm2-135m {FIXE
 @pytest.fixture(scope="session")
 def client() -> Iterator[OpenAI]:
     if url := os.environ.get("OPENAI_BASE_URL"):
-        yield OpenAI(base_url=url, api_key="none")
+        with OpenAI(base_url=url, api_key="none") as running:
+            yield running
         return
     with subprocess.Popen(SERVE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         found = re.search(r"http://\S+/v1", server.stdout.readline())
         assert found, "the server did not start: its log says why"
-        yield OpenAI(base_url=found[0], api_key="none")
+        with OpenAI(base_url=found[0], api_key="none") as started:
+            yield started
         server.terminate()
 
 
