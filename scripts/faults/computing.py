@@ -226,6 +226,14 @@ WEIGHTS = (
         ("tests/weights/test_files_as_found.py::test_buffers_are_no_weights",),
     ),
     Fault(
+        "card-wins-over-the-file",
+        "weights",
+        "weights/gguf/sampling.py",
+        "return {**of_card, **{name: stored[key] for key, name in _FIELDS.items() if key in stored}}",
+        "return {**{name: stored[key] for key, name in _FIELDS.items() if key in stored}, **of_card}",
+        ("tests/weights/test_packaged_files.py",),
+    ),
+    Fault(
         "zero-points-as-stored",
         "weights",
         "weights/encodings/gptq.py",

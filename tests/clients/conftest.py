@@ -104,8 +104,7 @@ def run_page(page: str, heading: str, url: str, model: str, names: dict[str, Any
     """What the Python blocks of a page's section print, with these in place of the servers and models that it names."""
     places = dict.fromkeys((URL, EMBEDDING_URL), url)
     places |= dict.fromkeys(("smollm2-135m", "Qwen/Qwen3-Embedding-0.6B"), model)
-    names = {} if names is None else names
-    return [run_python(code, places, names) for code in snippets(ROOT / "docs" / page, "python", heading)]
+    return run_python(snippets(ROOT / "docs" / page, "python", heading), places, names)
 
 
 def run_node(folder: str, url: str) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -38,8 +37,7 @@ def test_default_requests_name_paris(url: str) -> None:
 
 
 def test_quickstart(url: str) -> None:
-    names: dict[str, Any] = {}
-    chat, stream, described, called = (run_python(code, {URL: url}, names) for code in snippets(QUICKSTART, "python"))
+    chat, stream, described, called = run_python(snippets(QUICKSTART, "python"), {URL: url})
     assert "Paris" in chat
     assert len(stream.split()) > 20
     assert json.loads(described)["name"] == "Paris"

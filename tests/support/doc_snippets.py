@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 URL = "http://127.0.0.1:8000"
@@ -36,12 +38,22 @@ def commands(page: Path, heading: str = "") -> list[str]:
     return [line.partition("  # ")[0].strip() for line in lines if line.strip()]
 
 
-def run_python(code: str, places: dict[str, str], names: dict[str, Any] | None = None) -> str:
-    """What a program prints. ``places``: URLs of servers, and names of models, by what the page has instead; ``names``:
-    the program's variables, which it may share with the programs before it."""
-    for written, real in places.items():
-        code = code.replace(written, real)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "snippet", "exec"), {} if names is None else names)
-    return printed.getvalue()
+def run_python(blocks: Iterable[str], places: dict[str, str], names: dict[str, Any] | None = None) -> list[str]:
+    """What each of these programs prints; they share their variables, and what those have open is closed at the end.
+
+    ``places``: URLs of servers, and names of models, by what the page has instead; ``names``: gets the variables.
+    """
+    names, said = {} if names is None else names, []
+    try:
+        for code in blocks:
+            for written, real in places.items():
+                code = code.replace(written, real)
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, "snippet", "exec"), names)
+            said.append(printed.getvalue())
+    finally:
+        for value in names.values():
+            if not isinstance(value, type | ModuleType) and hasattr(value, "close"):
+                value.close()
+    return said
