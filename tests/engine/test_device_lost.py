@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 from typing import Any
@@ -183,8 +184,7 @@ def test_the_process_ends_with_1_when_the_device_is_lost() -> None:
     )
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        url = line.split(" at ")[1].split(". Try")[0]
+        (url,) = re.findall(r"http://\S+/v1", process.stdout.readline())
         body = {"model": "jaxgen-default", "prompt": "a", "max_tokens": 100, "ignore_eos": True}
         answer = httpx2.post(f"{url}/completions", json=body, timeout=60)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")

@@ -61,7 +61,7 @@ def test_host_memory_keeps_the_bits_too() -> None:
     scenarios = verify(replace(CONFIG, offload=OffloadConfig(500, "transfer")))
     restored = scenarios["restored from host memory"]
     assert restored.mismatches == []
-    assert restored.happened["restored tokens"] > 100
+    assert restored.happened["restored tokens"] > 50
     assert all(scenario.passed for scenario in scenarios.values())
     assert len(scenarios) == 9
 
