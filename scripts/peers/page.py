@@ -59,9 +59,9 @@ WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each point is a rule that fills steps, simulated at this machine's costs. Crosses are measured.
-[tuning.md](tuning.md#where-padding-costs-nothing) has the rules. The default is 6 times a step without prompts.
-With more, first tokens come hardly earlier.
+Each point is a rule for how much of a step prompts may take, in a simulation with this machine's step times. Crosses
+are measured. The default ([tuning.md](tuning.md#where-padding-costs-nothing)) lets a step take at most 6 times as long
+as without prompts. With more, first tokens come hardly earlier.
 
 ![P95 between tokens over time to first token](fill.png)
 """
@@ -194,9 +194,9 @@ def agreement(servers: list[Line]) -> str:
     text = f"Completions of the wrong length: {wrong}."
     if parts:
         count, length = len(answers[OURS]), len(answers[OURS][0])
-        text += f" Of {count} prompts, these agree with jaxgen in the first token, and in all {length}: "
+        text += f" Of {count} completions, these agree with jaxgen's in the first token, and in all {length}: "
         text += "; ".join(parts) + "."
-        text += " Random weights leave the largest logits close to each other, so other roundings choose other tokens."
+        text += " Random weights give several tokens nearly the same probability, so rounding decides between them."
     return text
 
 

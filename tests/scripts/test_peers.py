@@ -122,7 +122,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "### 4 clients with a prompt of 2,000 tokens every second" in text
     assert "| jaxgen | 4.00, 2.00, 0.00 | 4.00, 2.00, 0.00 |" in text
     assert "wrong length: 3." in text
-    assert "Of 2 prompts, these agree with jaxgen in the first token, and in all 2: Other 2 and 1." in text
+    assert "Of 2 completions, these agree with jaxgen's in the first token, and in all 2: Other 2 and 1." in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
     assert lines_with(text, "| Other | Other 1.2 | as it comes | 2 | 3 | 1.00 |")
 
