@@ -16,6 +16,7 @@ LINKS = {
     "--reasoning-parser": "chat.md#reasoning",
     "--structured-additional-properties": "structured.md#keys-that-a-schema-does-not-name",
     "--kv-cache-dtype": "tuning.md#the-kv-caches-dtype",
+    "--kv-residency": "offload.md#streamed-decoding",
     "--kv-tier": "offload.md#a-cache-that-outlives-the-process",
     "--kv-events-config": "replicas.md#precise-prefixes",
     "--uds": "operations.md#behind-a-proxy",
