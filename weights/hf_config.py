@@ -85,7 +85,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
         if isinstance(name, str) and name in HEADLESS:
             return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
     near = next((advice for name in names if isinstance(name, str) and (advice := what_is_near(name))), "")
-    supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
+    supported = f"supported: {', '.join(ARCHITECTURES)} (docs/families.md)"
     raise fields.error(
         "architectures", f"is {architectures!r}, {near}" if near else f"is {architectures!r}; {supported}"
     )

@@ -16,6 +16,7 @@ LINKS = {
     "--reasoning-parser": "chat.md#reasoning",
     "--structured-additional-properties": "structured.md#keys-that-a-schema-does-not-name",
     "--kv-cache-dtype": "tuning.md#the-kv-caches-dtype",
+    "--kv-residency": "offload.md#streamed-decoding",
     "--kv-tier": "offload.md#a-cache-that-outlives-the-process",
     "--kv-events-config": "replicas.md#precise-prefixes",
     "--uds": "operations.md#behind-a-proxy",
@@ -31,6 +32,9 @@ LINKS = {
     "--sse-ping-interval": "operations.md#behind-a-proxy",
 }
 """Page that says more about a flag."""
+_SIZES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "bytes": 1}
+_TIMES = {"days": 86_400, "hours": 3600, "seconds": 1}
+"""The units in which defaults are shown, from the largest."""
 
 
 def tables() -> dict[str, str]:
@@ -68,7 +72,21 @@ def _row(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if isinstance(action.default, bool):
         return "on" if isinstance(action, argparse.BooleanOptionalAction) and action.default else "off"
-    return "" if action.default is None else str(action.default)
+    if action.default is None:
+        return ""
+    flag, value = action.option_strings[0], action.default
+    if flag.endswith("-bytes"):
+        return _with_unit(value, _SIZES)
+    if flag.endswith("-lifetime"):
+        return _with_unit(round(value), _TIMES)
+    return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
+
+
+def _with_unit(value: int, units: dict[str, int]) -> str:
+    """Return the value in the largest unit of which it is a multiple."""
+    unit = next(name for name, size in units.items() if value % size == 0)
+    count = value // units[unit]
+    return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 def _cell(text: str) -> str:

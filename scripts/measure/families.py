@@ -1,4 +1,6 @@
-"""Show for each family what agrees with transformers, and with itself in all circumstances (docs/figures.md).
+"""Show for each family what agrees with transformers, and with itself in all circumstances.
+
+docs/reports/2026-11-28-parity.md has the table.
 
 Each row is one recorded checkpoint of tests/data/goldens, that with most of its family's own. Everything runs on the
 CPU; what is found is added to a file of JSON lines as it comes, and rows that are there are not made again.

@@ -9,10 +9,9 @@ from typing import Any
 
 from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
-from scripts.peers.limits import fractions
 from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
 from scripts.peers.records import Line, Records, by_round
-from scripts.peers.shapes import DEFAULT, Shape
+from scripts.peers.shapes import DEFAULT, FORMATS, Shape
 
 OURS = "jaxgen"
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
@@ -21,52 +20,48 @@ HEAD = (
     "same random weights of {about}. They run one after another on the same machine, with the same number of threads. "
     "The load runs on the same cores. In a round every server has its turn."
 )
-LOADS = f"""
+MEASURED = f"""
 ## What is measured
 
-- **Load**: closed loops of clients. Prompts have {PROMPT_MEAN} and answers {OUTPUT_MEAN} tokens on average, drawn from
-  a normal distribution with a standard deviation of 30 %.
+- **Load**: closed loops of clients. Each client sends its next request when the one before ends. Prompts have
+  {PROMPT_MEAN} and completions {OUTPUT_MEAN} tokens on average (normal distribution, standard deviation 30 %).
 - **Requests**: prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS, so all servers compute
   the same number of tokens.
-- **Transport**: HTTP with server-sent events. A library without such a server is behind a *minimal server*
-  (scripts/peers/token_server.py). It neither validates requests nor makes text, which real servers must do.
+- **Minimal server**: OpenVINO and transformers are libraries. They are behind a small HTTP server
+  (scripts/peers/token_server.py) that neither validates requests nor makes text, which real servers must do.
 - **Open loops**: the same requests arrive by a Poisson process, whether earlier requests have ended or not.
-- **Long prompts**: during a closed loop, a prompt of {LONG_PROMPT:,} tokens (answer: {LONG_ANSWER}) arrives every few
-  seconds, whether earlier ones have ended or not. The columns show the clients of the loop alone. One column shows the
-  long prompts: the tokens/s of the long prompts that got their first token.
-- **Weights of 8 and 4 bits**: each peer's own tool rounds the same bfloat16 weights, with the tool's defaults.
-  - jaxgen: `jaxgen serve --quantization`.
-  - OpenVINO: `optimum-cli export openvino --weight-format`. 8 bits are by channel and asymmetric. 4 bits are in groups
-    of 128 and asymmetric, with the head in 8 bits.
-  - llama.cpp: `llama-quantize`, in blocks of 32. With 4 bits the tied head is in Q6_K.
+- **Long prompts**: during a closed loop, a prompt of {LONG_PROMPT:,} tokens (completion: {LONG_ANSWER}) arrives every
+  few seconds. The columns show the clients of the loop alone, except "long prompts' tokens/s".
 
 ## What the columns mean
 
-- *Effective throughput* is FastGen's (docs/benchmark.md), in requests/s. It counts requests that started in the window
-  and met two limits. The first token came within prompt tokens / 512 s. The moving average of the inter-token times
-  stayed under 1 / SLA s, where SLA is the least tokens/s that a client must get.
-- Every figure is of a window of time, after a warm-up of the same load. It counts the tokens that arrived in the
-  window, and the TTFT of the requests that started in it.
-- Clients begin together, with prompts alone. So without long prompts, a window begins only after one answer per client.
-- Times are in ms. Figures are medians over rounds.
-- *Ratios* are jaxgen's output tokens/s over the peer's in the same round. A range is the least and the greatest of the
-  rounds. jaxgen is ahead where the ratio is over 1. Exceptions: with long prompts it is the peer's
-  P95 inter-token time over jaxgen's; in open loops it is jaxgen's effective throughput at an SLA of 4 over the peer's.
-- *Of memory's rate*: the bytes of all weights, read once for each step of one output token per client.
-- *Of products' rate*: the products of all tokens with the weights.
-- These two rates are shares of what torch's own products reach on this machine. For weights of 8 and 4 bits the
-  comparison is with torch in bfloat16.
-- *Peak memory* is the greatest sum of the resident memory of a server's processes.
-- *Ready after* is a median over rounds. So most starts find programs that earlier starts compiled. Their cache is not
-  the user's.
+- Times are in ms. Figures are medians over rounds. "One round" means that there is no spread.
+- *TTFT*: time to first token. *Inter-token*: time between tokens. Both are of the requests in a window of some seconds
+  after a warm-up.
+- *Effective* requests/s are FastGen's ([benchmark.md](benchmark.md)). The first token comes within prompt tokens /
+  512 s, and later tokens come at SLA tokens/s or faster.
+- *jaxgen over it*: jaxgen's output tokens/s over the peer's in the same round, with the least and the greatest of the
+  rounds. jaxgen is ahead where it is over 1. In open loops it compares effective requests/s at an SLA of 4.
+- *P95 over jaxgen's*: the peer's P95 inter-token time over jaxgen's. jaxgen is ahead where it is over 1.
+- *Peak memory*: the greatest sum of the resident memory of a server's processes.
+- *Ready after*: the seconds until the server is ready. Most starts find programs that earlier starts compiled.
+"""
+ELSEWHERE = "[peers.md](peers.md#what-is-measured) says what is measured, and what the columns mean."
+ROUNDED = """
+Each peer's own tool rounds the same bfloat16 weights to 8 and 4 bits, with the tool's defaults:
+
+- jaxgen: `jaxgen serve --quantization`.
+- OpenVINO: `optimum-cli export openvino --weight-format`. 8 bits are by channel and asymmetric. 4 bits are in groups of
+  128 and asymmetric, with the head in 8 bits.
+- llama.cpp: `llama-quantize`, in blocks of 32. With 4 bits the tied head is in Q6_K.
 """
 WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each point is a rule that fills steps, simulated at this machine's costs. Crosses are measured.
-[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is 6 times a step without prompts.
-Beyond it first tokens come hardly earlier.
+Each point is a rule for how much of a step prompts may take, in a simulation with this machine's step times. Crosses
+are measured. The default ([tuning.md](tuning.md#where-padding-costs-nothing)) lets a step take at most 6 times as long
+as without prompts. With more, first tokens come hardly earlier.
 
 ![P95 between tokens over time to first token](fill.png)
 """
@@ -80,27 +75,31 @@ def write_page(parts: Iterable[str], path: Path) -> None:
 def sections(records: Records, shape: Shape) -> Iterator[str]:
     yield f"# jaxgen compared with its peers: {shape.name.upper()}"
     yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
-    yield LOADS.strip("\n")
     servers = records.of_kind("server")
     if not servers:
         yield NOTHING.strip("\n")
         return
+    by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
+    yield "## In short"
+    for name, mine in by_format.items():
+        yield _overview(mine, name)
+    yield MEASURED.strip("\n") if shape.name == DEFAULT else ELSEWHERE
     machine = records.of_kind("machine")[-1]
+    if any(FORMATS[name].is_quantised for name in by_format):
+        yield ROUNDED.strip("\n")
     yield _machine(machine, servers)
     yield "## The servers"
     yield servers_table(servers)
     yield from failures(records)
     if shape.name == DEFAULT:
         yield CURVE.strip("\n")
-    for name in values(servers, "format"):
-        mine = [server for server in servers if server["format"] == name]
+    for name, mine in by_format.items():
         yield f"## {name}"
         yield agreement(mine)
-        yield _overview(mine)
         yield _effective(mine)
         for load in _loads(mine):
             yield f"### {load.name}"
-            yield _load(mine, load, machine["limits"])
+            yield _load(mine, load)
 
 
 def cells(servers: Iterable[Line], peer: str, load: Cell) -> dict[int, Line]:
@@ -125,18 +124,20 @@ def _rate(cell: Line, load: Cell) -> float:
 def with_spread(values: list[float]) -> str:
     if not values:
         return "-"
+    if len(values) == 1:
+        return f"**{values[0]:.2f}** (one round)"
     return f"**{median(values):.2f}** ({min(values):.2f} to {max(values):.2f})"
 
 
 def _machine(machine: Line, servers: list[Line]) -> str:
     limits = machine["limits"]
-    dates = sorted(server["started"][:10] for server in servers)
+    dates = " to ".join(sorted({server["started"][:10] for server in servers}))
     seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
     return (
-        f"Measured on {machine['cpu']}, {machine['system']}, {machine['threads']} threads, from {dates[0]} to "
-        f"{dates[-1]}. Windows are {seconds} s long and begin after {warmup} s or more. "
+        f"Measured on {machine['cpu']}, {machine['system']}, {machine['threads']} threads, {dates}. "
+        f"Windows are {seconds} s long and begin after {warmup} s or more. "
         f"Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. "
-        f"Products reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
+        f"torch's matmuls reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
         f"{limits['bfloat16_flops_per_s'] / 1e9:.0f} in bfloat16."
     )
 
@@ -190,22 +191,22 @@ def agreement(servers: list[Line]) -> str:
             first, whole = agree(answers[OURS], theirs)
             parts.append(f"{peer} {first} and {whole}")
     wrong = sum(cell["wrong_lengths"] for server in servers for cell in server["cells"])
-    text = f"Answers of the wrong length: {wrong}."
+    text = f"Completions of the wrong length: {wrong}."
     if parts:
         count, length = len(answers[OURS]), len(answers[OURS][0])
-        text += f" Of {count} prompts, how many agree with jaxgen in the first token, and in all {length}: "
+        text += f" Of {count} completions, these agree with jaxgen's in the first token, and in all {length}: "
         text += "; ".join(parts) + "."
-        text += " Random weights leave the largest logits close to each other, so other roundings choose other tokens."
+        text += " Random weights give several tokens nearly the same probability, so rounding decides between them."
     return text
 
 
-def _overview(servers: list[Line]) -> str:
+def _overview(servers: list[Line], name: str) -> str:
     loads = [load for load in _loads(servers) if load.clients and not load.long_every]
     rows = []
     for peer in values(servers, "peer"):
         by_load = [list(cells(servers, peer, load).values()) for load in loads]
         rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in by_load)])
-    return table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
+    return table([f"{name}: output tokens/s with clients", *(str(load.clients) for load in loads)], rows)
 
 
 def _effective(servers: list[Line]) -> str:
@@ -225,14 +226,12 @@ def _listed(rates: Iterable[float]) -> str:
     return ", ".join(f"{rate:.2f}" for rate in rates) or "-"
 
 
-def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
+def _load(servers: list[Line], load: Cell) -> str:
     ours = cells(servers, OURS, load)
-    shown = {name: text for name, text in PARTS.items() if load.clients or name != "memory"}
     rows = []
     for peer in values(servers, "peer"):
         theirs = cells(servers, peer, load)
         if mine := list(theirs.values()):
-            parts = [fractions(limits, servers[0]["format"], cell) for cell in mine]
             rows.append(
                 [
                     peer,
@@ -240,18 +239,14 @@ def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
                     _middle(mine, "output_tokens_per_s"),
                     *(_times(mine, "ttft_s", q) for q in ("p50", "p95")),
                     *(_times(mine, "inter_token_s", q) for q in ("p50", "p95", "p99")),
-                    *(f"{100 * median(part[name] for part in parts):.0f} %" for name in shown),
                     *([_middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if load.long_every else []),
                     "" if peer == OURS else with_spread(ratios(ours, theirs, load)),
                 ]
             )
-    head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99", *shown.values()]
+    head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99"]
     return table(
         [*head, *(["long prompts' tokens/s", "P95 over jaxgen's"] if load.long_every else ["jaxgen over it"])], rows
     )
-
-
-PARTS = {"memory": "of memory's rate", "products": "of products' rate"}
 
 
 def _middle(lines: list[Line], name: str, digits: int = 0) -> str:
@@ -277,5 +272,6 @@ def values(lines: Iterable[Line], name: str) -> list[Any]:
 
 def table(head: list[str], rows: Iterable[list[str]]) -> str:
     """In Markdown."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rule = f"|---|{'---:|' * (len(head) - 1)}"
+    top, *body = ("| " + " | ".join(line) + " |" for line in (head, *rows))
+    return "\n".join((top, rule, *body))

@@ -80,10 +80,8 @@ def _add_model(model: Any) -> None:
     )
     add_quantization_flag(
         model,
-        "int8, int4, fp8: quantize the weights at load; FP8 or FP4 checkpoints: fp8 and fp4 keep them "
-        "quantized, none converts them to --dtype; "
-        "fp8_dynamic: as fp8, and round activations to FP8 too, by token, on GPUs that multiply FP8; "
-        "checkpoints in integer formats, such as AWQ and GPTQ, always stay quantized",
+        "int8, int4, fp8: quantize the weights at load; fp8, fp4: keep those of FP8 and FP4 checkpoints, which none "
+        "converts to --dtype; fp8_dynamic: fp8, with activations in FP8 too; AWQ and GPTQ always stay quantized",
     )
     model.add_argument(
         "--tokenizer",
@@ -201,7 +199,7 @@ def _add_kv_cache(engine: Any) -> None:
         "--kv-residency",
         choices=KV_RESIDENCIES,
         default="device",
-        help="where the KV cache is kept; host: in host memory, copied to the device layer by layer in each step; "
+        help="where the KV cache is kept; host: in host memory, and copied to the device in each step; "
         "auto: host if the device cannot hold the longest sequence",
     )
     engine.add_argument(

@@ -1,4 +1,4 @@
-"""The sampling rule as docs/reproducibility.md has it, run as it is printed there, against the step's."""
+"""The sampling rule as docs/sampling.md has it, run as it is printed there, against the step's."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from tests.sampling.test_rule import threefry
 from tests.support.draws import draw, params
 from tests.support.paths import ROOT
 
-DOCUMENT = ROOT / "docs" / "reproducibility.md"
+DOCUMENT = ROOT / "docs" / "sampling.md"
 
 
 @pytest.fixture(scope="module")

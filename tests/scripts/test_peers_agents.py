@@ -126,9 +126,7 @@ def test_the_page_pairs_rounds(tmp_path: Path) -> None:
     text = "\n".join(sections(records, LOADS["agents"].shapes["88m"]))
     assert "### 8 agents of 2 turns" in text
     assert "| jaxgen | 200 | 200 | 800 | 500 | 500 | 2 | 1, 1 |  |  |" in text
-    assert (
-        "| Other | 300 | 300 | 1200 | 500 | 500 | 2 | - | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) |" in text
-    )
+    assert "| Other | 300 | 300 | 1200 | 500 | 500 | 2 | - | **1.50** (one round) | **1.50** (one round) |" in text
     assert lines_with(text, "| jaxgen: cached tokens | 19 | 19 |")
     assert not lines_with(text, "| Other: cached")
 

@@ -12,8 +12,6 @@ LIMITS = {
     "memory_bytes_per_s": 10e9,
     "float32_flops_per_s": 100e9,
     "bfloat16_flops_per_s": 200e9,
-    "layer_weights": 75e6,
-    "head_weights": 5e6,
 }
 MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "shape": "88m", "limits": LIMITS}
 

@@ -240,7 +240,7 @@ def test_dtype_auto(tmp_path: Path, given: str | None, expected: str) -> None:
     assert read_model_config(write(tmp_path, LLAMA | {"torch_dtype": given})).dtype == expected
 
 
-SUPPORTED = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
+SUPPORTED = f"supported: {', '.join(ARCHITECTURES)} (docs/families.md)"
 BAD_FIELDS = [
     ({"architectures": ["OtherForCausalLM"]}, f"architectures is ['OtherForCausalLM']; {SUPPORTED}"),
     ({"architectures": None}, f"architectures is None; {SUPPORTED}"),
