@@ -27,7 +27,7 @@ from tests.clients.conftest import ROOT, post
 
 pytestmark = pytest.mark.clients
 PASSWORD = "pass/word@1"
-RIGHTS = "+getex +exists +expire +set +unlink +scan +pttl +strlen"
+RIGHTS = "+getrange +pexpire +exists +expire +set +unlink +scan +pttl +strlen"
 """What docs/offload.md says that the user needs."""
 BLOCK = 64
 NUM_BLOCKS = 10
@@ -212,7 +212,7 @@ def test_redis_and_what_may_happen_to_it(serve: Callable[..., Any], redis: Redis
         redis.ask("CONFIG", "RESETSTAT")
         assert server.answer(0) == (expected[0], whole)
         calls = redis.ask("INFO", "commandstats")
-        assert f"cmdstat_getex:calls={NUM_BLOCKS}," in calls, calls
+        assert f"cmdstat_getrange:calls={NUM_BLOCKS}," in calls, calls
         assert server.count("errors") == server.count("damaged_blocks") == 0
 
         # A value that is not what was written: computed again.

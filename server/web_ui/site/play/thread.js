@@ -8,9 +8,10 @@ const FIRST = 40;
 const MORE = 200;
 const NEAR_PIXELS = 100;
 
-/** Stay at the end of the page while an answer grows, unless the user has scrolled away. */
+/** Stay at the end of the page while an answer grows, unless the user has scrolled away or looks at other versions. */
 function useEnd(shown, chat, growing) {
   const atEnd = useRef(true);
+  const before = useRef({});
   useEffect(() => {
     const scrolled = () => {
       const page = document.documentElement;
@@ -21,6 +22,11 @@ function useEnd(shown, chat, growing) {
   }, []);
   useEffect(() => { if (growing) atEnd.current = true; }, [growing]);
   useLayoutEffect(() => {
+    const versions = chat.messages.map(({ branches }) => branches?.at);
+    const { id, versions: earlier } = before.current;
+    before.current = { id: chat.id, versions };
+    const switched = id === chat.id && versions.some((at, i) => i < earlier.length && at !== earlier[i]);
+    if (switched && !growing) atEnd.current = false;
     if (shown && atEnd.current && chat.messages.length) scrollTo(0, document.documentElement.scrollHeight);
   });
 }
