@@ -106,7 +106,9 @@ def test_one_that_something_else_ended_is_asked_once_more(
 
 
 def test_one_that_is_stopped_in_its_work_is_no_fault_of_it(helper: Helper, work: Target, monkeypatch: Any) -> None:
-    os.kill(helper.call(work, "pid", seconds=SECONDS), signal.SIGSTOP)
+    pid = helper.call(work, "pid", seconds=SECONDS)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # of its threads any may have been told first
     monkeypatch.setattr(module, "WAITS", 1)
     with pytest.raises(HelperLostError, match="stopped"):
         helper.call(work, "pid", seconds=0.1)
