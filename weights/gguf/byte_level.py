@@ -95,7 +95,7 @@ SPLITTINGS = {
     **dict.fromkeys(("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _ONE),
     "stablelm2": _QWEN,
     "tekken": Splitting(expressions=(_TEKKEN,), whole=True, bos=True),
-    "gpt-4o": Splitting(expressions=(_GPT_4O,)),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), Splitting(expressions=(_GPT_4O,))),
     "tiny_aya": Splitting(expressions=(r"\d{1,3}(?=(?:\d{3})*\b)", _GPT_4O)),
     "minicpm5": Splitting(expressions=(r"\p{N}{1,3}", _ALL_DIGITS), whole=True),
     "seed-coder": Splitting(expressions=(_SEED_CODER,)),
