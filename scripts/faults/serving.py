@@ -61,8 +61,8 @@ SERVER = (
         "a-comma-too-many-stays-in-arguments",
         "server",
         "server/tool_calls/lenient_json.py",
-        'return spaces if char and char in "}]," else held + spaces',
-        "return held + spaces",
+        "return completed\n",
+        'return f"{completed},"\n',
         ("tests/server/tool_calls/test_written_calls.py",),
     ),
     Fault(
@@ -237,8 +237,8 @@ SERVER = (
         "escaped-quote-ends-a-string",
         "server",
         "server/tool_calls/lenient_json.py",
-        "            self._escaped = True\n",
-        "            self._escaped = False\n",
+        "            self._escape = char\n",
+        '            self._escape = ""\n',
         ("tests/server/tool_calls/test_parser.py",),
     ),
     Fault(

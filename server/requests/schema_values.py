@@ -233,7 +233,7 @@ def _count(value: Any) -> int:
 
 
 def _has_number(schema: Mapping[str, Any], kind: str) -> bool:
-    """Whether a number of a kind is within the schema's bounds. In draft 4 the exclusive ones are no numbers."""
+    """Whether a number of a kind is within the schema's bounds. Draft 4 has booleans for the exclusive ones."""
     names = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
     lows, highs = (
         [(schema[name], name.startswith("e")) for name in pair if _is_number(schema.get(name))] for pair in names

@@ -85,8 +85,8 @@ def closers(reader: CallReader) -> Reading[None]:
 
 
 def arguments(reader: CallReader, name: str | None) -> Reading[str]:
-    """Read a JSON object and return its text; also one in quotes, and null or [] for {}. Of an object only braces,
-    brackets and strings are checked. Raises NotACallError.
+    """Read a JSON object and return its text; also one in quotes, and null or [] for {}. An object becomes valid
+    JSON. Raises NotACallError.
 
     With a ``name`` the call begins here, and each character of an object is a delta at once.
     """
@@ -98,11 +98,10 @@ def arguments(reader: CallReader, name: str | None) -> Reading[str]:
     if name is not None:
         reader.begin(name)
     written: list[str] = []
-    writer, depth = JsonWriter(), 0
-    while not written or depth or writer.quote:
+    writer = JsonWriter()
+    while not written or writer.depth or writer.quote:
         if not reader.char:
             raise NotACallError
-        depth += _deeper(reader.char, writer)
         written.append(writer.push(reader.char))
         if name is not None:
             reader.write(written[-1])
@@ -139,11 +138,10 @@ def _key(reader: CallReader) -> Reading[str]:
 
 def _value(reader: CallReader) -> Reading[None]:
     """Read any JSON value. Raises NotACallError at the text's end."""
-    writer, depth = JsonWriter(), 0
-    while writer.quote or depth or reader.char not in ",}]":
+    writer = JsonWriter()
+    while writer.quote or writer.depth or reader.char not in ",}]":
         if not reader.char:
             raise NotACallError
-        depth += _deeper(reader.char, writer)
         writer.push(reader.char)
         yield from reader.read()
 
@@ -160,8 +158,3 @@ def _string(reader: CallReader) -> Reading[str]:
         return str(json.loads(as_json(reader.held[start:])))
     except ValueError as error:
         raise NotACallError from error
-
-
-def _deeper(char: str, writer: JsonWriter) -> int:
-    """Return by how much the depth within brackets changes with a character."""
-    return 0 if writer.quote else (char in "{[") - (char in "}]")

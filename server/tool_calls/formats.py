@@ -105,7 +105,14 @@ def _read_mistral(reader: CallReader) -> Reading[None]:
     while (yield from reader.content(TOOL_CALLS)):
         try:
             yield from reader.spaces()
-            yield from _read_objects(reader) if reader.char in ("[", "{") else _read_named(reader)
+            if reader.char in ("[", "{"):
+                yield from _read_objects(reader)
+                continue
+            yield from _read_named(reader)
+            yield from reader.spaces()
+            while reader.char in _NAME:  # another, without a mark of its own
+                yield from _read_named(reader)
+                yield from reader.spaces()
         except NotACallError:
             reader.give_up()
 
