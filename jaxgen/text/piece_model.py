@@ -77,7 +77,7 @@ class PieceModel:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the numbers and values of a message's fields. Raises ValueError for other bytes."""
+    """Yield the numbers and values of a message's fields. Raises ValueError for bytes that are not a valid message."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)

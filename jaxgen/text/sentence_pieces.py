@@ -97,7 +97,7 @@ class PieceEncoder:
     def __call__(self, text: str, special: bool) -> list[int]:
         """Return the ids of a text; ``special``: with BOS and EOS, if texts have them.
 
-        Raises RequestRefusedError for half a surrogate.
+        Raises RequestRefusedError for a text that is not valid Unicode.
         """
         try:
             ids = [token for part in self._parts(text) for token in part]
@@ -116,7 +116,7 @@ class PieceEncoder:
 
 
 class _Config:
-    """What the files beside a model say of its tokenizer."""
+    """What the files next to a model say of its tokenizer."""
 
     def __init__(self, directory: Path) -> None:
         self._source = directory / _CONFIG
@@ -154,7 +154,7 @@ class _Config:
             )
 
     def special(self) -> list[AddedToken]:
-        """Return the special tokens that have names, and those that lists have."""
+        """Return the special tokens that have names, and the tokens that lists have."""
         named = [self.data.get(name) for name in _NAMED]
         for name in _LISTS:
             more = self.data.get(name)

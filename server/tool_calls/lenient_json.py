@@ -46,7 +46,7 @@ class JsonWriter:
         self._escape = ""
         """The part of an escape that was read, with its backslash."""
         self._ended = ""
-        """The mark that was the end of a text, unless the text goes on."""
+        """The mark that was the end of a text, unless the text continues."""
         self._num_inner = 0
         """Marks within the text so far that would have ended it."""
 
