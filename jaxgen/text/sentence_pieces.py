@@ -17,7 +17,7 @@ from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.text_files import read_text
 from jaxgen.text.piece_model import BYTE, CONTROL, UNKNOWN, USER_DEFINED, PieceModel
 from jaxgen.text.token_lengths import TokenLengths, VocabularyFacts
-from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE
+from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE, check_library
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -65,6 +65,7 @@ def read_sentence_pieces(directory: Path) -> SentencePieces | None:
     if not config.plain_class() and others:
         return None
     config.check(model, path)
+    check_library(path)
     words = _backend(model, config)
     ends = [config.end(name, model, words) for name in ("bos", "eos")]
     return SentencePieces(words, _facts(model, words), PieceEncoder(model, words, config, *ends, path=path))

@@ -21,12 +21,18 @@ def check_tokenizer_files(directory: Path) -> None:
         return
     pieces = next((name for name in SENTENCE_PIECE if (directory / name).exists()), None)
     others = any(any(directory.glob(name)) for name in OTHERS)
-    if pieces is not None and not others and find_spec(LIBRARY) is None:
-        raise ConfigError(
-            f"the tokenizer in {directory} is a SentencePiece model, {pieces}, which the library {LIBRARY} reads: "
-            f"pip install {LIBRARY}, or {REMEDY}"
-        )
+    if pieces is not None and not others:
+        check_library(directory / pieces)
     if pieces is None and not others:
         tekken = (directory / _TEKKEN).exists()
         what = f"only {_TEKKEN}, Mistral's own form, which is not read" if tekken else "no tokenizer"
         raise ConfigError(f"{directory} has {what}: {REMEDY}")
+
+
+def check_library(model: Path) -> None:
+    """Raise ConfigError unless the library that encodes by a SentencePiece model is installed."""
+    if find_spec(LIBRARY) is None:
+        raise ConfigError(
+            f"the tokenizer in {model.parent} is a SentencePiece model, {model.name}, which the library {LIBRARY} "
+            f"reads: pip install {LIBRARY}, or {REMEDY}"
+        )

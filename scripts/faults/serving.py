@@ -38,6 +38,14 @@ TEXT = (
             "tests/text/test_tokenizer.py::test_stream_joins_to_the_full_decode",
         ),
     ),
+    Fault(
+        "space-behind-a-special-token",
+        "text",
+        "jaxgen/text/sentence_pieces.py",
+        "(self._later if begin else self._first)",
+        "(self._first)",
+        ("tests/text/test_sentence_pieces.py::test_texts_of_special_tokens_are_found",),
+    ),
 )
 
 SERVER = (

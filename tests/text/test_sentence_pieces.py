@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,12 @@ def test_no_copy_is_kept_of_what_the_library_encodes(tmp_path: Path) -> None:
         == [1, *processor().encode("Hello 1")]
     )
     assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_a_missing_library_is_named_also_next_to_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = saved(tmp_path)
+    (directory / "vocab.json").write_text("{}")
+    assert Tokenizer.from_directory(directory).encode("hello")[1:] == processor().encode("hello")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ConfigError, match="which the library sentencepiece reads: pip install sentencepiece"):
+        Tokenizer.from_directory(directory)

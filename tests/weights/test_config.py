@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig, RopeConfig, llama_config, opt_config
 from jaxgen.core.errors import ConfigError
@@ -154,7 +155,16 @@ def test_what_is_known_not_to_be_served_is_not_served_and_its_nearest_is() -> No
         assert known.nearest in served
         assert not [name for name in served if name.startswith(known.begins)]
         for begin in known.begins:
-            assert what_is_near(f"{begin}ForCausalLM").endswith(known.nearest), "an entry before it fits too"
+            name = f"{begin.removesuffix('ForCausalLM')}ForCausalLM"
+            assert what_is_near(name).endswith(known.nearest), f"an entry before it fits {begin} too"
+
+
+def test_every_causal_architecture_of_transformers_is_served_or_has_a_reason() -> None:
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    names = {name for one in found for name in ((one,) if isinstance(one, str) else one)}
+    assert len(names) > 150
+    served = (*ARCHITECTURES, *WRAPPERS, *HEADLESS)
+    assert sorted(name for name in names if name not in served and not what_is_near(name)) == []
 
 
 @pytest.mark.parametrize("window", [None, 16])

@@ -1,6 +1,7 @@
 """Every architecture against the checkpoint it came from: files that llama.cpp's own converter wrote of the goldens."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from gguf import GGUFReader, GGUFWriter
+from gguf import MODEL_ARCH_NAMES, GGUFReader, GGUFWriter
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
@@ -16,12 +17,13 @@ from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import Quantization
 from jaxgen.weights import gguf
 from jaxgen.weights.encodings.mxfp4 import FORMAT
-from jaxgen.weights.gguf.architectures import ARCHITECTURES
+from jaxgen.weights.gguf.architectures import ARCHITECTURES, architecture_of
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.names import Array
+from jaxgen.weights.not_served import what_is_near
 from tests.support.conversions import run
 from tests.support.gguf_files import finish
 from tests.support.golden_runs import SMALL, greedy_tokens
@@ -114,6 +116,30 @@ def test_experts_of_gpt_oss_stay_codes(quantization: Quantization) -> None:
 def test_every_architecture_has_a_file() -> None:
     found = {GgufFile(file).fields.data["general.architecture"] for file in FILES.glob("*.gguf")}
     assert found == set(ARCHITECTURES)
+
+
+def test_every_other_architecture_of_llama_cpp_has_a_reason() -> None:
+    others = set(MODEL_ARCH_NAMES.values()) - set(ARCHITECTURES)
+    assert sorted(name for name in others if not what_is_near(name)) == []
+    assert not [name for name in ARCHITECTURES if what_is_near(name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("qwen35", "recurrent state (gated delta nets), and is not served; the nearest that is served is Qwen3For"),
+        ("gemma4", "has heads of two sizes"),
+        ("deepseek2", "latent attention"),
+        ("lfm2", "short convolutions"),
+        ("gemma", "is an earlier model with other parts"),
+    ],
+)
+def test_a_refused_file_says_why(name: str, why: str, tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "m.gguf", name)
+    writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+    finish(writer)
+    with pytest.raises(ConfigError, match=rf"general.architecture is '{name}', which .*{re.escape(why)}"):
+        architecture_of(GgufFile(tmp_path / "m.gguf"))
 
 
 def rewritten(source: Path, destination: Path, change: Callable[[dict[str, Array]], dict[str, Array]]) -> Path:

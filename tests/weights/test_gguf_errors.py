@@ -67,7 +67,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("mamba", {}, "general.architecture is 'mamba'; supported: llama, mistral3, qwen2"),
+        ("mamba", {}, "general.architecture is 'mamba', which has layers with a recurrent state"),
         ("llama", {"without": ("blk.1.ffn_up.weight",)}, "the tensor blk.1.ffn_up.weight is missing"),
         ("llama", {"without": ("token_embd.weight",)}, "the tensor token_embd.weight is missing"),
         ("llama", {"more": {"blk.0.extra.weight": np.ones(3, np.float32)}}, "without the tensors blk.0.extra.weight"),

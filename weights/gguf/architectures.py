@@ -14,6 +14,7 @@ from jaxgen.weights.gguf import descriptions
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Names
 from jaxgen.weights.gguf.rope import rope_parameters
+from jaxgen.weights.not_served import what_is_near
 
 Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
 """Returns the fields of config.json that no row can say."""
@@ -62,6 +63,9 @@ class Architecture:
 def architecture_of(file: GgufFile) -> Architecture:
     """Return the architecture of a file. Raises ConfigError for one that cannot be converted."""
     file.fields.choice("general.type", "model", ("model",))
+    name = file.fields.data.get("general.architecture")
+    if isinstance(name, str) and name not in ARCHITECTURES and (near := what_is_near(name)):
+        raise file.fields.error("general.architecture", f"is {name!r}, {near}")
     return ARCHITECTURES[file.fields.choice("general.architecture", REQUIRED, tuple(ARCHITECTURES))]
 
 
