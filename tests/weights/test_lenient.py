@@ -28,6 +28,7 @@ def described(directory: Path, **fields: Any) -> Path:
     "fields",
     [
         {"use_sliding_window": None, "attention_bias": None},
+        {"neftune_noise_alpha": 5, "attn_implementation": "eager", "logits_to_keep": 1},
         {"end_token_id": 7, "im_end_token_id": 8, "eod_id": 9, "image_token_index": 5},
         {"compression_config": {"quant_method": "compressed-tensors", "config_groups": {}}},
         {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8}, "quant_algo": None}},
@@ -59,6 +60,7 @@ def test_fields_of_a_rotation_that_transformers_does_not_read_are_told(
         ("torch.float", "float32"),
         ("BFloat16", "bfloat16"),
         ("fp16", "float16"),
+        ("double", "float32"),
     ],
 )
 def test_other_names_of_dtypes(name: str, dtype: str, tmp_path: Path) -> None:
