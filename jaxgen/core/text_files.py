@@ -19,6 +19,8 @@ _MARKS = {
 }
 _PAGES = (b"<!doctype html", b"<html")
 """How a web page begins, which a download may leave in place of a file."""
+_MARK = "\ufeff"
+"""A mark as a character: tools write some files with two."""
 LONGEST_MARK = max(map(len, _MARKS))
 
 
@@ -34,7 +36,7 @@ def read_text(path: Path) -> str:
 def decoded(content: bytes) -> str:
     """Return a file's content as text, without its byte order mark. Raises UnicodeDecodeError."""
     mark, encoding = mark_of(content)
-    return content[len(mark) :].decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    return content[len(mark) :].decode(encoding).lstrip(_MARK).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def mark_of(beginning: bytes) -> tuple[bytes, str]:

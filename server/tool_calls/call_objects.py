@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_json, as_object
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 
-ARGUMENTS = ("arguments", "parameters")
-"""The formats' names for the arguments of a call."""
+ARGUMENTS = ("arguments", "parameters", "args", "input")
+"""The formats' names for the arguments of a call, and two that models take from elsewhere."""
 
 
 FUNCTION = "function"
 """Key of an object with the call's name and arguments, as OpenAI's API has it."""
-NAMES = ("name", FUNCTION)
+NAMES = ("name", FUNCTION, "tool", "tool_name")
 
 _NO_OBJECT = ("null", "None", "[]")
 _SAYS_NOTHING = frozenset({"id", "type", "index", "call_id", "tool_call_id"})

@@ -23,7 +23,7 @@ PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
-_NAME = frozenset(_ALPHANUMERIC + "_-")
+_NAME = frozenset(_ALPHANUMERIC + "_-.")
 
 
 def call_id(choice: str, position: int) -> str:
