@@ -46,9 +46,25 @@ TEXT = (
         "(self._first)",
         ("tests/text/test_sentence_pieces.py::test_texts_of_special_tokens_are_found",),
     ),
+    Fault(
+        "texts-begin-with-the-bos-of-llama",
+        "text",
+        "jaxgen/text/sentence_pieces.py",
+        '{"bos": model.bos, "eos": model.eos}[name]',
+        '{"bos": "<s>", "eos": "</s>"}[name]',
+        ("tests/text/test_sentence_pieces.py::test_texts_begin_with_the_models_own_bos",),
+    ),
 )
 
 SERVER = (
+    Fault(
+        "a-missing-value-of-an-argument-stays-missing",
+        "server",
+        "server/tool_calls/lenient_json.py",
+        'return f"{colon}null"',
+        "return colon",
+        ("tests/server/tool_calls/test_written_calls.py::test_arguments_are_valid_json_whatever_is_written",),
+    ),
     Fault(
         "parts-are-counted-for-each-message",
         "server",
