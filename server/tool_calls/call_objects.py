@@ -14,6 +14,8 @@ FUNCTION = "function"
 """Key of an object with the call's name and arguments, as OpenAI's API has it."""
 NAMES = ("name", FUNCTION, "tool", "tool_name")
 
+OBJECTS = ("{", "[")
+"""How objects of calls, or a list of them, begin."""
 _NO_OBJECT = ("null", "None", "[]")
 _SAYS_NOTHING = frozenset({"id", "type", "index", "call_id", "tool_call_id"})
 """Keys of members that say nothing of the call."""
@@ -33,6 +35,34 @@ class _Call:
     @property
     def is_whole(self) -> bool:
         return self.name is not None and self.arguments is not None
+
+
+def call_objects(reader: CallReader) -> Reading[None]:
+    """Read the objects of calls, perhaps in a list, with a comma, a semicolon or white space between two."""
+    yield from reader.spaces()
+    is_list = reader.char == "["
+    if is_list:
+        yield from reader.literal("[")
+        yield from reader.spaces()
+    while True:
+        yield from call_object(reader)
+        yield from closers(reader)
+        while reader.char in (",", ";") or reader.char.isspace():
+            yield from reader.read()
+        if reader.char != "{":
+            break
+    if is_list:
+        yield from reader.close("]")
+        yield from closers(reader)
+
+
+def tagged_objects(reader: CallReader, begin: str, end: str) -> Reading[str]:
+    """Read the objects of calls behind the mark ``begin``, up to ``end``. Return ``begin`` if it comes in place of the
+    end; else ""."""
+    yield from call_objects(reader)
+    reader.drop()
+    mark = yield from reader.close(end, begin)
+    return mark if mark == begin else ""
 
 
 def call_object(reader: CallReader) -> Reading[None]:

@@ -36,6 +36,8 @@ OBJECTS = [
 GROUPS = ["%s", "[%s]", "[%s,]", "%s\n%s", "%s, %s", "[%s, %s]", "[\n%s,\n%s\n]"]
 TAGS = {
     "hermes": ["<tool_call>\n%s\n</tool_call>", "<tool_call>%s</tool_call>"],
+    "qwen3_xml": ["<tool_call>\n%s\n</tool_call>"],
+    "glm45": ["<tool_call>%s</tool_call>"],
     "llama3_json": ["%s", "<|python_tag|>%s"],
     "mistral": ["[TOOL_CALLS]%s", "[TOOL_CALLS] %s"],
 }
