@@ -147,7 +147,7 @@ def test_unknown_routes(path: str) -> None:
         ("/v1/tokenize", "/tokenize"),
         ("/v1/chat/completion", "/v1/chat/completions"),
         ("/v1/embedding", "/v1/embeddings"),
-        ("/v1", "/v1/completions"),
+        ("/v1", "/v1/chat/completions"),
         ("/v1/chat", "/v1/chat/completions"),
         ("/batches/batch_1/cancel", "/v1/batches/batch_1/cancel"),
         ("/api/generate", None),
