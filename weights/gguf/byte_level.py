@@ -89,8 +89,8 @@ DEFAULT = "default"
 SPLITTINGS = {
     DEFAULT: Splitting(expressions=(r"[\p{P}\$\+<=>\^~\|]+", _GPT_2, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"), _LLAMA_3),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _THREE),
-    **dict.fromkeys(("glm4", "glm5"), _GLM),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE),
+    **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), _GLM),
     "qwen2": _QWEN,
     **dict.fromkeys(("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _ONE),
     "stablelm2": _QWEN,
