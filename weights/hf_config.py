@@ -54,7 +54,7 @@ IGNORED = (
 _TOKENS = re.compile(r"\w*_token_ids?|\w*_token_index|(bos|eos|eod|pad|unk|im_start|im_end)_id")
 """Fields that name tokens. Where answers end, the tokenizer's files and the chat template say too."""
 _DTYPES: dict[str, DType] = {
-    **dict.fromkeys(("float32", "float", "fp32", "f32", "float64", "double"), "float32"),
+    **dict.fromkeys(("float32", "float", "fp32", "f32"), "float32"),
     **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
     **dict.fromkeys(("float16", "half", "fp16", "f16"), "float16"),
 }

@@ -60,7 +60,6 @@ def test_fields_of_a_rotation_that_transformers_does_not_read_are_told(
         ("torch.float", "float32"),
         ("BFloat16", "bfloat16"),
         ("fp16", "float16"),
-        ("double", "float32"),
     ],
 )
 def test_other_names_of_dtypes(name: str, dtype: str, tmp_path: Path) -> None:
