@@ -94,8 +94,8 @@ def test_another_family_is_refused(converted: Path) -> None:
     ("change", "message"),
     [
         (
-            {"format_version": 5},
-            "format_version is 5 and this version reads 1 and 2 and 3 and 4; convert the",
+            {"format_version": 6},
+            "format_version is 6 and this version reads 1 and 2 and 3 and 4 and 5; convert the",
         ),
         ({"dtype": "int8"}, "dtype is 'int8'; it must be one of float32, bfloat16, float16"),
         ({"files": []}, "is damaged"),
