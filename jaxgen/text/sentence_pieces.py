@@ -58,9 +58,9 @@ def read_sentence_pieces(directory: Path) -> SentencePieces | None:
     others = any(any(directory.glob(name)) for name in OTHERS)
     data = path.read_bytes()
     if (model := PieceModel.read(data)) is None:
-        if others or (data and data.isascii() and b"\0" not in data):  # a list of tokens for tiktoken
+        if others or (data.isascii() and b"\0" not in data):  # a list of tokens for tiktoken, or a name without content
             return None
-        raise ConfigError(f"{path} is not a SentencePiece model: {'it is damaged' if data else 'it is empty'}")
+        raise ConfigError(f"{path} is not a SentencePiece model: it is damaged")
     config = _Config(directory)
     if not config.plain_class() and others:
         return None

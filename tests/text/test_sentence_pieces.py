@@ -152,11 +152,10 @@ def test_what_has_other_ids_is_refused(config: dict[str, Any], says: str, tmp_pa
     assert re.search(says, tokenizer_problem(directory))
 
 
-@pytest.mark.parametrize(("size", "says"), [(0, "it is empty"), (2000, "it is damaged")])
-def test_a_damaged_model_is_told(size: int, says: str, tmp_path: Path) -> None:
+def test_a_damaged_model_is_told(tmp_path: Path) -> None:
     path = saved(tmp_path) / "tokenizer.model"
-    path.write_bytes(trained("Llama")[:size])
-    with pytest.raises(ConfigError, match=f"{path} is not a SentencePiece model: {says}"):
+    path.write_bytes(trained("Llama")[:2000])
+    with pytest.raises(ConfigError, match=f"{path} is not a SentencePiece model: it is damaged"):
         Tokenizer.from_directory(tmp_path)
 
 
