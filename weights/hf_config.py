@@ -39,6 +39,7 @@ IGNORED = (
     *("gradient_checkpointing", "use_cache", "output_attentions", "output_hidden_states", "return_dict"),
     *("classifier_dropout", "problem_type", "id2label", "label2id", "num_labels", "pretraining_tp"),
     *("torchscript", "tf_legacy_loss", "use_bfloat16", "pruned_heads", "chunk_size_feed_forward"),
+    *("neftune_noise_alpha", "attn_implementation", "logits_to_keep", "num_logits_to_keep"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder"),
     *("finetuning_task", "bad_words_ids", "remove_invalid_values", "return_dict_in_generate", "output_scores"),
     # generation, of old files

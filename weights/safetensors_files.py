@@ -21,8 +21,8 @@ from jaxgen.weights.tensors import Array
 from jaxgen.weights.weight_files import weight_files_of
 
 LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 100_000_000
-"""The bound of safetensors itself."""
+_MOST_HEADER_BYTES, _MOST_COMMAS = 2**25, 2**20
+"""Bounds of a header, and so of the memory that it takes: those of 180,000 tensors."""
 _SMALL = 1 << 16
 """Bytes of tensors that are read: a page fault of a mapped file would read more around them."""
 _WRAPPINGS = ("base_model.model.", "_orig_mod.", "module.")
@@ -134,9 +134,14 @@ def read_header(path: Path) -> dict[str, Tensor]:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, _MOST_HEADER_BYTES):
+            if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
                 raise _damaged(path, f"a header of {length} bytes does not fit in its {size}")
-            header = json.loads(file.read(length))
+            if length > _MOST_HEADER_BYTES:
+                raise _damaged(path, f"its header has {length} bytes, and may have {_MOST_HEADER_BYTES}")
+            text = file.read(length)
+            if text.count(b",") > _MOST_COMMAS:
+                raise _damaged(path, f"its header has more than {_MOST_COMMAS} values")
+            header = json.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ConfigError:  # which is a ValueError
@@ -148,7 +153,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         tensors = {name: _tensor(entry, start) for name, entry in entries.items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its header has an invalid entry: {error!r}") from error
+        raise _damaged(path, f"its header has an invalid entry: {error!r:.200}") from error
     end = max((tensor.begin + tensor.num_bytes for tensor in tensors.values()), default=start)
     if end != size:
         raise _damaged(path, f"it has {size} bytes, and its header means {end}")

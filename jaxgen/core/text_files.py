@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
 
-_POINTER = b"version https://git-lfs.github.com/spec/"
-"""How a file begins that Git LFS has left in place of a large one.
+_POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+"""How a file begins that Git LFS has left in place of a large one; the second is its name before.
 
 https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 """
@@ -17,6 +17,10 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
+_PAGES = (b"<!doctype html", b"<html")
+"""How a web page begins, which a download may leave in place of a file."""
+_MARK = "\ufeff"
+"""A mark as a character: tools write some files with two."""
 LONGEST_MARK = max(map(len, _MARKS))
 
 
@@ -32,7 +36,7 @@ def read_text(path: Path) -> str:
 def decoded(content: bytes) -> str:
     """Return a file's content as text, without its byte order mark. Raises UnicodeDecodeError."""
     mark, encoding = mark_of(content)
-    return content[len(mark) :].decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    return content[len(mark) :].decode(encoding).lstrip(_MARK).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def mark_of(beginning: bytes) -> tuple[bytes, str]:
@@ -42,7 +46,10 @@ def mark_of(beginning: bytes) -> tuple[bytes, str]:
 
 
 def check_not_pointer(path: Path) -> None:
-    """Raise ConfigError for a pointer that Git LFS has left in place of a file. Raises OSError."""
+    """Raise ConfigError for a pointer that Git LFS has left in place of a file, and for a web page. Raises OSError."""
     with path.open("rb") as file:
-        if file.read(len(_POINTER)) == _POINTER:
-            raise ConfigError(f"{path} is a Git LFS pointer: run git lfs pull")
+        beginning = file.read(max(map(len, _POINTERS))).lower()
+    if beginning.startswith(_POINTERS):
+        raise ConfigError(f"{path} is a Git LFS pointer: run git lfs pull")
+    if beginning.startswith(_PAGES):
+        raise ConfigError(f"{path} is a web page in place of the file: download it again")

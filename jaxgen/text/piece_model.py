@@ -14,8 +14,10 @@ _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 """Fields of ``ModelProto``."""
 _PIECE, _KIND = 1, 3
 """Fields of ``SentencePiece``."""
-_SUFFIX = 24
-"""A field of ``TrainerSpec``."""
+_SUFFIX, _BOS, _EOS = 24, 46, 47
+"""Fields of ``TrainerSpec``."""
+_ENDS = {_BOS: b"<s>", _EOS: b"</s>"}
+"""Their defaults."""
 _CHARSMAP, _DUMMY_PREFIX, _REMOVE_EXTRA = 2, 3, 4
 """Fields of ``NormalizerSpec``."""
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
@@ -27,7 +29,8 @@ class PieceModel:
     """``data``: the model's bytes. ``pieces`` and ``kinds``: by id.
 
     ``charsmap``: whether characters are replaced. ``dummy_prefix``: whether a text gets a space in front, or behind
-    (``suffix``). ``removes_extra``: whether spaces at the ends and repeated ones are removed.
+    (``suffix``). ``removes_extra``: whether spaces at the ends and repeated ones are removed. ``bos``, ``eos``: the
+    pieces with which texts begin and end.
     """
 
     data: bytes
@@ -37,6 +40,8 @@ class PieceModel:
     dummy_prefix: bool
     removes_extra: bool
     suffix: bool
+    bos: str
+    eos: str
 
     @classmethod
     def read(cls, data: bytes) -> "PieceModel | None":
@@ -51,6 +56,7 @@ class PieceModel:
                 for part in (_TRAINER, _NORMALIZER)
             )
             names = tuple(_message(one[_PIECE]).decode() for one in pieces)
+            bos, eos = (_message(trainer.get(field, default)).decode() for field, default in _ENDS.items())
         except (ValueError, KeyError):  # UnicodeDecodeError is a ValueError
             return None
         return cls(
@@ -61,6 +67,8 @@ class PieceModel:
             dummy_prefix=bool(normalizer.get(_DUMMY_PREFIX, True)),
             removes_extra=bool(normalizer.get(_REMOVE_EXTRA, True)),
             suffix=bool(trainer.get(_SUFFIX, False)),
+            bos=bos,
+            eos=eos,
         )
 
     def without_prefix(self) -> bytes:

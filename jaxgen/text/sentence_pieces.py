@@ -28,10 +28,12 @@ _CLASSES = ("", "Llama", "CodeLlama", "Gemma", "T5", "PreTrained", "TokenizersBa
 _CONFIG, _TOKENS_MAP, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
+_FLAGS = ("lstrip", "rstrip", "single_word")
+"""Of an added token: what decides where it is found, and which spaces next to it are lost."""
 _MUST_BE_OFF = ("do_lower_case", "sp_model_kwargs")
 """Fields of tokenizer_config.json that change texts or draw at random."""
-_EXTRA_IDS = 100
-"""Of a T5Tokenizer that does not say how many it has."""
+_EXTRA_IDS, _MOST_EXTRA_IDS = 100, 10_000
+"""Of a T5Tokenizer that does not say how many it has, and of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,16 @@ def read_sentence_pieces(directory: Path) -> SentencePieces | None:
     if (directory / FAST).exists():
         return None
     path = next((directory / name for name in SENTENCE_PIECE if (directory / name).is_file()), None)
-    if path is None or (model := PieceModel.read(path.read_bytes())) is None:
+    if path is None:
         return None
+    others = any(any(directory.glob(name)) for name in OTHERS)
+    data = path.read_bytes()
+    if (model := PieceModel.read(data)) is None:
+        if others or (data.isascii() and b"\0" not in data):  # a list of tokens for tiktoken, or a name without content
+            return None
+        raise ConfigError(f"{path} is not a SentencePiece model: it is damaged")
     config = _Config(directory)
-    if not config.plain_class() and any(any(directory.glob(name)) for name in OTHERS):
+    if not config.plain_class() and others:
         return None
     config.check(model, path)
     check_library(path)
@@ -119,6 +127,10 @@ class _Config:
         self.added = {i: AddedToken(text, special=False, normalized=False) for text, i in _ids(directory / _ADDED)}
         listed = self.data.get("added_tokens_decoder")
         for i, token in (listed if isinstance(listed, dict) else {}).items():
+            if not i.isdecimal() or not isinstance(token, dict) or not _text(token):
+                raise ConfigError(
+                    f"{self._source}: added_tokens_decoder must have objects with content by id, not {i!r}"
+                )
             self.added[int(i)] = _added(token, special=bool(token.get("special", False)))
 
     def plain_class(self) -> bool:
@@ -129,7 +141,8 @@ class _Config:
         """Raise ConfigError for a field under which ids are not those of the model."""
         if not self.plain_class():
             raise ConfigError(
-                f"{self._source}: tokenizer_class {self.named_class} does not have the ids of {path.name}: {REMEDY}"
+                f"{self._source}: tokenizer_class {self.named_class} is not known to have the ids of {path.name}: "
+                f"{REMEDY}"
             )
         for name in _MUST_BE_OFF:
             if self.data.get(name):
@@ -148,8 +161,12 @@ class _Config:
             more = self.data.get(name)
             named += [*more.values()] if isinstance(more, dict) else more if isinstance(more, list) else []
         if self._bare_class() == "T5":
-            count = int(self.data.get("extra_ids", _EXTRA_IDS))
+            count = self.data.get("extra_ids", _EXTRA_IDS)
+            if not isinstance(count, int) or not 0 <= count <= _MOST_EXTRA_IDS:
+                raise ConfigError(f"{self._source}: extra_ids must be from 0 to {_MOST_EXTRA_IDS}, not {count!r}")
             named += [f"<extra_id_{i}>" for i in reversed(range(count))]
+        if (odd := next((token for token in named if token and _text(token) is None), None)) is not None:
+            raise ConfigError(f"{self._source}: a special token must be a text or an object with content, not {odd!r}")
         return [_added(token, special=True) for token in named if token]
 
     def end(self, name: str, model: PieceModel, words: tokenizers.Tokenizer) -> int | None:
@@ -158,8 +175,7 @@ class _Config:
         t5 = self._bare_class() == "T5"
         if asked is False or (asked is None and t5 != (name == "eos")):
             return None
-        token = self.data.get(f"{name}_token")
-        text = _text(token) or {"bos": "<s>", "eos": "</s>"}[name]
+        text = _text(self.data.get(f"{name}_token")) or {"bos": model.bos, "eos": model.eos}[name]
         found = words.token_to_id(text)
         if found is not None and found >= len(model.pieces) and found not in self.added:
             found = None  # an id that this tokenizer made up: the model has no row for it
@@ -198,7 +214,7 @@ def _backend(model: PieceModel, config: _Config) -> tokenizers.Tokenizer:
 def _of_library(model: PieceModel, token: int, added: AddedToken) -> bool:
     """Whether the library itself finds an added token in texts."""
     own = token < len(model.pieces) and model.kinds[token] == USER_DEFINED and model.pieces[token] == added.content
-    return own and not (added.lstrip or added.rstrip)
+    return own and not any(getattr(added, name) for name in _FLAGS)
 
 
 def _facts(model: PieceModel, words: tokenizers.Tokenizer) -> VocabularyFacts:
@@ -221,7 +237,7 @@ def _processor(data: bytes, path: Path) -> "SentencePieceProcessor":
 
 
 def _added(token: str | Mapping[str, Any], *, special: bool) -> AddedToken:
-    flags = {} if isinstance(token, str) else {name: bool(token.get(name, False)) for name in ("lstrip", "rstrip")}
+    flags = {} if isinstance(token, str) else {name: bool(token.get(name, False)) for name in _FLAGS}
     return AddedToken(_text(token) or "", special=special, normalized=False, **flags)
 
 

@@ -202,6 +202,14 @@ WEIGHTS = (
         ("tests/models/test_parity.py::test_logits_agree",),
     ),
     Fault(
+        "probabilities-of-pieces-as-ranks-of-merges",
+        "weights",
+        "weights/gguf/vocabulary.py",
+        "all(float(scores[i]).is_integer() for i in vocabulary.tokens)",
+        "any(float(scores[i]).is_integer() for i in vocabulary.tokens)",
+        ("tests/weights/test_gguf_vocabulary.py::test_scores_that_are_probabilities_choose_the_greatest_sum",),
+    ),
+    Fault(
         "checksums-not-compared",
         "weights",
         "weights/manifest.py",

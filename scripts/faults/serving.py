@@ -46,9 +46,25 @@ TEXT = (
         "(self._first)",
         ("tests/text/test_sentence_pieces.py::test_texts_of_special_tokens_are_found",),
     ),
+    Fault(
+        "texts-begin-with-the-bos-of-llama",
+        "text",
+        "jaxgen/text/sentence_pieces.py",
+        '{"bos": model.bos, "eos": model.eos}[name]',
+        '{"bos": "<s>", "eos": "</s>"}[name]',
+        ("tests/text/test_sentence_pieces.py::test_texts_begin_with_the_models_own_bos",),
+    ),
 )
 
 SERVER = (
+    Fault(
+        "a-missing-value-of-an-argument-stays-missing",
+        "server",
+        "server/tool_calls/lenient_json.py",
+        'return f"{colon}null"',
+        "return colon",
+        ("tests/server/tool_calls/test_written_calls.py::test_arguments_are_valid_json_whatever_is_written",),
+    ),
     Fault(
         "parts-are-counted-for-each-message",
         "server",
@@ -69,8 +85,8 @@ SERVER = (
         "a-comma-too-many-stays-in-arguments",
         "server",
         "server/tool_calls/lenient_json.py",
-        'return spaces if char and char in "}]," else held + spaces',
-        "return held + spaces",
+        "return completed\n",
+        'return f"{completed},"\n',
         ("tests/server/tool_calls/test_written_calls.py",),
     ),
     Fault(
@@ -245,8 +261,8 @@ SERVER = (
         "escaped-quote-ends-a-string",
         "server",
         "server/tool_calls/lenient_json.py",
-        "            self._escaped = True\n",
-        "            self._escaped = False\n",
+        "            self._escape = char\n",
+        '            self._escape = ""\n',
         ("tests/server/tool_calls/test_parser.py",),
     ),
     Fault(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -21,6 +22,8 @@ MOST_NAME = 255
 """Most characters of a file's name that are kept."""
 _TURNS = frozenset(map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 """Characters that turn the direction of what follows."""
+_ENCODED_NAME = re.compile(rb"(?i);\s*filename\*\s*=\s*[\w-]*'[\w-]*'([^;\s\"]+)")
+"""Finds a name that is not ASCII as RFC 5987 has it, which earlier clients send in place of another."""
 ENVELOPE = 2**16
 """Most bytes of a form without the file in it."""
 
@@ -122,6 +125,8 @@ class Upload:
     def _end_headers(self) -> None:
         _, options = parse_options_header(self._disposition)
         name, filename = _text(options.get(b"name", b"")), options.get(b"filename")
+        if filename is None and (encoded := _ENCODED_NAME.search(self._disposition)):
+            filename = unquote_to_bytes(encoded[1])
         if not name:
             raise bad_request("Each part of the form needs a name: purpose or file.")
         if name not in FileForm.model_fields:

@@ -159,20 +159,26 @@ class _Values:
         named = _named(schema)
         if not named:
             return "its values are of none of its types"
-        for kind, why in self._faults(schema):
-            if kind == "object" and named == {"object"}:
-                if why not in (schema.get("properties") or {}) and schema.get("additionalProperties") is False:
-                    return f"it requires {why[:100]!r}, which additionalProperties does not allow"
-                return why, _member(schema, why)
+        faults = list(self._faults(schema))
+        for kind, why in faults:
             if named <= ({kind} | (_NUMBERS if kind == "number" else set())):
-                return why
+                return _told(schema, kind, why)
         for one in (*self._targets(schema), *_listed(schema, "allOf")):
             if not self._fitting(one):
                 return None, one
         for word in ("anyOf", "oneOf"):
             if (branches := _listed(schema, word)) and not any(map(self._fitting, branches)):
                 return None, branches[0]
-        return "its parts are of different types"
+        return _told(schema, *faults[0]) if faults else "its parts are of different types"
+
+
+def _told(schema: Mapping[str, Any], kind: str, why: str) -> str | tuple[str, Any]:
+    """Return what is told of a fault: words, or a property whose schema nothing fits."""
+    if kind != "object":
+        return why
+    if why not in (schema.get("properties") or {}) and schema.get("additionalProperties") is False:
+        return f"it requires {why[:100]!r}, which additionalProperties does not allow"
+    return why, _member(schema, why)
 
 
 def _schemas_in(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -233,7 +239,7 @@ def _count(value: Any) -> int:
 
 
 def _has_number(schema: Mapping[str, Any], kind: str) -> bool:
-    """Whether a number of a kind is within the schema's bounds. In draft 4 the exclusive ones are true or false."""
+    """Whether a number of a kind is within the schema's bounds. Draft 4 has booleans for the exclusive ones."""
     names = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
     lows, highs = (
         [(schema[name], name.startswith("e")) for name in pair if _is_number(schema.get(name))] for pair in names

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_json, as_object
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 
-ARGUMENTS = ("arguments", "parameters")
-"""The formats' names for the arguments of a call."""
+ARGUMENTS = ("arguments", "parameters", "args", "input")
+"""The formats' names for the arguments of a call, and two that models take from elsewhere."""
 
 
 FUNCTION = "function"
 """Key of an object with the call's name and arguments, as OpenAI's API has it."""
-NAMES = ("name", FUNCTION)
+NAMES = ("name", FUNCTION, "tool", "tool_name")
 
+OBJECTS = ("{", "[")
+"""How objects of calls, or a list of them, begin."""
 _NO_OBJECT = ("null", "None", "[]")
 _SAYS_NOTHING = frozenset({"id", "type", "index", "call_id", "tool_call_id"})
 """Keys of members that say nothing of the call."""
@@ -33,6 +35,34 @@ class _Call:
     @property
     def is_whole(self) -> bool:
         return self.name is not None and self.arguments is not None
+
+
+def call_objects(reader: CallReader) -> Reading[None]:
+    """Read the objects of calls, perhaps in a list, with a comma, a semicolon or white space between two."""
+    yield from reader.spaces()
+    is_list = reader.char == "["
+    if is_list:
+        yield from reader.literal("[")
+        yield from reader.spaces()
+    while True:
+        yield from call_object(reader)
+        yield from closers(reader)
+        while reader.char in (",", ";") or reader.char.isspace():
+            yield from reader.read()
+        if reader.char != "{":
+            break
+    if is_list:
+        yield from reader.close("]")
+        yield from closers(reader)
+
+
+def tagged_objects(reader: CallReader, begin: str, end: str) -> Reading[str]:
+    """Read the objects of calls behind the mark ``begin``, up to ``end``. Return ``begin`` if it comes in place of the
+    end; else ""."""
+    yield from call_objects(reader)
+    reader.drop()
+    mark = yield from reader.close(end, begin)
+    return mark if mark == begin else ""
 
 
 def call_object(reader: CallReader) -> Reading[None]:
@@ -85,8 +115,8 @@ def closers(reader: CallReader) -> Reading[None]:
 
 
 def arguments(reader: CallReader, name: str | None) -> Reading[str]:
-    """Read a JSON object and return its text; also one in quotes, and null or [] for {}. Of an object only braces,
-    brackets and strings are checked. Raises NotACallError.
+    """Read a JSON object and return its text; also one in quotes, and null or [] for {}. An object becomes valid
+    JSON. Raises NotACallError.
 
     With a ``name`` the call begins here, and each character of an object is a delta at once.
     """
@@ -98,11 +128,10 @@ def arguments(reader: CallReader, name: str | None) -> Reading[str]:
     if name is not None:
         reader.begin(name)
     written: list[str] = []
-    writer, depth = JsonWriter(), 0
-    while not written or depth or writer.quote:
+    writer = JsonWriter()
+    while not written or writer.depth or writer.quote:
         if not reader.char:
             raise NotACallError
-        depth += _deeper(reader.char, writer)
         written.append(writer.push(reader.char))
         if name is not None:
             reader.write(written[-1])
@@ -139,11 +168,10 @@ def _key(reader: CallReader) -> Reading[str]:
 
 def _value(reader: CallReader) -> Reading[None]:
     """Read any JSON value. Raises NotACallError at the text's end."""
-    writer, depth = JsonWriter(), 0
-    while writer.quote or depth or reader.char not in ",}]":
+    writer = JsonWriter()
+    while writer.quote or writer.depth or reader.char not in ",}]":
         if not reader.char:
             raise NotACallError
-        depth += _deeper(reader.char, writer)
         writer.push(reader.char)
         yield from reader.read()
 
@@ -160,8 +188,3 @@ def _string(reader: CallReader) -> Reading[str]:
         return str(json.loads(as_json(reader.held[start:])))
     except ValueError as error:
         raise NotACallError from error
-
-
-def _deeper(char: str, writer: JsonWriter) -> int:
-    """Return by how much the depth within brackets changes with a character."""
-    return 0 if writer.quote else (char in "{[") - (char in "}]")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from jaxgen.server.tool_calls.call_objects import arguments, call_object, closers
+from jaxgen.server.tool_calls.call_objects import OBJECTS, arguments, call_objects, closers, tagged_objects
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.xml_formats import (
     END_TOOL_CALL,
@@ -23,7 +23,7 @@ PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
-_NAME = frozenset(_ALPHANUMERIC + "_-")
+_NAME = frozenset(_ALPHANUMERIC + "_-.")
 
 
 def call_id(choice: str, position: int) -> str:
@@ -77,10 +77,7 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
     while again or (yield from reader.content(TOOL_CALL)):
         again = ""
         try:
-            yield from _read_objects(reader)
-            reader.drop()
-            mark = yield from reader.close(END_TOOL_CALL, TOOL_CALL)
-            again = mark if mark == TOOL_CALL else ""
+            again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
         except NotACallError:
             reader.give_up()
 
@@ -88,11 +85,11 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
 def _read_llama3(reader: CallReader) -> Reading[None]:
     """Read ``{"name": "f", "parameters": {}}`` at the start of the message, or after ``<|python_tag|>`` anywhere."""
     yield from reader.spaces()
-    again = reader.char in ("{", "[")
+    again = reader.char in OBJECTS
     while again or (yield from reader.content(PYTHON_TAG)):
         again = False
         try:
-            yield from _read_objects(reader)
+            yield from call_objects(reader)
         except NotACallError:
             reader.give_up()
 
@@ -105,28 +102,16 @@ def _read_mistral(reader: CallReader) -> Reading[None]:
     while (yield from reader.content(TOOL_CALLS)):
         try:
             yield from reader.spaces()
-            yield from _read_objects(reader) if reader.char in ("[", "{") else _read_named(reader)
+            if reader.char in OBJECTS:
+                yield from call_objects(reader)
+                continue
+            yield from _read_named(reader)
+            yield from reader.spaces()
+            while reader.char in _NAME:  # another, without a mark of its own
+                yield from _read_named(reader)
+                yield from reader.spaces()
         except NotACallError:
             reader.give_up()
-
-
-def _read_objects(reader: CallReader) -> Reading[None]:
-    """Read the objects of calls, perhaps in a list, with a comma, a semicolon or white space between two."""
-    yield from reader.spaces()
-    is_list = reader.char == "["
-    if is_list:
-        yield from reader.literal("[")
-        yield from reader.spaces()
-    while True:
-        yield from call_object(reader)
-        yield from closers(reader)
-        while reader.char in (",", ";") or reader.char.isspace():
-            yield from reader.read()
-        if reader.char != "{":
-            break
-    if is_list:
-        yield from reader.close("]")
-        yield from closers(reader)
 
 
 def _read_named(reader: CallReader) -> Reading[None]:

@@ -12,6 +12,9 @@ from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
 type Reading[Result] = Generator[None, str, Result]
 """A coroutine that is sent the characters of a text one by one, then "" at its end."""
 
+_NAME_SPACE = "functions."
+"""In front of the names of tools, as OpenAI's models have it."""
+
 
 class NotACallError(Exception):
     """The held characters cannot become a call."""
@@ -152,10 +155,11 @@ class CallReader:
             yield from self.read()
 
     def name(self, text: str) -> str:
-        """Return ``text`` if it is the name of a tool. Raises NotACallError."""
-        if text not in self.tools:
+        """Return the tool's name that a text is, perhaps with the name space in front. Raises NotACallError."""
+        found = text if text in self.tools else text.removeprefix(_NAME_SPACE)
+        if found not in self.tools:
             raise NotACallError
-        return text
+        return found
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""

@@ -168,14 +168,7 @@ class _Document:
 
     def _read(self, path: _Path, schema: Mapping[str, Any], base: str) -> str:
         """Add the names of a schema, and return the address of the resource that it is in."""
-        name = schema.get(self.name_keyword)
-        if isinstance(name, str):
-            address, _, anchor = name.partition("#")
-            if address:
-                base = _joined(base, address)
-                self._resources.setdefault(base, path)
-            if anchor:  # as drafts 4 to 7 have it
-                self._anchors.setdefault((base, unquote(anchor)), path)
+        base = self._read_address(path, schema, base)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(own := schema.get(keyword), str):
                 self._anchors.setdefault((base, own), path)
@@ -186,6 +179,23 @@ class _Document:
         self._references += [schema["$ref"]] if "$ref" in schema else []
         self._has_names |= any(keyword in schema for keyword in (self.name_keyword, *_NAMES, *_REFERENCES[1:]))
         return base
+
+    def _read_address(self, path: _Path, schema: Mapping[str, Any], base: str) -> str:
+        """Add the address of a schema, and the anchor in it; return the address of the resource that it is in.
+
+        Without $schema, draft 4's keyword may be what its other drafts ignore, so it changes no base.
+        """
+        name, former = schema.get(self.name_keyword), schema.get("id")
+        is_former = not isinstance(name, str)
+        if not isinstance(found := former if is_former else name, str):
+            return base
+        address, _, anchor = found.partition("#")
+        if anchor:  # as drafts 4 to 7 have it
+            self._anchors.setdefault((base if is_former else _joined(base, address), unquote(anchor)), path)
+        if not address or (is_former and path):
+            return base
+        self._resources.setdefault(_joined(base, address), path)
+        return base if is_former else _joined(base, address)
 
     def target(self, reference: str, base: str, *, dynamic: bool) -> _Path:
         """Return the path of what a reference in the resource ``base`` leads to. Raises UnresolvedReferenceError."""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from jaxgen.server.tool_calls.call_objects import OBJECTS, tagged_objects
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.typed_values import Schemas, typed
 
@@ -78,7 +79,7 @@ QWEN3_ENDS, GLM45_ENDS = _qwen3_ends(), _glm45_ends()
 def read_qwen3_xml(reader: CallReader) -> Reading[None]:
     """Read ``<tool_call><function=f><parameter=key>value</parameter></function></tool_call>``, any number of times
     between content, with a line break around each value. Outer marks and end marks may be missing, and several
-    functions may be within one outer mark.
+    functions may be within one outer mark, or objects of calls, as in hermes.
     """
     again, within = "", False
     while marker := again or (yield from reader.content(TOOL_CALL, FUNCTION)):
@@ -87,6 +88,9 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
         try:
             if marker == TOOL_CALL:
                 yield from reader.spaces()
+                if reader.char in OBJECTS:
+                    again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
+                    continue
                 yield from reader.literal(FUNCTION)
             name = reader.name(_unquoted((yield from _until(reader, ">"))))
             yield from reader.spaces()
@@ -109,12 +113,16 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
 
 def read_glm45(reader: CallReader) -> Reading[None]:
     """Read ``<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>``, any number of times between
-    content. There may be line breaks between the marks, and end marks may be missing."""
+    content. There may be line breaks between the marks, end marks may be missing, and there may be objects of calls, as
+    in hermes, in place of a call."""
     again = ""
     while again or (yield from reader.content(TOOL_CALL)):
         arguments, again = None, ""
         try:
             yield from reader.spaces()
+            if reader.char in OBJECTS:
+                again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
+                continue
             name = reader.name(_unquoted((yield from _until(reader, "<\n"))))
             yield from reader.spaces()
             mark = yield from reader.one_of((ARG_KEY, END_TOOL_CALL))

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "unigram without bytes": {"model_type": "unigram", "byte_fallback": False, "normalization_rule_name": "nfkc_cf"},
     "suffix": {"model_type": "unigram", "treat_whitespace_as_suffix": True},
 }
+GEMMA = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>", "eos_piece": "<eos>"}
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
 _PARTS = [
     "hello ",
@@ -61,7 +63,9 @@ _PARTS += ["\u00a0", "\u200b", "①", *"abcdehlorwt T5"]
 def trained(name: str) -> bytes:
     """Return a model of some hundred pieces; a charsmap takes its 240 KB."""
     writer = io.BytesIO()
-    settings = {"vocab_size": 330, "hard_vocab_limit": False, "byte_fallback": True, "minloglevel": 2} | MODELS[name]
+    settings = {"vocab_size": 330, "hard_vocab_limit": False, "byte_fallback": True, "minloglevel": 2} | (
+        MODELS | {"Gemma": GEMMA}
+    )[name]
     library.SentencePieceTrainer.train(sentence_iterator=iter(_SENTENCES), model_writer=writer, **settings)
     return writer.getvalue()
 
@@ -110,6 +114,10 @@ def test_texts_of_special_tokens_are_found(tmp_path: Path) -> None:
     assert old.added_token("<user>") == reference.piece_to_id("<user>")
     assert not old.is_special(reference.piece_to_id("<user>"))
     assert hello[0] == reference.piece_to_id("▁")
+    alone = {str(size): {"content": "the", "single_word": True}}
+    tokenizer = Tokenizer.from_directory(saved(tmp_path, added_tokens_decoder=alone))
+    assert size not in tokenizer.encode("other")
+    assert size in tokenizer.encode("a the b")
 
 
 def test_a_t5_has_no_bos_and_further_tokens(tmp_path: Path) -> None:
@@ -120,21 +128,43 @@ def test_a_t5_has_no_bos_and_further_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer does not have the ids of tokenizer.model"),
+        (
+            {"tokenizer_class": "XLMRobertaTokenizer"},
+            "XLMRobertaTokenizer is not known to have the ids of tokenizer.model",
+        ),
         ({"add_prefix_space": False}, "add_prefix_space is False, but add_dummy_prefix of tokenizer.model is True"),
         ({"do_lower_case": True}, "do_lower_case is True, but tokenizer.model has no such step"),
         ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is {'enable_sampling': True}"),
         ({"add_bos_token": True, "bos_token": "<none>"}, "add_bos_token is true, but there is no token '<none>'"),
         ({"added_tokens_decoder": {"9999": {"content": "<far>"}}}, "'<far>' cannot have the id 9999"),
         ({"added_tokens_decoder": {"3": {"content": "<s>"}}}, "names a token as another piece"),
+        ({"added_tokens_decoder": {"x": {"content": "<x>"}}}, "added_tokens_decoder must have objects .* not 'x'"),
+        ({"added_tokens_decoder": {"3": "<x>"}}, "added_tokens_decoder must have objects .* not '3'"),
+        ({"tokenizer_class": "T5Tokenizer", "extra_ids": "a"}, "extra_ids must be from 0 to 10000, not 'a'"),
+        ({"bos_token": 5}, "a special token must be a text or an object with content, not 5"),
     ],
-    ids=["class", "prefix", "lower case", "sampling", "bos", "id", "name"],
+    ids=["class", "prefix", "lower case", "sampling", "bos", "id", "name", "no id", "no object", "count", "number"],
 )
 def test_what_has_other_ids_is_refused(config: dict[str, Any], says: str, tmp_path: Path) -> None:
     directory = saved(tmp_path, **config)
     with pytest.raises(ConfigError, match=says):
         Tokenizer.from_directory(directory)
-    assert says in tokenizer_problem(directory)
+    assert re.search(says, tokenizer_problem(directory))
+
+
+def test_a_damaged_model_is_told(tmp_path: Path) -> None:
+    path = saved(tmp_path) / "tokenizer.model"
+    path.write_bytes(trained("Llama")[:2000])
+    with pytest.raises(ConfigError, match=f"{path} is not a SentencePiece model: it is damaged"):
+        Tokenizer.from_directory(tmp_path)
+
+
+def test_texts_begin_with_the_models_own_bos(tmp_path: Path) -> None:
+    """Files need not name it: a Gemma has other pieces than a Llama."""
+    assert Tokenizer.from_directory(saved(tmp_path, "Gemma")).encode("hello") == [
+        2,
+        *processor("Gemma").encode("hello"),
+    ]
 
 
 def test_half_a_surrogate_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,10 @@ def test_a_byte_order_mark_is_no_part_of_a_template(encoding: str, tmp_path: Pat
         found = read_chat_format(tmp_path, template)
         assert found is not None
         assert found.template == "é{{ messages }}"
+    given.write_text("\ufeffé{{ messages }}", encoding=encoding)  # two of them
+    found = read_chat_format(tmp_path)
+    assert found is not None
+    assert found.template == "é{{ messages }}"
     given.unlink()
     (tmp_path / "tokenizer_config.json").write_text(inside, encoding=encoding)
     found = read_chat_format(tmp_path)

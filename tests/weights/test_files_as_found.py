@@ -141,6 +141,20 @@ def test_a_pointer_of_git_lfs_is_told(name: str, tmp_path: Path) -> None:
         load_engine(str(model), cache_dir=tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (POINTER.replace("git-lfs", "hawser"), "is a Git LFS pointer: run git lfs pull"),
+        ("<!DOCTYPE html>\n<title>Sign in</title>", "is a web page in place of the file: download it again"),
+    ],
+)
+def test_other_texts_in_place_of_weights_are_told(content: str, says: str, tmp_path: Path) -> None:
+    directory = in_files(tmp_path / "model", ONE)
+    (directory / ONE).write_text(content)
+    with pytest.raises(ConfigError, match=f"{ONE} {says}"):
+        bits_of(directory)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_a_byte_order_mark_changes_nothing(encoding: str, tmp_path: Path) -> None:
     directory = in_files(tmp_path / "model", ONE)

@@ -82,6 +82,11 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
         ("llama", {"metadata": {"attention.head_count_kv": [2, 1]}}, "llama.attention.head_count_kv differs by layer"),
         ("llama", {"metadata": {"general.type": "adapter"}}, "the file is a LoRA adapter: merge it into its model"),
+        (
+            "llama",
+            {"more": {"blk.0.attn_q.weight.lora_a": np.ones((2, 2), np.float32)}},
+            "model.gguf is a LoRA adapter: merge",
+        ),
         ("llama", {"metadata": {"general.type": "mmproj"}}, "the part of a model that reads images"),
         ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: default"),
         ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),

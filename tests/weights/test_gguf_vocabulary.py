@@ -140,8 +140,9 @@ def test_pieces_are_those_of_llama_cpp(names: tuple[str, ...], text: str, pieces
         assert [text[begin:end] for _, (begin, end) in found] == pieces, name
 
 
-WHOLE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken", "glm4", "glm5", "minicpm5"}
-"""Those for which llama.cpp sets ``ignore_merges``."""
+WHOLE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken", "minicpm5"}
+"""Names for which llama.cpp sets ``ignore_merges``."""
+WHOLE |= {"glm4", "glm5", "chatglm-bpe"}  # one kind there, whose own tokenizer looks for whole pieces first
 
 
 @pytest.mark.parametrize("name", SPLITTINGS)
@@ -236,6 +237,44 @@ def test_gemma(tmp_path: Path) -> None:
     converted(tmp_path, vocabulary, ggml__add_space_prefix=False, **metadata)
     write_tokenizer(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["gemma2"], tmp_path)
     assert_same(tmp_path, source)
+
+
+def test_scores_that_are_probabilities_choose_the_greatest_sum(tmp_path: Path) -> None:
+    """A text has the token of a byte only for a character that is not in the vocabulary."""
+    letters = {
+        "▁": -3.5,
+        "a": -3.25,
+        "b": -3.125,
+        "c": -3.0,
+        "<": -4.5,
+        "0": -4.5,
+        "x": -4.5,
+        "4": -4.5,
+        "1": -4.5,
+        ">": -4.5,
+    }
+    words = letters | {"ab": -4.0, "bc": -2.5, "▁abc": -6.5, "▁a": -3.75}
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    kinds = [2, 3, 3, *([6] * 256), *([1] * len(words))]
+    scores = [0.0] * 259 + [*words.values()]
+    vocabulary = {"model": "llama", "tokens": names, "kinds": kinds, "scores": scores}
+    tokenizer = text.Tokenizer.from_directory(converted(tmp_path, vocabulary))
+    for one, pieces in {
+        "abc": ["▁a", "bc"],
+        "aab<0x41>é": ["▁a", "ab", *"<0x41>", "<0xC3>", "<0xA9>"],
+        " ": ["▁", "▁"],
+    }.items():
+        assert tokenizer.encode(one, special=False) == [names.index(piece) for piece in pieces], one
+        assert tokenizer.decode(tokenizer.encode(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("remove_extra_whitespaces", True), ("treat_whitespace_as_suffix", True), ("precompiled_charsmap", [1, 2, 3])],
+)
+def test_steps_before_pieces_are_refused_by_name(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"tokenizer.ggml.{name} .*not supported"):
+        converted(tmp_path, sentencepiece(byte_fallback()), **{f"ggml__{name}": value})
 
 
 def test_rows_without_a_token_are_none(tmp_path: Path) -> None:

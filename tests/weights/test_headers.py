@@ -68,6 +68,21 @@ def test_a_header_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
     assert f"a header of {2**60} bytes does not fit" in refusal(file)
 
 
+def test_a_header_that_would_take_much_memory_is_refused(tmp_path: Path) -> None:
+    """Of many values, of many bytes, and with an entry that an error would repeat."""
+    file = tmp_path / "model.safetensors"
+    header = b'{"a": [%s]}' % (b"," * (2**20 + 1))
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "its header has more than 1048576 values" in refusal(file)
+    with file.open("wb") as written:
+        written.write((2**25 + 1).to_bytes(8, "little"))
+        written.truncate(2**26)
+    assert "its header has 33554433 bytes, and may have 33554432" in refusal(file)
+    header = b'{"a": {"dtype": "F32", "shape": [%s-1], "data_offsets": [0, 4]}}' % (b"1, " * 1000)
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert len(refusal(file)) < 500
+
+
 def test_a_shard_that_is_missing(tmp_path: Path) -> None:
     directory = copy_golden("opt_pre", tmp_path / "model")
     (directory / "model.safetensors").rename(directory / "one.safetensors")

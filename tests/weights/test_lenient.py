@@ -28,6 +28,7 @@ def described(directory: Path, **fields: Any) -> Path:
     "fields",
     [
         {"use_sliding_window": None, "attention_bias": None},
+        {"neftune_noise_alpha": 5, "attn_implementation": "eager", "logits_to_keep": 1},
         {"end_token_id": 7, "im_end_token_id": 8, "eod_id": 9, "image_token_index": 5},
         {"compression_config": {"quant_method": "compressed-tensors", "config_groups": {}}},
         {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8}, "quant_algo": None}},

@@ -69,6 +69,8 @@ def own_fields(file: GgufFile) -> JsonFields:
 def _check_type(file: GgufFile) -> None:
     """Raise ConfigError for a file that has something else than a model."""
     found = file.fields.get("general.type")
+    if found is None and any(name.endswith(".lora_a") for name in file.tensors):
+        raise ConfigError(f"{file.path} is {_NO_MODELS['adapter']}")
     if found in _NO_MODELS:
         raise file.fields.error("general.type", f"is {found!r}: the file is {_NO_MODELS[found]}")
 

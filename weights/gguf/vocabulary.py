@@ -1,13 +1,13 @@
 """Make the tokenizer of a GGUF file, as Hugging Face's files have it. Host only, no jax."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, processors
-from tokenizers.models import BPE
+from tokenizers.models import BPE, Unigram
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.text.named_templates import template_text
@@ -27,6 +27,8 @@ _TEMPLATE = "tokenizer.chat_template"
 _KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 """Special tokens of Phi-3 that leave the space behind them alone."""
 _BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
+_NEVER = -1e6
+"""The score of tokens that no text has, such as those of bytes."""
 _DEFAULT_IDS = {"unknown": 0, "bos": 1, "eos": 2}
 """Ids of a SentencePiece vocabulary that does not name them."""
 
@@ -163,15 +165,17 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocabulary) -> Tokenizer:
-    """Return a tokenizer of SentencePiece's kind, whose merges follow from the scores of its tokens."""
-    file.fields.must_be(f"{_GGML}remove_extra_whitespaces", False)
-    ids = {token: i for i, token in vocabulary.tokens.items()}
+    """Return a tokenizer of SentencePiece's kind, which follows the scores of its tokens."""
+    for name in ("remove_extra_whitespaces", "treat_whitespace_as_suffix"):
+        file.fields.must_be(f"{_GGML}{name}", False)
+    if file.fields.data.get(f"{_GGML}precompiled_charsmap"):
+        raise file.fields.error(f"{_GGML}precompiled_charsmap", "is not supported: texts would have to be normalised")
     scores = _array(file, "scores", vocabulary.count)
-    ranks = {i: i if architecture.by_position else -scores[i] for i in vocabulary.tokens}
-    merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
-    unknown = _token(file, vocabulary, "unknown")
-    model = BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
-    tokenizer = Tokenizer(model)
+    if architecture.by_position or all(float(scores[i]).is_integer() for i in vocabulary.tokens):
+        ranks = {i: i if architecture.by_position else -scores[i] for i in vocabulary.tokens}
+        tokenizer = Tokenizer(_merging(file, vocabulary, ranks))
+    else:
+        tokenizer = Tokenizer(_unigram(file, vocabulary, scores))
     spaces = normalizers.Replace(" ", _SPACE)
     decoding: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.fields.boolean(f"{_GGML}add_space_prefix", True):
@@ -181,6 +185,24 @@ def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocab
         tokenizer.normalizer = spaces
     tokenizer.decoder = decoders.Sequence(decoding)
     return tokenizer
+
+
+def _merging(file: GgufFile, vocabulary: Vocabulary, ranks: Mapping[int, float]) -> BPE:
+    """Return the model that merges neighbours; the scores of its tokens are whole numbers."""
+    ids = {token: i for i, token in vocabulary.tokens.items()}
+    merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
+    unknown = _token(file, vocabulary, "unknown")
+    return BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
+
+
+def _unigram(file: GgufFile, vocabulary: Vocabulary, scores: Sequence[float]) -> Unigram:
+    """Return the model that takes the tokens whose scores, logarithms of probabilities, have the greatest sum."""
+    found = vocabulary.of_kind(_NORMAL, _USER_DEFINED)
+    unknown = _token(file, vocabulary, "unknown")
+    of_ids = [(f"[{i}]", _NEVER) for i in range(vocabulary.count)]
+    for i, token in vocabulary.tokens.items():
+        of_ids[i] = (token, scores[i] if i in found else _NEVER)
+    return Unigram(of_ids, unk_id=unknown and unknown[0], byte_fallback=_BYTE in vocabulary.kinds.values())
 
 
 def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -268,6 +268,14 @@ def test_a_file_has_the_last_part_of_its_name(client: TestClient, sent: str, kep
     assert (answer.status_code, answer.json()["filename"]) == (200, kept)
 
 
+def test_a_name_in_the_form_of_earlier_clients_is_read(client: TestClient) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    name = b"; filename*=utf-8''a%2F%C3%BCbung%20%E6%9D%B1.jsonl"
+    content = form % (b"purpose", b"", b"batch") + form % (b"file", name, b"x") + b"--x--\r\n"
+    answer = client.post("/v1/files", content=content, headers={"content-type": "multipart/form-data; boundary=x"})
+    assert (answer.status_code, answer.json()["filename"]) == (200, "übung 東.jsonl")
+
+
 @pytest.mark.parametrize("char", ["\x00", "\x1b", "\x7f", "\x9b", "\u2028", "\u200f", "\u202e", "\u2066", "\u061c"])
 def test_a_name_that_shows_as_another_is_refused(client: TestClient, char: str) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'

@@ -43,6 +43,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (an("a", a={"anyOf": [False, an("b", b=False)]}), "the required property 'a' is false"),
     (an("a", a={"type": "array", "items": False, "minItems": 1}), "minItems is 1, and nothing fits item 0"),
     (an("b", a=TEXT) | {"additionalProperties": False}, "it requires 'b', which additionalProperties does not allow"),
+    (
+        {"$ref": "#/$defs/A", "required": ["b"], "additionalProperties": False, "$defs": {"A": an(a=TEXT)}},
+        "it requires 'b', which additionalProperties does not allow",
+    ),
     (an("a", a={"$ref": "#"}), "the required property 'a' needs a value of its own schema within itself"),
 ]
 

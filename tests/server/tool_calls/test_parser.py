@@ -130,7 +130,7 @@ def test_what_is_written_in_a_format_is_read(kind: str, calls: list[tuple[str, A
         ("hermes", '<tool_call><tool_call>{"name": "f"}</tool_call>', "<tool_call>", [("f", "{}")]),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": ', "", [("f", '{"a": ')]),
         ("hermes", '<tool_call>{"name": "f", "arg', None, []),
-        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>', "", [("f", '{"a": }')]),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>', "", [("f", '{"a": null}')]),
         ("hermes", '<tool_call>{"name": "f", "arguments": {}, "why": 1}', "", [("f", "{}")]),
         ("hermes", '<tool_call>{"name": "\\u0066"}</tool_call>', "", [("f", "{}")]),
         ("hermes", '<tool_call>{"name": "f\\"}</tool_call>', None, []),
