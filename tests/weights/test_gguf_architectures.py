@@ -195,7 +195,7 @@ def test_other_layouts_of_the_same_tensors(
 @pytest.mark.parametrize("name", [name for name, changes in CASES.items() if not changes])
 def test_greedy_answers_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
     converted = run(FILES / f"{name}.gguf", tmp_path / "converted")
-    answers = golden_answers(name)
+    answers = golden_answers(TEXTS.get(name, name))
     config = load_model_config(converted, "float32")
     assert isinstance(config, DecoderConfig)
     config = config.within(max(len(one.prompt) + len(one.greedy) for one in answers))
