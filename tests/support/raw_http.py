@@ -39,6 +39,16 @@ def rest_of(connection: socket.socket) -> bytes:
     return got
 
 
+def answer_on(connection: socket.socket) -> bytes:
+    """One whole answer with a content-length, whose connection stays open: it may come in several pieces."""
+    got = b""
+    while b"\r\n\r\n" not in got or len(split(got)[2]) < int(split(got)[1]["content-length"]):
+        part = connection.recv(2**16)
+        assert part, "closed"
+        got += part
+    return got
+
+
 def ask(url: str, *parts: bytes) -> bytes:
     """What the server says to ``parts`` until it closes the connection."""
     with connected(url) as connection:

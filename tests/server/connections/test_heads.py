@@ -13,7 +13,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
 from tests.support.live_server import serve
-from tests.support.raw_http import ask, connected, head, post, refused, rest_of, split
+from tests.support.raw_http import answer_on, ask, connected, head, post, refused, rest_of, split
 from tests.support.server_app import body, fake_engine, stream_chunks
 
 
@@ -115,7 +115,7 @@ def test_the_second_request_of_a_connection_has_a_deadline_too() -> None:
     limits = ServerConfig(header_timeout_s=2.0)  # in which the first must come
     with serve(create_app(fake_engine()), limits) as url, connected(url) as connection:
         connection.sendall(head())
-        assert connection.recv(2**16).endswith(b"}")
+        assert answer_on(connection).endswith(b"}")
         connection.sendall(b"GET /hea")
         assert refused(rest_of(connection)) == (408, "header_timeout")
 

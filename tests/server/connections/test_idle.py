@@ -14,7 +14,7 @@ from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.connections.gate import ConnectionSlot, Gate
 from tests.server.connections.test_connections import Silent
 from tests.support.live_server import configured, serve
-from tests.support.raw_http import connected, head, post, refused, rest_of, split
+from tests.support.raw_http import answer_on, connected, head, post, refused, rest_of, split
 from tests.support.server_app import body, fake_engine
 
 
@@ -89,12 +89,7 @@ def served(limits: ServerConfig) -> Iterator[str]:
 def answered(connection: socket.socket, request: bytes) -> None:
     """Ask, and take the whole answer, after which the connection is idle."""
     connection.sendall(request)
-    got = b""
-    while b"\r\n\r\n" not in got or len(split(got)[2]) < int(split(got)[1]["content-length"]):
-        part = connection.recv(2**16)
-        assert part, "closed"
-        got += part
-    assert split(got)[0] == 200
+    assert split(answer_on(connection))[0] == 200
 
 
 def test_a_full_server_takes_new_connections_in_place_of_idle_ones() -> None:
