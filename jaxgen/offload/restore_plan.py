@@ -180,6 +180,7 @@ class _Context:
         transfer = self.tokens - first - project
         return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first))
 
+    @np.errstate(over="ignore")  # a projection that takes forever is as good as one that takes 1e307 s
     def split(self, work: _Recompute) -> tuple[int, int]:
         """Return the best a and l: of every a on the grid, with the whole copies on either side of the best l."""
         most = self.tokens

@@ -51,6 +51,8 @@ def kept_or_compiled(path: Path, kernels: Kernels, compile_: Callable[[], Compil
 
     ``kernels``: of the programs. What cannot be kept or found again costs a warning and the time to trace and compile.
     """
+    if jax.config.jax_compilation_cache_dir is None:  # no name would lead to a program
+        return compile_()
     compiled = _read(path, kernels)
     if compiled is None:
         with _entries_noted() as entries:

@@ -54,6 +54,13 @@ def test_a_higher_price_recomputes_no_more_and_at_last_nothing(case: Case, times
     assert replace(case, price=enough * (1 + 1e-9)).plan().recompute == 0
 
 
+def test_a_device_that_is_slower_than_numbers_can_say_never_projects() -> None:
+    """Seconds beyond the largest float are infinite, without a warning."""
+    rates = Rates(1e6, 2.64e-298, step_seconds=1.0, copy_seconds=0.0, seconds_per_position=0.0)
+    plan = plan_restore(16, start=0, block_size=16, cost=MHA_7B, rates=rates, free_tokens=1, x_stored=True)
+    assert plan.project == 0
+
+
 def llama_3_8b(tokens: int, **changes: float) -> RestorePlan:
     rates = Rates(25e9, 187e12, step_seconds=0.02, seconds_per_position=2.8e-9)
     situation = {"start": 0, "block_size": 64, "free_tokens": 256, "x_stored": False, "price": 1.0}
