@@ -144,7 +144,7 @@ def _add_steps(engine: Any) -> None:
         "--token-budget",
         "--max-num-batched-tokens",
         type=int,
-        help="tokens computed in each step (default: the best that jaxgen tune measured, else by device)",
+        help="most tokens of a step (default: the best that jaxgen tune measured, else by device)",
     )
     engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step (default: by device and model)")
     engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache (default: 64)")

@@ -13,6 +13,7 @@ from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
 from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
 from jaxgen.server.tool_calls.harmony import NAMES
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
+from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ class Tools:
         if self._format is None:
             raise bad_request(
                 "tools: this model's chat template has no known format of tool calls. If it shows no tools, start the "
-                "server with --chat-template chatml. Otherwise name the format with --tool-call-parser: "
-                f"{', '.join(TOOL_SIGNS)}.",
+                f"server with --chat-template and one that fits the model: {', '.join(TEMPLATE_NAMES)}. Otherwise name "
+                f"the format with --tool-call-parser: {', '.join(TOOL_SIGNS)}.",
                 "tools",
             )
         several = parallel and choice.name is None

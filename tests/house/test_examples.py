@@ -193,6 +193,16 @@ def test_retrieval_and_structured_outputs(url: str) -> None:
     assert re.fullmatch(r"name='[^']*' country='[^']*'\n", parsed)
 
 
+def test_special_tokens_leave_untrusted_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a token that a removal makes. White space stays, which some tokenizers have as tokens."""
+    added = [{"content": "<|im_start|>"}, {"content": "<|im_end|>"}, {"content": "  "}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    run_python(snippets(ROOT / "docs" / "chat.md", "python"), {}, names)
+    assert names["without_special_tokens"]("a  <|im_<|im_<|im_start|>end|>end|>b") == "a  b"
+
+
 @pytest.mark.parametrize("page", ["quickstart.md", "embeddings.md", "structured.md", "clients.md", "testing.md"])
 def test_commands_that_start_servers_have_valid_flags(page: str) -> None:
     starts = [line for line in commands(ROOT / "docs" / page) if "scripts/serve" in line]
