@@ -29,13 +29,13 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Jaxgen(),
-        OpenVino("OpenVINO split-fuse", "`ContinuousBatchingPipeline`; minimal server", True),
-        OpenVino("OpenVINO split-fuse u8 KV", "the same with KV in 8 bits, which is OpenVINO's default", True, "u8"),
-        OpenVino("OpenVINO prompt-first", "as the first, with `dynamic_split_fuse=False`", False),
+        OpenVino("OpenVINO GenAI", "`ContinuousBatchingPipeline` with Dynamic SplitFuse; small server", True),
+        OpenVino("OpenVINO GenAI u8 KV", "the same with KV in 8 bits, which is OpenVINO's default", True, "u8"),
+        OpenVino("OpenVINO GenAI prompt-first", "as the first, with `dynamic_split_fuse=False`", False),
         Vllm(),
         LlamaCpp(),
-        Transformers("transformers continuous", "continuous batching, 256 tokens a step; minimal server", "continuous"),
-        Transformers("transformers static", "`generate` of all that wait; minimal server", "static"),
+        Transformers("transformers continuous", "continuous batching, 256 tokens a step; small server", "continuous"),
+        Transformers("transformers static", "`generate` of all that wait; small server", "static"),
     )
 }
 

@@ -14,7 +14,7 @@ from scripts.peers.shapes import FORMATS, ROOT, Format
 @dataclass(frozen=True, slots=True)
 class Jaxgen:
     name: str = "jaxgen"
-    note: str = "`jaxgen serve` with the defaults; 8 and 4 bits by `--quantization`"
+    note: str = "`jaxgen serve` with the defaults"
     usage: str = "continuous"
     formats: Collection[str] = frozenset(FORMATS)
 

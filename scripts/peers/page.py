@@ -1,113 +1,105 @@
 """The page of a comparison, docs/peers.md, from its records."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from textwrap import fill
-from typing import Any
 
 from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
-from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
+from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
+from scripts.peers.page_texts import ELSEWHERE, LONG_PROMPTS, OPEN_LOOPS, ROUNDING, TERMS
 from scripts.peers.records import Line, Records, by_round
-from scripts.peers.shapes import DEFAULT, FORMATS, Shape
+from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Shape
+from scripts.peers.summary import HOW_TO_READ, OURS, Goal, Loads, Rounds, overview, percentile_of, verdict
+from scripts.peers.tables import in_ms, listed, middle, table, values, with_spread
 
-OURS = "jaxgen"
+SLA = "4"
+"""FastGen's middle rate, tokens/s, where one number is compared."""
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
-HEAD = (
-    "Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the "
-    "same random weights of {about}. They run one after another on the same machine, with the same number of threads. "
-    "The load runs on the same cores. In a round every server has its turn."
+GOALS = (
+    Goal("output tokens/s", lambda cell: float(cell["output_tokens_per_s"]), is_time=False),
+    Goal("first token (TTFT) P95", percentile_of("ttft_s", "p95"), is_time=True),
+    Goal("gap between tokens P95", percentile_of("inter_token_s", "p95"), is_time=True),
+    Goal("requests/s within targets", lambda cell: float(cell["effective_per_s"][SLA]), is_time=False),
 )
-MEASURED = f"""
-## What is measured
-
-- **Load**: closed loops of clients. Each client sends its next request when the one before ends. Prompts have
-  {PROMPT_MEAN} and completions {OUTPUT_MEAN} tokens on average (normal distribution, standard deviation 30 %).
-- **Requests**: prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS, so all servers compute
-  the same number of tokens.
-- **Minimal server**: OpenVINO and transformers are libraries. They are behind a small HTTP server
-  (scripts/peers/token_server.py) that neither validates requests nor makes text, which real servers must do.
-- **Open loops**: the same requests arrive by a Poisson process, whether earlier requests have ended or not.
-- **Long prompts**: during a closed loop, a prompt of {LONG_PROMPT:,} tokens (completion: {LONG_ANSWER}) arrives every
-  few seconds. The columns show the clients of the loop alone, except "long prompts' tokens/s".
-
-## What the columns mean
-
-- Times are in ms. Figures are medians over rounds. "One round" means that there is no spread.
-- *TTFT*: time to first token. *Inter-token*: time between tokens. Both are of the requests in a window of some seconds
-  after a warm-up.
-- *Effective* requests/s are FastGen's ([benchmark.md](benchmark.md)). The first token comes within prompt tokens /
-  512 s, and later tokens come at SLA tokens/s or faster.
-- *jaxgen over it*: jaxgen's output tokens/s over the peer's in the same round, with the least and the greatest of the
-  rounds. jaxgen is ahead where it is over 1. In open loops it compares effective requests/s at an SLA of 4.
-- *P95 over jaxgen's*: the peer's P95 inter-token time over jaxgen's. jaxgen is ahead where it is over 1.
-- *Peak memory*: the greatest sum of the resident memory of a server's processes.
-- *Ready after*: the seconds until the server is ready. Most starts find programs that earlier starts compiled.
-"""
-ELSEWHERE = "[peers.md](peers.md#what-is-measured) says what is measured, and what the columns mean."
-ROUNDED = """
-Each peer's own tool rounds the same bfloat16 weights to 8 and 4 bits, with the tool's defaults:
-
-- jaxgen: `jaxgen serve --quantization`.
-- OpenVINO: `optimum-cli export openvino --weight-format`. 8 bits are by channel and asymmetric. 4 bits are in groups of
-  128 and asymmetric, with the head in 8 bits.
-- llama.cpp: `llama-quantize`, in blocks of 32. With 4 bits the tied head is in Q6_K.
-"""
 WIDTH = 120
-CURVE = """
-## Early first tokens or short gaps
-
-Each point is a rule for how much of a step prompts may take, in a simulation with this machine's step times. Crosses
-are measured. The default ([tuning.md](tuning.md#where-padding-costs-nothing)) lets a step take at most 6 times as long
-as without prompts. With more, first tokens come hardly earlier.
-
-![P95 between tokens over time to first token](fill.png)
-"""
-NOTHING = "\n**Nothing has been measured yet.**\n"
+NOTHING = "**Nothing has been measured yet.**"
 
 
 def write_page(parts: Iterable[str], path: Path) -> None:
     path.write_text("\n\n".join(parts).rstrip("\n") + "\n")
 
 
+def paragraph(text: str) -> str:
+    return fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def point(text: str) -> str:
+    return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+
+
 def sections(records: Records, shape: Shape) -> Iterator[str]:
-    yield f"# jaxgen compared with its peers: {shape.name.upper()}"
-    yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
+    """Yield the parts of the page: which server is best at first, how that was measured last."""
+    yield f"# jaxgen and other servers on a CPU: {shape.title}"
     servers = records.of_kind("server")
     if not servers:
-        yield NOTHING.strip("\n")
+        yield NOTHING
+        yield made_by(shape)
         return
     by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
-    yield "## In short"
-    for name, mine in by_format.items():
-        yield _overview(mine, name)
-    yield MEASURED.strip("\n") if shape.name == DEFAULT else ELSEWHERE
-    machine = records.of_kind("machine")[-1]
-    if any(FORMATS[name].is_quantised for name in by_format):
-        yield ROUNDED.strip("\n")
-    yield _machine(machine, servers)
-    yield "## The servers"
-    yield servers_table(servers)
-    yield from failures(records)
-    if shape.name == DEFAULT:
-        yield CURVE.strip("\n")
+    closed = {
+        name: [(load.name, _rounds(mine, load)) for load in _loads(mine) if load.clients and not load.long_every]
+        for name, mine in by_format.items()
+    }
+    yield purpose(records, shape)
+    yield from choice(closed, GOALS)
+    yield TERMS.format(prompt=PROMPT_MEAN, completion=OUTPUT_MEAN).strip("\n") if shape.name == DEFAULT else ELSEWHERE
     for name, mine in by_format.items():
         yield f"## {name}"
-        yield agreement(mine)
-        yield _effective(mine)
-        for load in _loads(mine):
-            yield f"### {load.name}"
-            yield _load(mine, load)
+        yield from _figures(mine)
+    yield from origin(records, window(servers), agreement(servers))
+    yield made_by(shape)
 
 
-def cells(servers: Iterable[Line], peer: str, load: Cell) -> dict[int, Line]:
-    """A peer's figures of a load, by round; the newest where a round has several."""
+def choice(loads: Mapping[str, Loads], goals: Sequence[Goal]) -> Iterator[str]:
+    """Yield the summary: in words, and as a table for each format."""
+    yield "## Which server to choose"
+    yield paragraph(verdict(loads.values(), goals))
+    yield paragraph(HOW_TO_READ)
+    for name, mine in loads.items():
+        yield overview(name, mine, goals)
+
+
+def purpose(records: Records, shape: Shape) -> str:
+    """Return what is compared, in the first paragraph."""
+    servers, machine = records.of_kind("server"), records.of_kind("machine")[-1]
+    return paragraph(
+        f"{listed(values(servers, 'peer'))} served the same model under the same load, one after another, on "
+        f"{machine['cpu']}. It is {shape.about}, with random weights. {shape.vocabulary}"
+    )
+
+
+def made_by(shape: Shape) -> str:
+    load = "" if shape.load == CLIENTS else f" --load {shape.load}"
+    return paragraph(
+        f"`python -m scripts.peers{load} --shape {shape.name}` makes this page from docs/results/{shape.results.name}."
+    )
+
+
+def cells(servers: Iterable[Line], peer: str, load: Cell) -> Rounds:
+    """Return a peer's figures of a load, by round; the newest where a round has several."""
     return by_round(servers, peer, asdict(load))
 
 
-def ratios(ours: dict[int, Line], theirs: dict[int, Line], load: Cell) -> list[float]:
+def _rounds(servers: list[Line], load: Cell) -> dict[str, Rounds]:
+    """Return the figures of each server that has any."""
+    found = {peer: cells(servers, peer, load) for peer in values(servers, "peer")}
+    return {peer: rounds for peer, rounds in found.items() if rounds}
+
+
+def ratios(ours: Rounds, theirs: Rounds, load: Cell) -> list[float]:
     """Of the rounds that have both figures; over 1 where ours is ahead."""
     pairs = [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
     if load.long_every:
@@ -118,40 +110,87 @@ def ratios(ours: dict[int, Line], theirs: dict[int, Line], load: Cell) -> list[f
 
 
 def _rate(cell: Line, load: Cell) -> float:
-    return float(cell["effective_per_s"]["4"] if load.rate else cell["output_tokens_per_s"])
+    return float(cell["effective_per_s"][SLA] if load.rate else cell["output_tokens_per_s"])
 
 
-def with_spread(values: list[float]) -> str:
-    if not values:
-        return "-"
-    if len(values) == 1:
-        return f"**{values[0]:.2f}** (one round)"
-    return f"**{median(values):.2f}** ({min(values):.2f} to {max(values):.2f})"
+def _within_targets(cells: list[Line]) -> str:
+    """Return the effective throughput at all SLAs; one number where they are equal."""
+    texts = [f"{median(cell['effective_per_s'][sla] for cell in cells):.2f}" for sla in SLAS_SHOWN]
+    return ", ".join(texts[:1] if len(set(texts)) == 1 else texts)
+
+
+def _figures(servers: list[Line]) -> Iterator[str]:
+    """Yield a table of all closed loops, one of all open loops, and one for each load with long prompts."""
+    loads = _loads(servers)
+    if found := [load for load in loads if load.clients and not load.long_every]:
+        yield load_table([(load, _rounds(servers, load)) for load in found])
+    if found := [load for load in loads if load.rate]:
+        yield "### Requests at a rate"
+        yield paragraph(OPEN_LOOPS)
+        yield load_table([(load, _rounds(servers, load)) for load in found])
+    for load in loads:
+        if load.long_every:
+            yield f"### {load.name}"
+            yield paragraph(LONG_PROMPTS.format(answer=LONG_ANSWER))
+            yield load_table([(load, _rounds(servers, load))])
+
+
+def load_table(loads: Sequence[tuple[Cell, dict[str, Rounds]]]) -> str:
+    """Return the figures of each server under loads of one kind."""
+    rows = []
+    for load, rounds in loads:
+        for peer, theirs in rounds.items():
+            mine = list(theirs.values())
+            row = [f"{load.rate or load.clients:g}", peer]
+            row += [middle(mine, "output_tokens_per_s"), _within_targets(mine)]
+            row += [in_ms(mine, "ttft_s", q) for q in ("p50", "p95")]
+            row += [in_ms(mine, "inter_token_s", q) for q in ("p50", "p95", "p99")]
+            row += [middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if load.long_every else []
+            rows.append([*row, "" if peer == OURS else with_spread(ratios(rounds.get(OURS, {}), theirs, load))])
+    kind = loads[0][0]
+    head = ["arriving/s" if kind.rate else "clients", "server", "tokens/s", "requests/s within targets"]
+    head += ["TTFT P50", "P95", "gap P50", "P95", "P99"]
+    return table([*head, *(["long prompts' tokens/s"] if kind.long_every else []), "jaxgen over it"], rows)
+
+
+def origin(records: Records, *notes: str) -> Iterator[str]:
+    """Yield how the figures were measured: the machine, rounds, ``notes``, the servers, and what failed."""
+    servers = records.of_kind("server")
+    yield "## How it was measured"
+    counts = {peer: len({one["round"] for one in servers if one["peer"] == peer}) for peer in values(servers, "peer")}
+    turns = (
+        "**Rounds.** In a round every server has its turn: "
+        f"{listed(f'{peer} in {count}' for peer, count in counts.items())}."
+    )
+    yield "\n".join(map(point, [_machine(records.of_kind("machine")[-1], servers), turns, *notes]))
+    yield from _rounding(servers)
+    yield servers_table(servers)
+    yield from failures(records)
+
+
+def window(servers: list[Line]) -> str:
+    """Return which part of a load is measured."""
+    seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
+    return f"**Window.** {seconds} s of each load are measured. They begin after {warmup} s or more."
 
 
 def _machine(machine: Line, servers: list[Line]) -> str:
     limits = machine["limits"]
     dates = " to ".join(sorted({server["started"][:10] for server in servers}))
-    seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
     return (
-        f"Measured on {machine['cpu']}, {machine['system']}, {machine['threads']} threads, {dates}. "
-        f"Windows are {seconds} s long and begin after {warmup} s or more. "
-        f"Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. "
-        f"torch's matmuls reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
+        f"**Machine.** {machine['cpu']}, {machine['system']}, {dates}. Servers have {machine['threads']} threads. The "
+        f"client runs on the same cores. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. PyTorch's "
+        f"matmuls reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
         f"{limits['bfloat16_flops_per_s'] / 1e9:.0f} in bfloat16."
     )
 
 
-def opening(records: Records, loads: str) -> Iterator[str]:
-    """Yield what stands before the figures: ``loads``, the machine, the servers, and what could not be measured."""
-    servers = records.of_kind("server")
-    machine = records.of_kind("machine")[-1]
-    date = max(server["started"] for server in servers)[:10]
-    yield loads.strip("\n")
-    yield f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {date}."
-    yield "## The servers"
-    yield servers_table(servers)
-    yield from failures(records)
+def _rounding(servers: list[Line]) -> Iterator[str]:
+    formats = values(servers, "format")
+    if any(FORMATS[name].is_quantised for name in formats):
+        yield "Each server's own tool makes weights of fewer bits from the same bfloat16 weights, with its defaults:"
+        known = [ROUNDING[peer] for peer in values(servers, "peer") if peer in ROUNDING]
+        yield "\n".join(map(point, known))
 
 
 def servers_table(servers: list[Line]) -> str:
@@ -162,11 +201,10 @@ def servers_table(servers: list[Line]) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in mine[-1]["versions"].items())
         memory = [[server["peak_rss"] / 2**30 for server in mine if server["format"] == name] for name in formats]
         ready = median(server["start_seconds"] for server in mine)
-        rounds = str(len(values(mine, "round")))
         peaks = [f"{max(one):.2f}" if one else "-" for one in memory]
-        rows.append([peer, versions, mine[-1]["note"], rounds, f"{ready:.0f}", *peaks])
-    peaks = [f"peak memory {name}, GiB" for name in formats]
-    return table(["", "versions", "how", "rounds", "ready after, s", *peaks], rows)
+        rows.append([peer, versions, mine[-1]["note"], f"{ready:.0f}", *peaks])
+    peaks = [f"{name}: peak memory, GiB" for name in formats]
+    return table(["", "versions", "how it is run", "ready after, s", *peaks], rows)
 
 
 def failures(records: Records) -> Iterator[str]:
@@ -183,95 +221,23 @@ def _failure(failure: Line) -> str:
 
 
 def agreement(servers: list[Line]) -> str:
-    """Whether they compute the same model."""
-    answers = {server["peer"]: server["answers"] for server in servers}
-    parts = []
-    for peer, theirs in answers.items():
-        if peer != OURS and OURS in answers:
-            first, whole = agree(answers[OURS], theirs)
-            parts.append(f"{peer} {first} and {whole}")
+    """Return whether the servers compute the same model."""
     wrong = sum(cell["wrong_lengths"] for server in servers for cell in server["cells"])
-    text = f"Completions of the wrong length: {wrong}."
-    if parts:
-        count, length = len(answers[OURS]), len(answers[OURS][0])
-        text += f" Of {count} completions, these agree with jaxgen's in the first token, and in all {length}: "
-        text += "; ".join(parts) + "."
-        text += " Random weights give several tokens nearly the same probability, so rounding decides between them."
-    return text
-
-
-def _overview(servers: list[Line], name: str) -> str:
-    loads = [load for load in _loads(servers) if load.clients and not load.long_every]
-    rows = []
-    for peer in values(servers, "peer"):
-        by_load = [list(cells(servers, peer, load).values()) for load in loads]
-        rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in by_load)])
-    return table([f"{name}: output tokens/s with clients", *(str(load.clients) for load in loads)], rows)
-
-
-def _effective(servers: list[Line]) -> str:
-    """The medians at each load and the greatest of them, by SLA."""
-    loads = [load for load in _loads(servers) if not load.long_every]
-    rows = []
-    for peer in values(servers, "peer"):
-        by_load = [list(cells(servers, peer, load).values()) for load in loads]
-        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in by_load]
-        most = [max(column) for column in zip(*filter(None, rates), strict=True)]
-        rows.append([peer, *map(_listed, rates), _listed(most)])
-    slas = ", ".join(SLAS_SHOWN)
-    return table([f"effective requests/s at SLA {slas}", *(load.name for load in loads), "the most"], rows)
-
-
-def _listed(rates: Iterable[float]) -> str:
-    return ", ".join(f"{rate:.2f}" for rate in rates) or "-"
-
-
-def _load(servers: list[Line], load: Cell) -> str:
-    ours = cells(servers, OURS, load)
-    rows = []
-    for peer in values(servers, "peer"):
-        theirs = cells(servers, peer, load)
-        if mine := list(theirs.values()):
-            rows.append(
-                [
-                    peer,
-                    _middle(mine, "requests_per_s", digits=2),
-                    _middle(mine, "output_tokens_per_s"),
-                    *(_times(mine, "ttft_s", q) for q in ("p50", "p95")),
-                    *(_times(mine, "inter_token_s", q) for q in ("p50", "p95", "p99")),
-                    *([_middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if load.long_every else []),
-                    "" if peer == OURS else with_spread(ratios(ours, theirs, load)),
-                ]
-            )
-    head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99"]
-    return table(
-        [*head, *(["long prompts' tokens/s", "P95 over jaxgen's"] if load.long_every else ["jaxgen over it"])], rows
+    text = f"**Same model.** Completions of a wrong length: {wrong}."
+    count, length, parts = 0, 0, []
+    for name in values(servers, "format"):
+        answers = {one["peer"]: one["answers"] for one in servers if one["format"] == name and one["answers"]}
+        if ours := answers.pop(OURS, []):
+            count, length = len(ours), len(ours[0])
+            found = {peer: agree(ours, theirs) for peer, theirs in answers.items()}
+            parts += [f"{name}: {', '.join(f'{peer} {first} and {every}' for peer, (first, every) in found.items())}"]
+    if not parts:
+        return text
+    return (
+        f"{text} Of {count} greedy completions, these agree with jaxgen's in the first token, and in all {length}: "
+        f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, so rounding decides."
     )
-
-
-def _middle(lines: list[Line], name: str, digits: int = 0) -> str:
-    return f"{median(cell[name] for cell in lines):.{digits}f}" if lines else "-"
-
-
-def _times(lines: list[Line], name: str, q: str) -> str:
-    """The median over rounds of a percentile, ms; none where some round has none, since it is infinite there."""
-    times: list[Any] = [cell[name][q] for cell in lines]
-    if not times or None in times:
-        return "-"
-    return f"{1e3 * median(times):.{1 if median(times) < 0.1 else 0}f}"
 
 
 def _loads(servers: list[Line]) -> list[Cell]:
     return sorted({Cell.of(cell) for server in servers for cell in server["cells"]})
-
-
-def values(lines: Iterable[Line], name: str) -> list[Any]:
-    """Return the different values, in the order in which they first occur."""
-    return list(dict.fromkeys(line[name] for line in lines))
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """In Markdown."""
-    rule = f"|---|{'---:|' * (len(head) - 1)}"
-    top, *body = ("| " + " | ".join(line) + " |" for line in (head, *rows))
-    return "\n".join((top, rule, *body))

@@ -15,12 +15,15 @@ from scripts.peers import cli
 from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
 from scripts.peers.load import Cell, Times, Window, gaps, window_figures
+from scripts.peers.loads import LOADS
 from scripts.peers.loads.load import Load
-from scripts.peers.page import cells, ratios, sections, with_spread, write_page
+from scripts.peers.page import cells, ratios, sections, write_page
 from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
-from scripts.peers.shapes import FORMATS, SHAPES, Format
+from scripts.peers.shapes import FORMATS, SHAPES, Format, Shape
+from scripts.peers.summary import Goal, overview, percentile_of, verdict
+from scripts.peers.tables import with_spread
 from scripts.peers.token_server import Front, NewTokens
 from tests.support.peers import LIMITS, MACHINE, FakePeer, lines_with, server
 
@@ -115,16 +118,70 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     records.add("failure", round=2, peer="Other", format="float32", error="it broke\nbecause of that")
     write_page(sections(records, SHAPES["88m"]), tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "| jaxgen | 3.33 | 200 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 |  |" in text
-    assert "| Other | 1.67 | 100 | 10.0 | - | 10.0 | - | 30.0 |" in text  # one of its rounds has no P95
+    assert "| 4 | jaxgen | 200 | 4.00, 2.00, 0.00 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 |  |" in text
+    assert "| 4 | Other | 100 | 2.00, 1.00, 0.00 | 10.0 | - | 10.0 | - | 30.0 |" in text  # a round has no P95
     assert "**2.50** (2.00 to 3.00) |" in text
     assert "| 1000 | **4.00** (one round) |" in text
     assert "### 4 clients with a prompt of 2,000 tokens every second" in text
-    assert "| jaxgen | 4.00, 2.00, 0.00 | 4.00, 2.00, 0.00 |" in text
-    assert "wrong length: 3." in text
-    assert "Of 2 completions, these agree with jaxgen's in the first token, and in all 2: Other 2 and 1." in text
+    assert "| output tokens/s | jaxgen 2.50 |" in text
+    assert "jaxgen is best or equal in 4 of 4 comparisons." in text
+    assert "jaxgen in 3 and Other in 2." in text
+    assert "Completions of a wrong length: 3." in text
+    assert "agree with jaxgen's in the first token, and in all 2: float32: Other 2 and 1." in " ".join(text.split())
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
-    assert lines_with(text, "| Other | Other 1.2 | as it comes | 2 | 3 | 1.00 |")
+    assert lines_with(text, "| Other | Other 1.2 | as it comes | 3 | 1.00 |")
+
+
+RATE = Goal("tokens/s", lambda line: line["output_tokens_per_s"], is_time=False)
+TIME = Goal("gap", percentile_of("inter_token_s", "p95"), is_time=True)
+
+
+@pytest.mark.parametrize(
+    ("goal", "ours", "others", "expected"),
+    [
+        (RATE, [300.0], {"a": [100.0], "b": [200.0]}, "jaxgen 1.50"),
+        (RATE, [100.0, 100.0, 300.0], {"a": [200.0, 200.0, 100.0]}, "**a 0.50**"),
+        (RATE, [101.0], {"a": [100.0]}, "equal 1.01"),
+        (RATE, [0.0], {"a": [0.0]}, "none"),
+        (RATE, [2.0, 2.0], {"a": [0.0, 0.0]}, "only jaxgen"),
+        (RATE, [2.0, 2.0], {"a": [0.0, 1.0]}, "jaxgen 2.00"),
+        (RATE, [0.0], {"a": [3.0]}, "**only a**"),
+        (RATE, [1.0], {}, "-"),
+        (TIME, [0.02], {"a": [0.03]}, "jaxgen 1.50"),
+        (TIME, [0.04], {"a": [0.02]}, "**a 0.50**"),
+        (TIME, [0.04], {"a": [None]}, "only jaxgen"),
+        (TIME, [None], {"a": [0.04]}, "**only a**"),
+        (TIME, [None], {"a": [None]}, "none"),
+    ],
+)
+def test_a_cell_names_the_best_server(goal: Goal, ours: list[Any], others: dict[str, list[Any]], expected: str) -> None:
+    rounds = {
+        name: {i: cell(one, 0.1) if goal is RATE else cell(1.0, one) for i, one in enumerate(figures)}
+        for name, figures in {"jaxgen": ours, **others}.items()
+    }
+    assert overview("x", [("4", rounds)], [goal]).splitlines()[-1] == f"| {goal.title} | {expected} |"
+
+
+def test_the_verdict_says_to_whom_we_lose_and_in_what() -> None:
+    loads = [
+        (str(rate), {"jaxgen": {0: cell(100.0, 0.02)}, "a": {0: cell(rate, p95)}})
+        for rate, p95 in ((50.0, 0.01), (200.0, 0.02))
+    ]
+    text = verdict([loads], [RATE, TIME])
+    assert text == "jaxgen is best or equal in 2 of 4 comparisons. It loses at some loads: to a in gap and tokens/s."
+    assert verdict([loads[:1]], [RATE]) == "jaxgen is best or equal in 1 of 1 comparisons."
+    assert verdict([[("1", {"a": {0: cell(1.0)}})]], [RATE]) == "Servers have not been measured in the same round."
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [shape for kind in LOADS.values() for shape in kind.shapes.values() if shape.results.exists()],
+    ids=lambda shape: shape.page.name,
+)
+def test_pages_are_those_of_their_results(shape: Shape, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    write_page(LOADS[shape.load].sections(Records.read(shape.results), shape), page)
+    assert page.read_text() == shape.page.read_text(), "run the command at the end of the page"
 
 
 def test_the_page_of_nothing_says_so(tmp_path: Path) -> None:
@@ -215,7 +272,7 @@ def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
         (
             ["--peers", "jaxgen,nobody"],
-            "argument --peers: no nobody; there are jaxgen, OpenVINO split-fuse, OpenVINO",
+            "argument --peers: no nobody; there are jaxgen, OpenVINO GenAI, OpenVINO",
         ),
         (["--peers", "vLLM:int2"], "argument --peers: no int2; there are bfloat16, float32, int8, int4"),
         (["--formats", "int2"], "argument --formats: no int2; there are bfloat16, float32, int8, int4"),
@@ -245,7 +302,7 @@ def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp
     assert cli.main([*flags, "--shape", "1b"]) == 0
     assert ("llama.cpp", "int4") in ran
     assert ("llama.cpp", "bfloat16") not in ran
-    assert {name for name, wanted in ran if wanted == "bfloat16"} == {"jaxgen", "OpenVINO split-fuse"}
+    assert {name for name, wanted in ran if wanted == "bfloat16"} == {"jaxgen", "OpenVINO GenAI"}
     assert [load.name for load in cells] == ["1 client", "4 clients", "16 clients", "0.5 requests/s", "1 requests/s"]
     assert cli.main([*flags, "--peers", "vLLM,llama.cpp:float32", "--formats", "float32,int8"]) == 0
     assert ran == [("vLLM", "float32"), ("llama.cpp", "float32")]

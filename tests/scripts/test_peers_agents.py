@@ -124,11 +124,11 @@ def test_the_page_pairs_rounds(tmp_path: Path) -> None:
         records.add("server", **server("jaxgen", index, [cell(load, first, 19)]))
     records.add("server", **server("Other", 1, [cell(load, 0.3, None)]))
     text = "\n".join(sections(records, LOADS["agents"].shapes["88m"]))
-    assert "### 8 agents of 2 turns" in text
-    assert "| jaxgen | 200 | 200 | 800 | 500 | 500 | 2 | 1, 1 |  |  |" in text
-    assert "| Other | 300 | 300 | 1200 | 500 | 500 | 2 | - | **1.50** (one round) | **1.50** (one round) |" in text
-    assert lines_with(text, "| jaxgen: cached tokens | 19 | 19 |")
-    assert not lines_with(text, "| Other: cached")
+    assert "| 8 agents of 2 turns | jaxgen | 200 | 200 | 800 | 500 | 500 | 2 | 1, 1 |  |  |" in text
+    (theirs,) = lines_with(text, "| 8 agents of 2 turns | Other | 300 | 300 | 1200 | 500 |")
+    assert theirs.endswith("| 500 | 2 | - | **1.50** (one round) | **1.50** (one round) |")
+    assert lines_with(text, "| 8 agents of 2 turns | Other | 1200 | 300 |")
+    assert lines_with(text, "| first token (TTFT) P50 | jaxgen 1.50 |")
 
 
 def test_fake_peers_are_compared_and_their_page_is_written(
@@ -141,7 +141,7 @@ def test_fake_peers_are_compared_and_their_page_is_written(
     (line,) = Records.read(tmp_path / "r.jsonl").of_kind("server")
     (found,) = line["cells"]
     assert (found["agents"], found["completed"], found["wrong_lengths"]) == (2, 4, 0)
-    assert "### 2 agents of 2 turns" in (tmp_path / "r.md").read_text()
+    assert "| 2 agents of 2 turns | jaxgen |" in (tmp_path / "r.md").read_text()
     assert cli.main([*flags, "--shape", "gemma-3-270m"]) == 2
     assert "--load agents has the shapes 88m, 1b" in capsys.readouterr().err
     for wrong, message in (("8x1", "2 or more, such as 8x12, or 8x12~40"), ("8x2~120", "differ by less than 120")):

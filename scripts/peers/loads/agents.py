@@ -23,6 +23,7 @@ from scripts.peers.load import VOCAB_SIZE, Times
 from scripts.peers.peer import SERVED_NAME, Peer
 from scripts.peers.shapes import SHAPES as ALL_SHAPES
 from scripts.peers.shapes import Shape
+from scripts.peers.tables import ms
 
 Read = Callable[[dict[str, Any]], list[int]]
 """Returns the ids of the tokens of an answer, or of a piece of one."""
@@ -52,7 +53,7 @@ class Agents:
     @property
     def name(self) -> str:
         lengths = (
-            f", answers of {self.answer - self.spread} to {self.answer + self.spread} tokens" if self.spread else ""
+            f", completions of {self.answer - self.spread} to {self.answer + self.spread} tokens" if self.spread else ""
         )
         return f"{self.agents} agent{'s' * (self.agents != 1)} of {self.turns} turns{lengths}"
 
@@ -64,9 +65,7 @@ class Agents:
 
     def summary(self, figures: dict[str, Any]) -> str:
         """Return the figures in a line."""
-        first, gap = (
-            " / ".join(in_ms(figures[name][q]) for q in ("p50", "p95")) for name in ("ttft_s", "inter_token_s")
-        )
+        first, gap = (" / ".join(ms(figures[name][q]) for q in ("p50", "p95")) for name in ("ttft_s", "inter_token_s"))
         again = figures["computed_again"]
         known = (
             "cached tokens not told"
@@ -89,11 +88,16 @@ SHAPES: dict[str, Shape] = {
     "88m": replace(
         ALL_SHAPES["88m"],
         load="agents",
-        peers=("jaxgen", "OpenVINO split-fuse", "vLLM", "llama.cpp"),
+        peers=("jaxgen", "OpenVINO GenAI", "vLLM", "llama.cpp"),
         formats=("bfloat16",),
+        vocabulary="",
     ),
     "1b": replace(
-        ALL_SHAPES["1b"], load="agents", peers=("jaxgen", "OpenVINO split-fuse", "llama.cpp"), formats=("int8",)
+        ALL_SHAPES["1b"],
+        load="agents",
+        peers=("jaxgen", "OpenVINO GenAI", "llama.cpp"),
+        formats=("int8",),
+        vocabulary="",
     ),
 }
 
@@ -206,7 +210,3 @@ def _again(turns: list[Turn]) -> dict[str, float] | None:
 def _median(values: Iterable[int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
-
-
-def in_ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"

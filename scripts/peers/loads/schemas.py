@@ -6,10 +6,10 @@ from typing import Any
 
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, Planner, request_fields
 from scripts.peers.load import VOCAB_SIZE, Cell, Times, measure
-from scripts.peers.loads.agents import in_ms
 from scripts.peers.loads.forms import FORMS
 from scripts.peers.peer import SERVED_NAME, Peer
 from scripts.peers.shapes import Shape
+from scripts.peers.tables import ms
 
 PROMPT_TOKENS = 100
 MOST_TOKENS = 300
@@ -61,7 +61,7 @@ class Schemas:
         return "; ".join(
             f"{name.replace('_', ' ')} {figures[name]['output_tokens_per_s']:.0f} output tokens/s, "
             f"{figures[name]['requests_per_s']:.2f} answers/s of {figures[name]['answer_tokens']:.0f} tokens, "
-            f"inter-token {' / '.join(in_ms(figures[name]['inter_token_s'][q]) for q in ('p50', 'p95'))} ms (P50 / P95)"
+            f"inter-token {' / '.join(ms(figures[name]['inter_token_s'][q]) for q in ('p50', 'p95'))} ms (P50 / P95)"
             for name in (WITH, WITHOUT)
         )
 
@@ -76,7 +76,7 @@ def _shape(name: str, about: str, formats: tuple[str, ...], seconds: float, warm
     return Shape(
         name,
         about,
-        peers=("jaxgen", "OpenVINO split-fuse", "llama.cpp"),
+        peers=("jaxgen", "OpenVINO GenAI", "llama.cpp"),
         formats=formats,
         clients=(CLIENTS,),
         long_clients=0,
@@ -92,8 +92,8 @@ SHAPES = {
     for shape in (
         _shape(
             "88m-smollm2",
-            "a Llama shape (113 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, tied embeddings) with "
-            "SmolLM2's tokenizer of 49,152 tokens",
+            "a Llama of 113 million parameters (hidden 768, 12 layers, 12 heads, 4 KV heads) with SmolLM2's tokenizer "
+            "of 49,152 tokens",
             formats=("bfloat16",),
             seconds=12.0,
             warmup=3.0,
@@ -101,8 +101,7 @@ SHAPES = {
         ),
         _shape(
             "1b-qwen",
-            "a Llama shape (1.3 billion parameters: Llama-3.2-1B's 16 layers, hidden 2,048, inner 8,192, 32 heads, 8 "
-            "KV heads, tied embeddings) with Qwen's tokenizer, its embeddings filled up to 151,936 tokens",
+            "Llama-3.2-1B's shape (1.3 billion parameters) with Qwen's tokenizer and 151,936 embeddings",
             formats=("int8",),
             seconds=25.0,
             warmup=5.0,

@@ -3,80 +3,94 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 from statistics import median
-from textwrap import fill
-from typing import Any
 
-from scripts.peers.loads.agents import in_ms
 from scripts.peers.loads.schemas import MOST_TOKENS, PROMPT_TOKENS, WITH, WITHOUT, Schemas
-from scripts.peers.page import OURS, WIDTH, opening, table, values, with_spread
+from scripts.peers.page import NOTHING, choice, made_by, origin, purpose, window
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
+from scripts.peers.summary import OURS, Goal, Rounds
+from scripts.peers.tables import in_ms, table, values, with_spread
 
-HEAD = (
-    "Made by `python -m scripts.peers --load schemas --shape {name}` from docs/results/peers-schemas-{name}.jsonl. All "
-    "servers compute the same random weights of {about}. They run one after another on the same machine, with the same "
-    "number of threads. The load runs on the same cores. In a round every server has its turn."
+GOALS = (
+    Goal("completions/s with the schema", lambda cell: float(cell[WITH]["requests_per_s"]), is_time=False),
+    Goal("first token (TTFT) P95", lambda cell: cell[WITH]["ttft_s"]["p95"], is_time=True),
+    Goal("gap between tokens P50", lambda cell: cell[WITH]["inter_token_s"]["p50"], is_time=True),
+    Goal("gap P95", lambda cell: cell[WITH]["inter_token_s"]["p95"], is_time=True),
 )
-LOADS = f"""
-- **Load**: closed loops of clients; prompts of {PROMPT_TOKENS} token ids, no two alike; greedy. At first answers must
-  fit a JSON schema (scripts/peers/loads/forms.py) and have {MOST_TOKENS} tokens at most. Then the same load has free
-  answers, each as long as that server's mean answer under the schema.
-- Most tokens of a *ticket* are forced: names of keys, and choices. An *order* is mostly free text.
-- *With over without*: output tokens/s of the same server. *jaxgen over it*: answers/s under the schema in the same
-  round, with the least and the greatest. Answers/s are compared, since servers write a form in different numbers of
-  tokens.
-- *Ended*: answers under the schema that were not cut. Times are in ms, figures are medians over rounds.
-- OpenVINO gets the schema as a regular expression. Its JSON schemas allow white space without end, and random weights
-  then write nothing else. llama.cpp's answers have some white space.
-- Weights are random, so free text means nothing. A library without a server for this is behind a *minimal server*
-  (scripts/peers/token_server.py). It neither validates requests nor makes text, which real servers must do.
+HOW = f"""
+A *client* sends a request, reads the whole completion, and sends the next request. Prompts have {PROMPT_TOKENS} tokens.
+At first every completion must fit a JSON schema, and has {MOST_TOKENS} tokens at most. Then the same load runs without
+a schema. Each completion is then as long as that server's mean completion with it.
+
+- In a *ticket*, most tokens are the only ones that fit: names of keys, and choices. An *order* is mostly free text.
+- *With over without* compares the tokens/s of one server with the schema and without it.
+- *jaxgen over it* compares completions/s. Servers write the same form in different numbers of tokens.
+- *Ended* is the share of completions that were not cut at {MOST_TOKENS} tokens. *TTFT* is the time to the first token.
+  A *gap* is the time between two tokens. Times are in ms. Figures are medians of the rounds.
 """
-NOTHING = "**Nothing has been measured yet.**"
+REQUESTS = (
+    "**Requests.** Prompts are token ids, no two alike. Decoding is greedy. The schemas are in "
+    "scripts/peers/loads/forms.py. OpenVINO GenAI gets them as regular expressions. Its JSON schemas allow endless "
+    "white space, and random weights then write nothing else."
+)
 COLUMNS = [
-    "output tokens/s with the schema",
+    "tokens/s with the schema",
     "without",
     "with over without",
-    "answers/s with the schema",
-    "tokens an answer",
+    "completions/s with the schema",
+    "tokens per completion",
     "ended",
     "TTFT P50",
     "P95",
-    "inter-token P50 with, without",
+    "gap P50 with, without",
     "P95 with, without",
     "jaxgen over it",
 ]
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
-    yield f"# Schemas at jaxgen and its peers: {shape.name}"
-    yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
+    yield f"# JSON schemas on a CPU: {shape.title}"
     servers = records.of_kind("server")
     if not servers:
         yield NOTHING
+        yield made_by(shape)
         return
-    yield from opening(records, LOADS)
-    for name in values(servers, "format"):
-        mine = [server for server in servers if server["format"] == name]
+    by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
+    yield purpose(records, shape)
+    found = {name: [(load.name, rounds) for load, rounds in _loads(mine)] for name, mine in by_format.items()}
+    yield from choice(found, GOALS)
+    yield HOW.strip("\n")
+    for name, mine in by_format.items():
         yield f"## {name}"
-        for load in sorted({Schemas.of(cell) for server in mine for cell in server["cells"]}):
+        for load, rounds in _loads(mine):
             yield f"### {load.name}"
-            yield _figures({peer: by_round(mine, peer, asdict(load)) for peer in values(mine, "peer")})
+            yield _figures(rounds)
+    yield from origin(records, window(servers), REQUESTS)
+    yield made_by(shape)
 
 
-def _figures(lines: dict[str, dict[int, Line]]) -> str:
+def _loads(servers: list[Line]) -> list[tuple[Schemas, dict[str, Rounds]]]:
+    """Return each load, with the figures of each server that has any."""
+    result = []
+    for load in sorted({Schemas.of(cell) for server in servers for cell in server["cells"]}):
+        found = {peer: by_round(servers, peer, asdict(load)) for peer in values(servers, "peer")}
+        result.append((load, {peer: rounds for peer, rounds in found.items() if rounds}))
+    return result
+
+
+def _figures(lines: dict[str, Rounds]) -> str:
     ours = lines.get(OURS, {})
-    rows = [_row(peer, rounds, ours) for peer, rounds in lines.items() if rounds]
-    return table(["", *COLUMNS], rows)
+    return table(["", *COLUMNS], [_row(peer, rounds, ours) for peer, rounds in lines.items()])
 
 
-def _row(peer: str, rounds: dict[int, Line], ours: dict[int, Line]) -> list[str]:
+def _row(peer: str, rounds: Rounds, ours: Rounds) -> list[str]:
     halves = {name: [cell[name] for cell in rounds.values()] for name in (WITH, WITHOUT)}
     under = halves[WITH]
 
     def middle(name: str, key: str, digits: int = 0) -> str:
         return f"{median(half[key] for half in halves[name]):.{digits}f}"
 
-    gaps = [", ".join(_ms(halves[name], "inter_token_s", q) for name in (WITH, WITHOUT)) for q in ("p50", "p95")]
+    gaps = [", ".join(in_ms(halves[name], "inter_token_s", q) for name in (WITH, WITHOUT)) for q in ("p50", "p95")]
     ended = sum(half["ended"] for half in under) / sum(half["completed"] for half in under)
     speeds = [cell[WITH]["output_tokens_per_s"] / cell[WITHOUT]["output_tokens_per_s"] for cell in rounds.values()]
     answers = [_answers(ours[index]) / _answers(rounds[index]) for index in sorted(ours.keys() & rounds.keys())]
@@ -88,7 +102,7 @@ def _row(peer: str, rounds: dict[int, Line], ours: dict[int, Line]) -> list[str]
         middle(WITH, "requests_per_s", digits=2),
         middle(WITH, "answer_tokens"),
         f"{100 * ended:.0f} %",
-        *(_ms(under, "ttft_s", q) for q in ("p50", "p95")),
+        *(in_ms(under, "ttft_s", q) for q in ("p50", "p95")),
         *gaps,
         with_spread(answers) if peer != OURS else "",
     ]
@@ -96,9 +110,3 @@ def _row(peer: str, rounds: dict[int, Line], ours: dict[int, Line]) -> list[str]
 
 def _answers(cell: Line) -> float:
     return float(cell[WITH]["requests_per_s"])
-
-
-def _ms(lines: list[dict[str, Any]], name: str, q: str) -> str:
-    """Return the median of a figure over rounds; none where some round has none."""
-    times = [half[name][q] for half in lines]
-    return in_ms(None if None in times else median(times))

@@ -1,0 +1,49 @@
+"""Tables in Markdown of figures that were measured in rounds."""
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from scripts.peers.records import Line
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """Return a table in Markdown; all columns except the first are aligned to the right."""
+    rule = f"|---|{'---:|' * (len(head) - 1)}"
+    top, *body = ("| " + " | ".join(line) + " |" for line in (head, *rows))
+    return "\n".join((top, rule, *body))
+
+
+def values(lines: Iterable[Line], name: str) -> list[Any]:
+    """Return the different values, in the order in which they first occur."""
+    return list(dict.fromkeys(line[name] for line in lines))
+
+
+def with_spread(ratios: list[float]) -> str:
+    """Return the median of the rounds' ratios, with the least and the greatest of them."""
+    if not ratios:
+        return "-"
+    if len(ratios) == 1:
+        return f"**{ratios[0]:.2f}** (one round)"
+    return f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def middle(lines: list[Line], name: str, digits: int = 0) -> str:
+    """Return the median over rounds of a figure."""
+    return f"{median(cell[name] for cell in lines):.{digits}f}" if lines else "-"
+
+
+def in_ms(lines: list[Line], name: str, q: str | int) -> str:
+    """Return the median over rounds of a time; none where some round has none, since it is infinite there."""
+    times: list[Any] = [cell[name][q] for cell in lines]
+    return ms(None if not times or None in times else median(times))
+
+
+def ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a list in a sentence: a, b and c."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
