@@ -27,7 +27,7 @@ MOST_PRODUCTS = 512
 def measure(bench: Bench, inputs: int, outputs: int) -> Run:
     """Measure products in a step's shapes, by number of tokens; ``seconds`` are those of the served budget.
 
-    A call computes so many products that the device needs longer for them than the host, and calls are dispatched back
+    A call has enough products to take the device longer than the host, and calls are dispatched back
     to back.
     """
     draw = jax.jit(jax.random.normal, static_argnums=(1, 2))

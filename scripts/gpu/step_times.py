@@ -82,7 +82,7 @@ def tried(bench: Bench, options: Options) -> Run:
 
 
 def decoding(bench: Bench, rows: int) -> Run:
-    """Measure the served step of ``rows`` decodes alone, as a server with so many users has it."""
+    """Measure the served step of ``rows`` decodes alone, as a server with ``rows`` users has it."""
     load = replace(bench.sizes.steps, rows=rows)
     return _measured(bench, load, served_config(bench.sizes), "greedy", prompt=False)
 
