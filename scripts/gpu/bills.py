@@ -22,7 +22,7 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.runner.separate_step import LAYERS, separate_programs
 from scripts.gpu.bill import Kernel, bill_of
-from scripts.gpu.bill_page import BILLS
+from scripts.gpu.estimate_page import BILLS
 from scripts.gpu.pallas_bill import Load
 from scripts.gpu.shapes import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
 from scripts.gpu.sizes import FULL, StepLoad, variants

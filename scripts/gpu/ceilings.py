@@ -13,12 +13,15 @@ from jaxtyping import Array, BFloat16, Shaped, UInt32
 
 from scripts.gpu.bench import Bench
 from scripts.gpu.clocks import sampled_clocks
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, Run
+from scripts.gpu.report import BURST_RATE, COPY_RATE, MATRIX_RATE, Measurement, Run
 from scripts.gpu.sizes import Sizes
 from scripts.gpu.timing import compiled, seconds_of
 
 H200_LEAST_COPY_RATE = 3.9e12
 """Least bytes per second of an H200. A low ceiling would make every fraction of it look good."""
+
+BURST_PAUSE = 0.05
+"""Seconds before each burst."""
 
 
 def copy(bench: Bench, way: str) -> Run:
@@ -96,6 +99,27 @@ def matrix(bench: Bench, dtype: str) -> Run:
             while time.monotonic() < until:
                 jax.block_until_ready([program(a, b) for _ in range(5)])
         return replace(measurement, detail=measurement.detail | {"under_load": clocks})
+
+    return run
+
+
+def burst(bench: Bench) -> Run:
+    """Measure bfloat16 products in bursts of a few milliseconds with pauses between them.
+
+    A step is shorter than the time in which the power limit lowers the clock, so its products may be faster than those
+    of ``matrix``. The time has the dispatch of one call in it. This rate is not part of any floor.
+    """
+    n = bench.sizes.matrix_side
+    draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
+    a, b, c = (draw(key, (n, n), jnp.bfloat16) for key in jax.random.split(jax.random.key(0), 3))
+    program = compiled(lambda a, b, c: (jnp.matmul(a, b), jnp.matmul(a, c)), a, b, c)
+
+    def run() -> Measurement:
+        samples = []
+        for _ in range(bench.sizes.repeats):
+            time.sleep(BURST_PAUSE)
+            samples += seconds_of(lambda: program(a, b, c), 1)
+        return _best(samples, {BURST_RATE: 4 * n**3 / min(samples)}, flops=4 * n**3)
 
     return run
 

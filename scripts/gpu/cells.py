@@ -1,13 +1,19 @@
-"""Read a device's results, and format them as cells of tables."""
+"""Read a device's results, and format them as tables in Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE, State
+from scripts.gpu.report import State
 
-COMPILED, NOT_RUN = "compiled, not run", "not run"
-"""Text for a missing row: the first for programs that scripts/ci/check_aot.sh compiles for a GPU."""
+NOT_RUN = "not run"
+"""Text for a row that a result does not have."""
+_NOTHING = {"", NOT_RUN, State.NOT_REACHED, State.NOT_NEEDED, State.UNAVAILABLE}
+"""Cells without a value."""
+
+Row = dict[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+"""A title, and the cell of a row."""
 
 
 @dataclass(frozen=True)
@@ -16,66 +22,65 @@ class Result:
 
     about: dict[str, Any]
 
-    def row(self, name: str) -> dict[str, Any]:
+    def row(self, name: str) -> Row:
         """Return a row by name; empty where there is none."""
         return next((row for row in self.about.get("rows", []) if row["name"] == name), {})
 
-    def rows(self, *prefixes: str) -> list[dict[str, Any]]:
+    def rows(self, *prefixes: str) -> list[Row]:
         return [row for row in self.about.get("rows", []) if row["name"].startswith(prefixes)]
 
-    @property
-    def ceilings(self) -> dict[str, float]:
-        found: dict[str, float] = self.about.get("ceilings", {})
-        return found
+    def ran(self, name: str) -> Row | None:
+        """Return the row if it has a measurement."""
+        row = self.row(name)
+        return row if state(row) is None else None
+
+    def table(self, title: str, names: Mapping[str, str], columns: Sequence[Column]) -> str:
+        """Return a table of rows; ``names``: of the rows, by what the first column says."""
+        lines = [[first, *(cell(self.row(name)) for _, cell in columns)] for first, name in names.items()]
+        return table([title, *(of for of, _ in columns)], lines)
 
 
-def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
+def quoted(names: Iterable[str]) -> dict[str, str]:
+    """Return names of rows by what the first column of their table says."""
+    return {f"`{name}`": name for name in names}
+
+
+def state(row: Row) -> str | None:
     """Return why a row has no measurement; None if it has one."""
     if not row:
-        return absent
+        return NOT_RUN
     if row["state"] == State.RAN:
         return None
     first, _, _ = row["why"].splitlines()[0].partition(": ")
-    return f"raised ({first})" if row["state"] == State.RAISED else str(row["state"])
+    if row["state"] == State.RAISED:
+        return f"failed: raised {first}"
+    return "failed: lost its process or the device" if row["state"] == State.LOST else str(row["state"])
 
 
-def bound(result: Result, row: dict[str, Any]) -> str:
-    if state(row) is not None or not {COPY_RATE, MATRIX_RATE} <= result.ceilings.keys():
-        return ""
-    memory, arithmetic = row["bytes"] / result.ceilings[COPY_RATE], row["flops"] / result.ceilings[MATRIX_RATE]
-    return "memory" if memory > arithmetic else "arithmetic"
+def ms(row: Row) -> str:
+    return state(row) or number(1e3 * row["seconds"])
 
 
-def ms(row: dict[str, Any], absent: str = NOT_RUN) -> str:
-    return state(row, absent) or number(1e3 * row["seconds"])
+def floor(row: Row) -> str:
+    return ms_of(row.get("floor_seconds"))
 
 
-def floor(row: dict[str, Any]) -> str:
-    return number(1e3 * row["floor_seconds"]) if row.get("floor_seconds") is not None else ""
-
-
-def fraction(row: dict[str, Any]) -> str:
+def fraction(row: Row) -> str:
     return f"{row['fraction']:.2f}" if row.get("fraction") is not None else ""
 
 
-def rate(row: dict[str, Any]) -> str:
+def rate(row: Row) -> str:
     return f"{row['bytes'] / row['seconds'] / 1e9:,.0f}" if state(row) is None else ""
 
 
-def detail(row: dict[str, Any], name: str) -> str:
-    found = row.get("detail", {}).get(name)
-    return number(found) if isinstance(found, float) else str(found or "")
+def of(*path: str) -> Callable[[Row], str]:
+    """Return the cell of a value in ``detail``."""
+    return lambda row: _text(_found(row, path))
 
 
-def detail_ms(row: dict[str, Any], name: str) -> str:
-    found = row.get("detail", {}).get(name)
-    return "" if found is None else number(1e3 * found)
-
-
-def billed_seconds(row: dict[str, Any]) -> float | None:
-    """Return what a step's compiled programs should take, if the row has it."""
-    found: float | None = (row.get("detail", {}).get("bill") or {}).get("seconds")
-    return found
+def ms_in(*path: str) -> Callable[[Row], str]:
+    """Return the cell of seconds in ``detail``."""
+    return lambda row: ms_of(_found(row, path))
 
 
 def ms_of(seconds: float | None) -> str:
@@ -88,5 +93,20 @@ def number(value: float | None) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a table without columns that have no value, or "" if no column has one."""
+    lines = [titles, *rows]
+    kept = [0, *(i for i in range(1, len(titles)) if any(line[i] not in _NOTHING for line in lines[1:]))]
+    lines = [[line[i] for i in kept] for line in lines]
+    lines.insert(1, ["---", *["---:"] * (len(kept) - 1)])
+    return "" if len(kept) == 1 else "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _found(row: Row, path: Sequence[str]) -> Any:
+    value: Any = row.get("detail", {})
+    for name in path:
+        value = (value or {}).get(name)
+    return value
+
+
+def _text(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value or "")

@@ -17,7 +17,7 @@ from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import kernels_for
 from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import ExpertLoad
-from scripts.gpu.timing import compiled, seconds_of
+from scripts.gpu.timing import back_to_back, compiled, seconds_of
 
 TOLERANCE = 2.0**-6
 """Largest error relative to the largest value: both accumulate in float32, in other orders."""
@@ -32,19 +32,21 @@ def measure(bench: Bench, load: ExpertLoad) -> Run:
     chosen = np.random.default_rng(0).integers(load.experts, size=rows)
     starts = np.searchsorted(np.sort(chosen), np.arange(load.experts + 1)).astype(np.int32)
     x = jax.random.normal(jax.random.key(0), (rows, load.inputs), jnp.bfloat16)
+    given = x, jnp.asarray(starts)
     kernels, used = kernels_for(bench), len(np.unique(chosen))
-    ours, loop = (_call(one, load, x, starts) for one in (kernels, REFERENCE_GPU))
+    ours, loop = (_call(one, load, *given) for one in (kernels, REFERENCE_GPU))
     kept = np.flatnonzero(np.arange(rows) % 3)
-    fewer = jnp.zeros_like(x).at[: len(kept)].set(x[kept]), np.searchsorted(kept, starts).astype(np.int32)
+    fewer = jnp.zeros_like(x).at[: len(kept)].set(x[kept]), jnp.asarray(np.searchsorted(kept, starts), jnp.int32)
 
     def run() -> Measurement:
-        got, wanted = (np.asarray(call()) for call in (ours, loop))
+        got, wanted = (np.asarray(call(*given)) for call in (ours, loop))
         error, largest = float(np.abs(got - wanted).max()), float(np.abs(wanted).max())
         equal = np.array_equal(np.asarray(ours(*fewer))[: len(kept)], got[kept])
         repeats = bench.sizes.repeats
-        seconds = median(seconds_of(ours, repeats, calls=bench.sizes.chained))
-        by_loop = median(seconds_of(loop, repeats))
+        seconds, share = back_to_back(partial(ours, *given), repeats)
+        by_loop = median(seconds_of(partial(loop, *given), repeats))
         detail = {"kernels": kernels.name, "experts_used": used, "largest_error": error, "loop_seconds": by_loop}
+        detail["dispatch_share"] = share
         return Measurement(
             seconds=seconds,
             bytes=_weight_bytes(load) * used // load.experts + rows * (2 * load.inputs + 4 * load.outputs),
@@ -67,13 +69,14 @@ def _weight_bytes(load: ExpertLoad) -> int:
     return 2 * load.experts * load.outputs * load.inputs if load.form is None else load.form.num_bytes(shape)
 
 
-def _call(kernels: Kernels, load: ExpertLoad, x: jax.Array, starts: np.ndarray) -> Callable[..., jax.Array]:
-    """Return the compiled product of ``x``, or of other rows with other ``starts``."""
+def _call(kernels: Kernels, load: ExpertLoad, x: jax.Array, starts: jax.Array) -> Callable[..., jax.Array]:
+    """Return the compiled product of rows like ``x`` with the ``starts`` of experts. A call makes no array first."""
     function, weights = _plain(kernels, load) if load.form is None else _coded(kernels, load, load.form)
-    program = compiled(function, x, weights, jnp.int32(0), jnp.asarray(starts))
+    layer = jax.block_until_ready(jnp.int32(0))
+    program = compiled(function, x, weights, layer, starts)
 
-    def call(x: jax.Array = x, starts: np.ndarray = starts) -> jax.Array:
-        result: jax.Array = program(x, weights, jnp.int32(0), jnp.asarray(starts))
+    def call(x: jax.Array, starts: jax.Array) -> jax.Array:
+        result: jax.Array = program(x, weights, layer, starts)
         return result
 
     return call

@@ -1,17 +1,23 @@
-"""Measure the host time of a step: scheduling, dispatching (with loading rows and packing) and completing."""
+"""Measure the engine's steps: the device's idle time, and the host's scheduling, dispatching and completing.
+
+The host works while the device does, so its time alone says nothing of the device. Dispatching has loading rows and
+packing in it.
+"""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.kernels import Kernels
-from scripts.gpu.bench import Bench, Shared
+from scripts.gpu.bench import Bench, Shared, UnavailableError
 from scripts.gpu.kernels import kernels_for
+from scripts.gpu.launches import profiled
 from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import Sizes
 from scripts.gpu.step_times import served_config
@@ -29,22 +35,38 @@ def measure(bench: Bench, kind: str) -> Run:
 
 def _measured(sizes: Sizes, probe: "Probe", kind: str) -> Measurement:
     rows, num_steps = sizes.steps.rows, sizes.host_steps
-    prompt_tokens = sizes.served_budget - rows
-    probe.fill()
-    probe.step()
-    probe.seconds.clear()
-    before = probe.engine.stats()
-    started = time.perf_counter()
-    for i in range(num_steps):
+    prompt_tokens, prompts = sizes.served_budget - rows, count()
+
+    def step() -> None:
         if kind == "full":
+            i = next(prompts)
             prompt = tuple((i + j) % 499 for j in range(prompt_tokens))
             probe.engine.add(Request(f"prompt-{i}", prompt, SamplingParams(max_tokens=1)))
         probe.step()
+
+    probe.fill()
+    step()
+    probe.seconds.clear()
+    before = probe.engine.stats()
+    started = time.perf_counter()
+    for _ in range(num_steps):
+        step()
     total = (time.perf_counter() - started) / num_steps
     host = (probe.engine.stats().host_seconds - before.host_seconds) / num_steps
     pieces = {f"{name}_seconds": seconds / num_steps for name, seconds in probe.seconds.items()}
-    detail = {**pieces, "host_seconds": host, "host_share": host / total, "kernels": probe.kernels.name}
-    return Measurement(seconds=total, detail=detail | {"decode_rows": rows, "steps": num_steps})
+    detail = {**pieces, "host_seconds": host, "kernels": probe.kernels.name, "decode_rows": rows, "steps": num_steps}
+    return Measurement(seconds=total, detail=detail | _idle(step, probe.wait))
+
+
+def _idle(step: Callable[[], None], wait: Callable[[], None]) -> dict[str, Any]:
+    """Profile further steps for the device's idle time, or say why there is none; the times above are not profiled."""
+    try:
+        found = profiled(step, wait)
+    except UnavailableError as missing:
+        return {"not_profiled": str(missing)}
+    return {name: found.detail[name] for name in ("idle_share", "idle_seconds", "largest_gaps_seconds")} | {
+        "profiled_seconds": found.seconds
+    }
 
 
 class Probe:
@@ -63,6 +85,7 @@ class Probe:
         # The engine has no hooks, and would need them only here.
         scheduler: Any = self.engine._scheduler
         device: Any = self.engine._device
+        self.wait: Callable[[], None] = device.wait
         scheduler.schedule = self._time(scheduler.schedule, "schedule")
         scheduler.complete = self._time(scheduler.complete, "complete")
         device.run = self._time(device.run, "dispatch")

@@ -34,6 +34,8 @@ PROCESSES = {
     "smoke": Process(_NO_HOLD),
     "profiler": Process({"XLA_FLAGS": "--xla_enable_command_buffers_during_profiling=true"}),
     "plain launches": Process({"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}),
+    "trial skip_profiled": Process(),
+    "trial concurrent": Process(),
     "afresh": Process(compiles_afresh=True),
     "tools": Process(_NO_HOLD, opens_device=False),
     "server": Process(opens_device=False),

@@ -16,6 +16,8 @@ from scripts.gpu.plan import PlannedRow, Registers
 
 COPY_RATE = "copy_bytes_per_second"
 MATRIX_RATE = "bf16_flops_per_second"
+BURST_RATE = "bf16_burst_flops_per_second"
+"""Of bursts of a few milliseconds; floors do not use it."""
 
 
 class State(StrEnum):

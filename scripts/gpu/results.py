@@ -1,11 +1,11 @@
-"""Write docs/gpu.md with its plots, and docs/gpu_bill.md, from the results in docs/results.
+"""Write docs/gpu.md and docs/gpu_bill.md from the results in docs/results.
 
 The results are those of python -m scripts.gpu and of python -m scripts.gpu.bills.
 
     .venv/bin/python -m scripts.gpu.results [--docs docs]
 
-The page shows the newest result of each device. A row that did not run there comes from the newest result in which it
-ran, and the page lists such rows. Other rows are shown as "compiled, not run" or "not run".
+The pages show the newest result of each device. A row that did not run there comes from the newest result in which it
+ran, and gpu.md lists such rows.
 """
 
 import argparse
@@ -15,52 +15,44 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu import bill_page
+from scripts.gpu import estimate_page
 from scripts.gpu.cells import Result
-from scripts.gpu.plots import plot_attention, plot_steps
+from scripts.gpu.figures_page import listed, sections
 from scripts.gpu.report import State
-from scripts.gpu.tables import listed, sections
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-INTRO = """# Figures of GPUs
+TITLE = "# Figures of GPUs"
+ABOUT = """## About this page
 
 `python -m scripts.gpu.results` makes this page from the files that `python -m scripts.gpu` leaves in docs/results.
 [gpu_check.md](gpu_check.md) says what the rows mean.
 
 The *floor* is max(bytes / copy rate, FLOPs / matrix rate), with the rates that the same machine reached in the same
-run. "Of the floor" is the floor over the time taken. The *bill* is explained in [gpu_bill.md](gpu_bill.md).
-"""
+run. "Of the floor" is the floor over the time taken. [gpu_bill.md](gpu_bill.md) explains the *roofline estimate*.
+Columns without a value are left out."""
 _DATED = re.compile(r"-(\d{4}-\d\d-\d\d)(?:-(\d+))?$")
-NOTHING = """
-**Nothing here has run on a GPU yet.** The tables show what will be measured.
-"""
+NOTHING = "**Nothing here has run on a GPU yet.**"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: %(default)s")
     docs = parser.parse_args(arguments).docs
-    pages = {docs / "gpu.md": page(docs)} | ({docs / "gpu_bill.md": of} if (of := bill(docs)) is not None else {})
-    for path, text in pages.items():
-        path.write_text(text)
-        print(f"written: {path}")
+    for name, text in pages(docs / "results").items():
+        (docs / name).write_text(text)
+        print(f"written: {docs / name}")
     return 0
 
 
-def bill(docs: Path) -> str | None:
-    """Return the page of bills, compared with the newest rows of an H200; None without bills or such rows."""
-    measured, path = find_results(docs / "results").get("NVIDIA H200"), docs / "results" / bill_page.BILLS
-    if measured is None or not path.exists():
-        return None
-    return bill_page.page(json.loads(path.read_text()), newest_rows(measured)[0])
-
-
-def page(docs: Path) -> str:
-    """Return the whole page, and write its plots next to it."""
-    devices = find_results(docs / "results")
-    if not devices:
-        return "\n".join([INTRO + NOTHING, "\n\n".join(sections(Result({}))), ""])
-    return "\n".join([INTRO, "\n\n".join(_device(files, docs) for files in devices.values()), ""])
+def pages(results: Path) -> dict[str, str]:
+    """Return the text of each page by its name. The roofline estimate needs its own results and rows of an H200."""
+    devices, bills = find_results(results), results / estimate_page.BILLS
+    figures = [TITLE, *(map(_device, devices.values()) if devices else [NOTHING]), ABOUT]
+    texts = {"gpu.md": "\n\n".join(figures) + "\n"}
+    measured = devices.get("NVIDIA H200")
+    if measured is not None and bills.exists():
+        texts["gpu_bill.md"] = estimate_page.page(json.loads(bills.read_text()), newest_rows(measured)[0])
+    return texts
 
 
 def find_results(directory: Path) -> dict[str, dict[Path, Any]]:
@@ -90,18 +82,16 @@ def _age(path: Path) -> tuple[str, int]:
     return (match[1], int(match[2] or 1)) if match else ("", 0)
 
 
-def _device(files: dict[Path, Any], docs: Path) -> str:
+def _device(files: dict[Path, Any]) -> str:
+    """Return the sections of a device: what is in short, where the rows are from, and the tables."""
     header, older = newest_rows(files)
-    path, result = list(files)[-1], Result(header)
-    text = [f"## {header['device']}", _origin(path, header)]
+    path = list(files)[-1]
+    short, *tables = sections(Result(header)) or [""]
+    origin = [f"### Where the rows are from\n\n{_origin(path, header)}"]
     for earlier in dict.fromkeys(older.values()):
         names = listed(name for name, of in older.items() if of == earlier)
-        text.append(f"These rows are from an earlier run, {_origin(earlier, files[earlier])}\n\n{names}")
-    for name, plot in (("steps", plot_steps), ("attention", plot_attention)):
-        image = docs / f"gpu-{_DATED.sub('', path.stem)}-{name}.png"
-        if plot(result, image):
-            text.append(f"![{name}]({image.name})")
-    return "\n\n".join([*text, *sections(result)])
+        origin.append(f"These rows are from an earlier run, {_origin(earlier, files[earlier])}\n\n{names}")
+    return "\n\n".join([f"## {header['device']}", short, *tables, *origin])
 
 
 def _origin(path: Path, header: dict[str, Any]) -> str:

@@ -17,6 +17,13 @@ WRITE_KV = "write_kv"
 EXPERTS = "expert_product"
 WHOLE_SUMS = (("xla_gpu_experimental_force_split_k", "1"),)
 """XLA splits no sum of a product among thread blocks, as it does by default for some widths."""
+TRIALS = {
+    "skip_profiled": (("xla_gpu_command_buffer_update_mode", "SKIP_PROFILED"),),
+    "concurrent": (("xla_gpu_command_buffer_scheduling_mode", "CONCURRENT"),),
+}
+"""How XLA updates its CUDA graphs, and whether it puts kernels that do not wait for each other next to each other."""
+FAMILY_TOKENS = 64
+"""Tokens of the steps of other families."""
 STEP_COMPILE = 240.0
 """Seconds for a step of 32 layers to compile, with the time to make its weights."""
 
@@ -43,12 +50,14 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
         *_offload(sizes),
         *_tools(sizes),
         *_plain_launches(sizes),
+        *_trials(sizes),
         *_kernel_checks(sizes),
         *_repeatability(),
         *_other_attention(sizes),
         PlannedRow(f"serving_{sizes.serving.name}_jaxgen", "serving", "serving:jaxgen", limit=60.0),
         *_of_other_software(sizes),
         *_steps("opt_steps", sizes.opt_steps, sizes.opt_steps.budgets),
+        *_families(sizes),
         *_parity(sizes),
     )
 
@@ -84,6 +93,7 @@ def _of_case(case: Case, tokens: int) -> tuple[str, ...]:
 
 def _first_ceilings() -> Iterator[PlannedRow]:
     yield PlannedRow("ceiling_copy_memcpy", "ceilings", "ceilings:copy", ("memcpy",), process="smoke")
+    yield PlannedRow("ceiling_matrix_burst", "ceilings", "ceilings:burst", process="smoke")
     yield PlannedRow("ceiling_matrix_bf16_to_bfloat16", "ceilings", "ceilings:matrix", ("bfloat16",), process="smoke")
 
 
@@ -170,10 +180,8 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
     yield step
     for sampling in ("top_p", "logprobs"):
         yield _step("served", load, budget, sampling)
-    for name in ("decodes", "full"):
-        yield replace(
-            step, name=f"host_step_{load.name}_{budget}_{name}", entry="host_times:measure", arguments=(name,)
-        )
+    for rows in sizes.served_decodes:
+        yield replace(step, name=f"served_{load.name}_{rows}", entry="step_times:decoding", arguments=(rows,))
     yield replace(step, name=f"step_{load.name}_{budget}_beside_copies", entry="copies:beside", arguments=())
 
 
@@ -183,7 +191,11 @@ def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     whole = replace(step, entry="step_times:with_options", arguments=(load, budget, WHOLE_SUMS))
     yield replace(whole, name=f"{step.name}_whole_sums", configuration=f"{step.configuration} with whole sums")
     name, entry = f"launches_{load.name}_{budget}", "launches:profile"
-    yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
+    step = replace(step, process="profiler")
+    yield replace(step, name=name, entry=entry, arguments=())
+    for kind in ("decodes", "full"):
+        name = f"host_step_{load.name}_{budget}_{kind}"
+        yield replace(step, name=name, entry="host_times:measure", arguments=(kind,))
 
 
 def _widths(sizes: Sizes) -> Iterator[PlannedRow]:
@@ -205,6 +217,14 @@ def _plain_launches(sizes: Sizes) -> Iterator[PlannedRow]:
     yield replace(step, name=name, entry="launches:profile", arguments=(), process="plain launches")
 
 
+def _trials(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield the served step with options of XLA that it may refuse or that may fail, each in a process of its own."""
+    step = _step("trials", sizes.steps, sizes.served_budget)
+    for name, options in TRIALS.items():
+        row = replace(step, name=f"{step.name}_{name}", entry="step_times:tried", arguments=(options,))
+        yield replace(row, configuration=f"{step.configuration}, {name}", process=f"trial {name}", compares=True)
+
+
 def _server(sizes: Sizes) -> Iterator[PlannedRow]:
     """Yield a server that starts, its loads, and a second start, which compiles nothing."""
     load = sizes.server
@@ -216,6 +236,7 @@ def _server(sizes: Sizes) -> Iterator[PlannedRow]:
     for clients, requests in load.clients:
         yield replace(ready, name=f"{name}_{clients}_clients", arguments=(clients, requests))
     yield replace(start, name=f"{name}_start_again")
+    yield replace(start, name=f"{name}_verify_determinism", entry="server:verify", limit=240.0, configuration=None)
 
 
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
@@ -318,6 +339,13 @@ def _repeatability() -> Iterator[PlannedRow]:
 def _of_other_software(sizes: Sizes) -> Iterator[PlannedRow]:
     row = PlannedRow(f"serving_{sizes.serving.name}_transformers", "transformers", "serving:transformers_batch")
     yield replace(row, limit=60.0, splits=False, process="torch", compares=True)
+
+
+def _families(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield models of other families in bfloat16 by the device's kernels."""
+    for name, model in sizes.families:
+        row = PlannedRow(f"parity_kernels_{name}", "families", "families:compare", (model,), 90.0, splits=False)
+        yield replace(row, needs=_of_model(model, FAMILY_TOKENS))
 
 
 def _parity(sizes: Sizes) -> Iterator[PlannedRow]:

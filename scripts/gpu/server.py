@@ -1,6 +1,7 @@
 """Start a server as users do: `jaxgen serve` of a model with random weights, whose cache fills the device.
 
-`jaxgen benchmark` sends its load. The server lives as long as its worker's process, for all its rows.
+`jaxgen benchmark` sends its load, and `jaxgen verify-determinism` checks the same model. The server lives as long as
+its worker's process, for all its rows.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,6 +30,8 @@ NOT_A_USERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_
 """Variables of a worker's process that a user's shell has not."""
 POLL_SECONDS = 0.25
 STOP_SECONDS = 20.0
+VERIFIED = 8
+"""Requests of ``verify-determinism``, each of which it computes many times."""
 _TAIL = 3000
 _MISSING = re.compile(r"No module named '[\w.]+'|PackageNotFoundError: .*")
 
@@ -97,7 +101,7 @@ def benchmark(bench: Bench, clients: int, requests: int) -> Run:
 def _loaded(load: ServerLoad, server: Server, clients: int, requests: int) -> Measurement:
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run.jsonl"
-        flags = {
+        flags: dict[str, object] = {
             "base-url": f"http://127.0.0.1:{server.port}/v1",
             "clients": clients,
             "requests": requests,
@@ -106,17 +110,45 @@ def _loaded(load: ServerLoad, server: Server, clients: int, requests: int) -> Me
             "temperature": 0,
             "output": output,
         }
-        command = (*JAXGEN, "benchmark", *(word for name, value in flags.items() for word in (f"--{name}", str(value))))
-        done = subprocess.run(
-            command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
-        printed = done.stdout.decode(errors="replace")[-_TAIL:]
-        if done.returncode or not output.exists():
-            raise _error("jaxgen benchmark", done.returncode, printed)
+        status, printed = _run("benchmark", flags)
+        if status or not output.exists():
+            raise _error("jaxgen benchmark", status, printed)
         (point,) = json.loads(output.read_text().splitlines()[-1])["points"]
     lost = point["requests"]["sent"] - point["requests"]["completed"]
     failure = f"{lost} of {point['requests']['sent']} requests were not completed" if lost else None
     return Measurement(seconds=point["duration_s"], detail={"clients": clients, **point}, failure=failure)
+
+
+def verify(bench: Bench) -> Measurement:
+    """Run ``jaxgen verify-determinism`` on the server's model, with the server stopped. All bits must agree."""
+    load = bench.sizes.server
+    _stop()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "report.json"
+        flags: dict[str, object] = {"model": model_directory(load), "load-format": "dummy", "kernels": load.kernels}
+        status, printed = _run(
+            "verify-determinism", flags | {"requests": VERIFIED, "cache-dir": server_cache(), "json": output}
+        )
+        if not output.exists():
+            raise _error("jaxgen verify-determinism", status, printed)
+        report = json.loads(output.read_text())
+    failure = f"not all bits agree: {printed.splitlines()[-1]}" if status else None
+    return Measurement(seconds=time.monotonic() - began, detail=report, failure=failure)
+
+
+def _run(command: str, flags: Mapping[str, object]) -> tuple[int, str]:
+    """Run a command of jaxgen, and return its status and the end of its output."""
+    words = (word for name, value in flags.items() for word in (f"--{name}", str(value)))
+    done = subprocess.run(
+        (*JAXGEN, command, *words),
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")[-_TAIL:]
 
 
 @cache
@@ -149,10 +181,14 @@ def facts_of(metrics: str) -> dict[str, str]:
 
 def _started_anew(load: ServerLoad, model: Path, folder: Path) -> Server:
     """Stop the server that runs, and return a new one."""
-    while _RUNNING:
-        _RUNNING.pop().stop()
+    _stop()
     _RUNNING.append(_started(load, model, folder))
     return _RUNNING[-1]
+
+
+def _stop() -> None:
+    while _RUNNING:
+        _RUNNING.pop().stop()
 
 
 def _started(load: ServerLoad, model: Path, folder: Path) -> Server:
@@ -165,7 +201,11 @@ def _started(load: ServerLoad, model: Path, folder: Path) -> Server:
     named = ("--model", str(model), "--load-format", "dummy", "--port", str(port), "--cache-dir", str(folder))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            (*JAXGEN, "serve", *named, *load.flags), cwd=ROOT, env=_environment(), stdout=output, stderr=output
+            (*JAXGEN, "serve", *named, "--kernels", load.kernels, *load.flags),
+            cwd=ROOT,
+            env=_environment(),
+            stdout=output,
+            stderr=output,
         )
     server = Server(process, port, log)
     while process.poll() is None:

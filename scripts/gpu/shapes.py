@@ -48,8 +48,10 @@ OPT_6_7B = opt_config(
     embed_size=4096,
 )
 QWEN3_30B_A3B = described("Qwen3-30B-A3B-Thinking-2507")
+GEMMA3_12B = described("gemma-3-12b-it")
+GPT_OSS_20B_BF16 = described("gpt-oss-20b")
 GPT_OSS_20B = with_formats(
-    described("gpt-oss-20b"), {f"layers.mlp.experts.{name}.weight": MXFP4 for name in ("gate_up", "down")}
+    GPT_OSS_20B_BF16, {f"layers.mlp.experts.{name}.weight": MXFP4 for name in ("gate_up", "down")}
 )
 TINY = llama_config(
     vocab_size=2048,

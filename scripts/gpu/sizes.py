@@ -8,7 +8,16 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.weight_formats import quantized_config
-from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B, TINY, TINY_MOE
+from scripts.gpu.shapes import (
+    GEMMA3_12B,
+    GPT_OSS_20B_BF16,
+    LLAMA3_1B,
+    LLAMA3_8B,
+    OPT_6_7B,
+    QWEN3_30B_A3B,
+    TINY,
+    TINY_MOE,
+)
 from scripts.measure.shapes import SHAPES
 from tests.support.attention_cases import Case
 from tests.support.goldens import OF_FAMILIES
@@ -108,6 +117,7 @@ class ServerLoad:
     prompt: int
     answer: int
     start_limit: float
+    kernels: str = "auto"
 
 
 LLAMA3_8B_FILE = """{
@@ -242,11 +252,18 @@ class Sizes:
         "llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2, vocab_size=1024), (256,), 32, 1024
     )
     served_budget: int = 256
+    served_decodes: tuple[int, ...] = (1, 64)
+    """Decodes of the steps without a prompt: of one user, and of 64."""
     product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     bits_tokens: tuple[int, ...] = (16, 64, 256)
     products: tuple[tuple[str, int, int], ...] = PRODUCTS
     copied_blocks: int = 64
     goldens: tuple[str, ...] = OF_FAMILIES
+    families: tuple[tuple[str, DecoderConfig], ...] = (
+        ("gpt_oss_20b_2_layers", replace(GPT_OSS_20B_BF16.of_layers(2), vocab_size=1024)),
+        ("gemma3_12b_6_layers", replace(GEMMA3_12B.of_layers(6), vocab_size=1024)),
+    )
+    """Compared by the device's kernels and by XLA's: sinks, windows and experts; heads of 256."""
     repeatability_model: DecoderConfig = SHAPES["88m"]
     repeatability_budget: int = 256
     steps: StepLoad = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
@@ -298,11 +315,13 @@ DRY = Sizes(
     smokes=tuple(replace(load, case=replace(load.case, rows=load.case.rows[:2], head_dim=16)) for load in SMOKES[:3]),
     small_step=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
     served_budget=16,
+    served_decodes=(1, 4),
     product_tokens=(8, 16),
     bits_tokens=(8, 16),
     products=(("qkv", 64, 128),),
     copied_blocks=2,
     goldens=("llama",),
+    families=(("tiny_moe", TINY_MOE),),
     repeatability_model=TINY,
     repeatability_budget=32,
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
@@ -323,11 +342,12 @@ DRY = Sizes(
     server=ServerLoad(
         "tiny",
         "{}",
-        ("--max-model-len", "128", "--token-budget", "16", "--max-num-seqs", "4", "--kernels", "xla"),
+        ("--max-model-len", "128", "--token-budget", "16", "--max-num-seqs", "4"),
         ((1, 2), (4, 4)),
         prompt=20,
         answer=8,
         start_limit=120.0,
+        kernels="xla",
     ),
     restored_tokens=256,
     restores=1,

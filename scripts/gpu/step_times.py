@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.bench import Bench, Options
 from scripts.gpu.bill import Rates, bill_of, figures
+from scripts.gpu.comparison import compared
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
 from scripts.gpu.pallas_bill import Load
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, Run, State
@@ -75,6 +76,17 @@ def with_options(bench: Bench, load: StepLoad, budget: int, options: Options) ->
     return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", options)
 
 
+def tried(bench: Bench, options: Options) -> Run:
+    """Measure the served step with options that XLA may refuse on this machine."""
+    return cast(Run, compared(with_options)(bench, bench.sizes.steps, bench.sizes.served_budget, options))
+
+
+def decoding(bench: Bench, rows: int) -> Run:
+    """Measure the served step of ``rows`` decodes alone, as a server with ``rows`` users has it."""
+    load = replace(bench.sizes.steps, rows=rows)
+    return _measured(bench, load, served_config(bench.sizes), "greedy", prompt=False)
+
+
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
     """Return the step's configuration: ``served_config`` for the served step, which is then compiled only once."""
     if load == sizes.steps and budget == sizes.served_budget:
@@ -82,9 +94,16 @@ def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
     return step_config(load, budget, served_rows(budget))
 
 
-def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str, options: Options = ()) -> Run:
-    budget = config.scheduler.token_budget
-    plan = full_plan(load, config, sampling)
+def _measured(
+    bench: Bench,
+    load: StepLoad,
+    config: EngineConfig,
+    sampling: str,
+    options: Options = (),
+    *,
+    prompt: bool = True,
+) -> Run:
+    plan = full_plan(load, config, sampling, prompt=prompt)
     kernels = kernels_for(bench, model=load.model)
     params = bench.shared.params_of(load.model, kernels)
     started = time.perf_counter()
@@ -94,7 +113,7 @@ def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str,
         "rows": config.scheduler.max_num_seqs,
         "decode_rows": load.rows,
         "context": load.context,
-        "prompt_tokens": budget - load.rows,
+        "prompt_tokens": plan.num_tokens - load.rows,
         "sampling": sampling,
         "compile_seconds": round(time.perf_counter() - started, 2),
         "compiler_options": dict(options),
@@ -208,20 +227,23 @@ def step_config(load: StepLoad, budget: int, rows: int) -> EngineConfig:
 
 
 def served_config(sizes: Sizes) -> EngineConfig:
-    """Return a configuration with blocks for the plan of ``full_plan`` and for the requests of ``host_times``."""
+    """Return a configuration with blocks for the plans of ``full_plan`` and ``decoding``, and the requests of
+    ``host_times``."""
     load, budget = sizes.steps, sizes.served_budget
     longest = max(load.context, sizes.host_context + 16 * sizes.host_steps + 64)
-    blocks = load.rows * (-(-longest // BLOCK_SIZE) + 1) + 2 * -(-budget // BLOCK_SIZE) + 2
+    rows = max(load.rows, *sizes.served_decodes)
+    blocks = rows * (-(-longest // BLOCK_SIZE) + 1) + 2 * -(-budget // BLOCK_SIZE) + 2
     scheduler = SchedulerConfig(budget, served_rows(budget), blocks * BLOCK_SIZE)
     return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
 
 
-def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") -> StepPlan:
-    """Plan ``rows`` decodes at ``context`` tokens and a prompt that fills the budget; blocks are in shuffled order."""
+def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy", *, prompt: bool = True) -> StepPlan:
+    """Plan ``rows`` decodes at ``context`` tokens and a ``prompt`` that fills the budget; blocks are in shuffled
+    order."""
     stride = next(n for n in (997, 991, 983) if config.cache.num_blocks % n)
     ids = (i * stride % config.cache.num_blocks for i in range(config.cache.num_blocks))
     chunks, admitted = [], []
-    for row in range(load.rows + 1):
+    for row in range(load.rows + prompt):
         length = 1 if row < load.rows else config.scheduler.token_budget - load.rows
         if length == 0:
             continue

@@ -2,15 +2,26 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import jax
 
 from scripts.gpu.bench import Options
 
+BACK_TO_BACK = 20
+"""Calls of a sample that is to measure the device."""
 
-def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[float]:
-    """Return the seconds of one call in each of ``repeats`` samples, after one sample that is not counted.
+
+class Sample(NamedTuple):
+    """Seconds of one call, and the part of them after which the host had dispatched it."""
+
+    seconds: float
+    dispatched: float
+
+
+def samples_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[Sample]:
+    """Time ``repeats`` samples, after one that is not counted.
 
     A sample is ``calls`` calls, dispatched one after another and waited for together, which hides the dispatch of all
     but the first. Each result is dropped when the next comes, so that few of them are in the device's memory.
@@ -21,9 +32,24 @@ def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> li
         result = None
         for _ in range(calls):
             result = run()
+        dispatched = time.perf_counter()
         jax.block_until_ready(result)
-        samples.append((time.perf_counter() - started) / calls)
+        samples.append(Sample((time.perf_counter() - started) / calls, (dispatched - started) / calls))
     return samples[1:]
+
+
+def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[float]:
+    """Return the seconds of one call in each of ``repeats`` samples."""
+    return [sample.seconds for sample in samples_of(run, repeats, calls=calls)]
+
+
+def back_to_back(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Return the median seconds of one of BACK_TO_BACK calls, and the share of them in which the host dispatched.
+
+    A share near 1 means that the host was the slower one: then the seconds are the host's, not the device's.
+    """
+    samples = samples_of(run, repeats, calls=BACK_TO_BACK)
+    return median(one.seconds for one in samples), median(one.dispatched / one.seconds for one in samples)
 
 
 def compiled(

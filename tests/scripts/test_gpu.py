@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.models import abstract_params
-from scripts.gpu import ceilings, clocks, parity, repeatability, step_times, tools
+from scripts.gpu import ceilings, clocks, families, parity, products, repeatability, step_times, timing, tools
 from scripts.gpu.bench import UnavailableError
 from scripts.gpu.plan import PlannedRow
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Report, Row, State
@@ -57,6 +58,34 @@ def test_an_h200_must_copy_fast(kind: str, rate: float, fails: bool) -> None:
 def test_what_does_not_copy_is_no_ceiling(function: jax.stages.Wrapped, says: str) -> None:
     with pytest.raises(RuntimeError, match=says):
         ceilings.measure_copy(DRY, jnp.zeros((8, 16)), function)
+
+
+def test_a_call_has_products_for_longer_than_its_dispatch() -> None:
+    """2 ms by the ceilings: for 64 tokens 34.6 MB at 4 TB/s, for 2,048 tokens 68.7 GFLOP at 800 TFLOP/s."""
+    on_device = bench(replace(DRY, pallas=True), ceilings={COPY_RATE: 4e12, MATRIX_RATE: 8e14})
+    assert [products._count(on_device, tokens, 4096, 4096) for tokens in (64, 2048)] == [232, 24]
+    assert products._count(on_device, 8, 64, 64) == products.MOST_PRODUCTS
+
+
+def test_the_share_of_the_host_shows_which_was_the_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that a dispatch moves by 1 and a wait by 60: of 80 seconds 20 are the host's; without a wait all are."""
+    now = [0.0]
+
+    def pass_(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    for wait, expected in ((60.0, (4.0, 0.25)), (0.0, (1.0, 1.0))):
+        waited = SimpleNamespace(block_until_ready=lambda _, wait=wait: pass_(wait))
+        monkeypatch.setattr(timing, "jax", waited)
+        assert timing.back_to_back(lambda: pass_(1.0), 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "xla", "fails"), [(0.01, 0.01, False), (0.014, 0.01, False), (0.02, 0.01, True), (float("nan"), 0.01, True)]
+)
+def test_logits_of_other_families_are_about_as_exact_as_xlas(own: float, xla: float, fails: bool) -> None:
+    assert (families.failure(own, xla) is not None) is fails
 
 
 def test_a_wrong_token_or_logit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +199,10 @@ def test_the_step_that_a_server_has_is_compiled_once() -> None:
     config = step_times.config_of(FULL, load, budget)
     assert config == step_times.served_config(FULL)
     assert config.scheduler.max_num_seqs == 256
+    for rows in FULL.served_decodes:
+        plan = step_times.full_plan(replace(load, rows=rows), config, prompt=False)
+        assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(load.context - 1, 1)] * rows
+        assert len({block for chunk in plan.chunks for block in chunk.sequence.block_table}) == rows * 16
     for sampling in step_times.SAMPLING:
         plan = step_times.full_plan(load, config, sampling)
         ids = [block for chunk in plan.chunks for block in chunk.sequence.block_table]

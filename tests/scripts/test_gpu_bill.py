@@ -1,13 +1,10 @@
 """scripts.gpu.bill: a program small enough to count by hand, and what Pallas kernels touch of their operands."""
 
-from pathlib import Path
-
 import pytest
 
 from scripts.gpu.bill import LAUNCH, OTHER, PRODUCTS, Kernel, Rates, bill_of, total
 from scripts.gpu.hlo import Array
 from scripts.gpu.pallas_bill import COSTS, Call, Load
-from scripts.gpu.results import DOCS, bill
 
 PROGRAM = """HloModule jit_step, is_scheduled=true
 
@@ -136,13 +133,3 @@ def test_what_pallas_kernels_touch(
     name: str, operands: list[Array], results: list[Array], cost: tuple[int, int, str]
 ) -> None:
     assert COSTS[name](Call(operands, results, LOAD)) == cost
-
-
-def test_the_page_is_that_of_the_bills() -> None:
-    page = bill(DOCS)
-    assert page == (DOCS / "gpu_bill.md").read_text(), "run python -m scripts.gpu.results"
-
-
-def test_without_an_h200_there_is_no_page(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    assert bill(tmp_path) is None

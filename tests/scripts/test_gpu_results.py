@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from scripts.gpu.cells import table
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE
-from scripts.gpu.results import DOCS, main
+from scripts.gpu.results import DOCS, main, pages
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import FULL
 
@@ -25,13 +26,15 @@ def step(budget: int, seconds: float) -> dict[str, Any]:
     return row(f"step_llama3_8b_{budget}", seconds, bytes=20, flops=1000 * budget, **found)
 
 
-PRODUCTS = {str(tokens): {"flops_per_second": 5e14, "of_ceiling": 0.625} for tokens in FULL.product_tokens}
+RATES = {"flops_per_second": 5e14, "of_ceiling": 0.625, "dispatch_share": 0.2}
+PRODUCTS = {str(tokens): RATES for tokens in FULL.product_tokens}
 BENCHMARK = {
     "output_tokens_per_s": 8123.0,
     "requests_per_s": 30.5,
     "ttft_s": {"p50": 0.0525, "p95": 0.0801},
     "inter_token_s": {"p50": 0.0112, "p95": 0.014},
 }
+EXPERTS = {"kernels": "Hopper", "loop_seconds": 0.01}
 ROWS = [
     row("smoke_write_kv", detail={"kernels": "Hopper"}, failure="write_kv differs from numpy"),
     row("smoke_pieces_128", detail={"kernels": "Hopper", "largest_error": 0.00312}),
@@ -47,6 +50,7 @@ ROWS = [
     step(256, 0.005),
     step(64, 0.0046),
     row("step_llama3_8b_256_top_p", 0.006, detail={"returns_seconds": 0.0001}),
+    row("served_llama3_8b_1", 0.003, detail={"overlapped_seconds": 0.0025}),
     row(
         "step_llama3_8b_256_beside_copies",
         0.0052,
@@ -58,7 +62,8 @@ ROWS = [
     row("server_llama3_8b_start_again", state="lost", why="hung"),
     row("server_llama3_8b_64_clients", 9.0, detail=BENCHMARK),
     row("step_llama3_8b_8_layers_int4_64", 0.0025, detail={"kernels": "Hopper"}),
-    row("expert_product_qwen3_30b_a3b_256", 5e-4, fraction=0.7, detail={"kernels": "Hopper", "loop_seconds": 0.01}),
+    row("expert_product_qwen3_30b_a3b_256", 5e-4, fraction=0.7, detail=EXPERTS | {"dispatch_share": 0.2}),
+    row("host_step_llama3_8b_256_full", 0.01, detail={"schedule_seconds": 0.0004, "idle_share": 0.031}),
     row("restore_llama3_8b_8192", 0.04, detail={"transfer_seconds": 0.04, "recompute_seconds": 0.3}),
     row("products_qkv", 0.0001, detail={"tokens": PRODUCTS}),
     row("step_llama3_8b_knee", 0.005, fraction=0.8, detail={"token_budget": 256, "roofline_token_budget": 192}),
@@ -93,43 +98,43 @@ def line(text: str, start: str) -> list[str]:
 def test_figures_of_a_run(docs: Path) -> None:
     write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
     text = page(docs)
-    assert "## NVIDIA H200\n\n2026-11-30, commit `c0ffee`, jax 0.11.2; results/nvidia-h200-2026-11-30.json." in text
+    assert text.startswith("# Figures of GPUs\n\n## NVIDIA H200\n\n### In short\n\n")
+    assert "\n\n2026-11-30, commit `c0ffee`, jax 0.11.2; results/nvidia-h200-2026-11-30.json." in text
     assert line(text, "copy on the device") == ["4 TB/s"]
-    others = ["12.3", "not run", "1.5", "not run"]
-    assert line(text, "`decode_attention_256x2k_gqa`") == ["Hopper", "1", "0.87", "0.85", "0.05", *others]
-    assert line(text, "`decode_attention_16x32k_gqa`")[1] == "compiled, not run"
-    assert line(text, "`decode_attention_16x32k_gqa`")[7] == "unavailable"
+    assert line(text, "`decode_attention_256x2k_gqa`") == ["Hopper", "1", "0.87", "0.85", "0.05", "12.3", "1.5"]
+    assert line(text, "`decode_attention_16x32k_gqa`") == ["", "not run", "", "", "", "not run", "unavailable"]
     assert line(text, "`prompt_attention_256_8k`")[1] == "not reached"
-    assert line(text, "`prompt_attention_2048_8k`")[1:4] == ["raised (XlaRuntimeError)", "", "0.60"]
-    llama, opt = text.split("### The step of ")[1:]
-    opt, served = opt.split("### The step as a server has it")
+    assert line(text, "`prompt_attention_2048_8k`")[1:4] == ["failed: raised XlaRuntimeError", "", "0.60"]
+    llama, served = text.split("### The step of Llama-3-8B")[1].split("### The step as a server has it")
     assert line(llama, "256") == ["5", "4.5", "4.2", "4", "arithmetic", "0.80", "51,200"]
-    assert line(llama, "1024")[0] == "compiled, not run"
-    assert line(opt, "256")[0] == "compiled, not run"
-    assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in llama
+    assert line(llama, "1024")[0] == "not run"
+    assert "OPT-6.7B" not in text, "nothing of it has run"
+    assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in " ".join(llama.split())
     assert line(text, "jaxgen") == ["2.50", "6,554"]
-    assert line(text, "`staging_device_to_host_llama3_8b`")[2:4] == ["50", "0.951"]
-    assert line(served, "top_p 0.9") == ["6", "0.1", "", ""]
-    assert "a step takes 5.2 ms; alone it takes 5 ms. The copies reach 50 GB/s, and alone 55." in served
-    assert line(served, "greedy, sums of products not split") == ["4.2", "0.3", "", ""]
+    assert line(text, "`staging_device_to_host_llama3_8b`")[1:3] == ["50", "0.951"]
+    assert line(served, "top_p 0.9") == ["6", "0.1", ""]
+    assert line(served, "decodes alone: 1") == ["3", "", "2.5"]
+    assert "a step takes 5.2 ms; alone it takes 5 ms. The copies reach 50 GB/s, and alone 55." in " ".join(served.split())
+    assert line(served, "greedy, sums of products not split") == ["4.2", "0.3", ""]
     assert line(served, "qkv, 4096 to 6144") == [*["500 (0.62)"] * 6, "differ ({'256': 12})"]
     assert line(served, "64") == ["8,123", "30.5", "52.5", "80.1", "11.2", "14"]
     assert line(served, "1") == ["not run", *[""] * 5]
-    assert "The first start takes 61 s, with 0 programs in its cache; a second one takes lost." in served
+    assert "The first start takes 61 s, with 0 programs in its cache." in served
     assert line(served, "`step_llama3_8b_8_layers_int4_64`")[1] == "2.5"
     assert line(served, "`expert_product_qwen3_30b_a3b_256`") == ["Hopper", "0.5", "0.70", "10"]
+    assert line(served, "full") == ["10", "0.031", "0.4"]
     assert line(served, "transfer") == ["40"]
 
 
 def test_checks_and_rows_without_a_result(docs: Path) -> None:
     write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
     text = page(docs)
-    assert line(text, "`smoke_write_kv`") == ["Hopper", "write_kv differs from numpy", ""]
+    assert line(text, "`smoke_write_kv`") == ["Hopper", "failed: write_kv differs from numpy", ""]
     assert line(text, "`smoke_pieces_128`") == ["Hopper", "passed", "0.00312"]
-    assert line(text, "`smoke_tiles_of_128_rows_128`")[1] == "lost"
+    assert line(text, "`smoke_tiles_of_128_rows_128`")[1] == "failed: lost its process or the device"
     assert line(text, "`smoke_tiles_of_128_rows_128_registers_24_240`")[0] == "Hopper, 24/240 registers"
     assert "| `smoke_tiles_of_128_rows_64_registers_24_240` |" not in text
-    assert "Of 5 checks of kernels, parity and repeatability 3 held, 1 failed, 1 have no result." in text
+    assert "Of 5 checks of kernels, parity and repeatability 3 held, 2 failed, 0 have no result." in text
     assert "- failed: smoke_write_kv: wrong" in text
     without = text.split("### Rows without a result")[1]
     assert "raised: XlaRuntimeError: out of memory:\n\n```text\nprompt_attention_2048_8k\n```" in without
@@ -138,27 +143,53 @@ def test_checks_and_rows_without_a_result(docs: Path) -> None:
 
 
 def test_every_row_of_the_page_is_one_of_the_check(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200")
     planned = {row.name for row in rows_of(FULL)}
     named = [line.split("`")[1] for line in page(docs).splitlines() if line.startswith("| `")]
-    assert len(named) > 30
+    assert len(named) > 20
     assert {*named} <= planned
 
 
-def test_plots_are_beside_the_page_and_replaced_by_the_next_run(docs: Path) -> None:
-    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200")
-    write(docs, "nvidia-h200-2026-12-01.json", device="NVIDIA H200")
+def test_a_page_begins_with_five_numbers(docs: Path) -> None:
+    """Of rows that have run, and says what was not measured."""
+    loads = {clients: row(f"server_llama3_8b_{clients}_clients", 9.0, detail=BENCHMARK) for clients in (1, 16, 256)}
+    again = row("server_llama3_8b_start_again", 14.6, detail={"cached_programs": 43})
+    replaced = [one for one in ROWS if one["name"] != again["name"]]
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", rows=[*replaced, *loads.values(), again])
+    short = page(docs).split("### In short")[1].split("###")[0]
+    assert [one for one in short.splitlines() if one.startswith("- ")] == [
+        "- 1 client: **8,123 output tokens/s**, 11.2 ms between tokens.",
+        "- 16 clients: **8,123 output tokens/s**, the first after 52.5 ms.",
+        "- 256 clients: **8,123 output tokens/s**, the first after 52.5 ms.",
+        "- A step of 256 tokens: **4.5 ms**; its floor is 4 ms.",
+        "- The first start: **61 s**, a later one 14.6 s.",
+    ]
+    assert "Next to vLLM: **not measured**." in short
+
+
+def test_rows_that_measured_the_host_show_no_rates(docs: Path) -> None:
+    """Rows of before, which do not say how long the host dispatched."""
+    of_products = {
+        tokens: {name: times[name] for name in ("flops_per_second", "of_ceiling")} for tokens, times in PRODUCTS.items()
+    }
+    old = [
+        row("products_qkv", 0.0001, detail={"tokens": of_products}),
+        row("bits_products_qkv", detail={"equal": True}),
+        row("expert_product_qwen3_30b_a3b_256", 5e-4, fraction=0.7, detail=EXPERTS),
+        row("host_step_llama3_8b_256_full", 0.01, detail={"host_seconds": 0.0048, "host_share": 0.48}),
+    ]
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", rows=old)
     text = page(docs)
-    images = {"gpu-nvidia-h200-steps.png", "gpu-nvidia-h200-attention.png"}
-    assert {path.name for path in docs.glob("*.png")} == images
-    for name in images:
-        assert f"]({name})" in text
-        assert (docs / name).read_bytes().startswith(b"\x89PNG")
+    assert line(text, "qkv, 4096 to 6144") == ["equal"]
+    assert line(text, "`expert_product_qwen3_30b_a3b_256`") == ["Hopper", "at most 0.5", "10"]
+    assert line(text, "full") == ["10", "4.8"]
+    assert text.count("measured how fast\nthe host dispatches") == 2
 
 
-def test_a_run_without_steps_and_attention_has_no_plots(docs: Path) -> None:
-    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", rows=[])
-    assert "![" not in page(docs)
-    assert list(docs.glob("*.png")) == []
+def test_columns_without_a_value_are_left_out() -> None:
+    lines = [["a", "1", "not run", ""], ["b", "lost", "not reached", "unavailable"]]
+    assert table(["row", "one", "two", "three"], lines) == "| row | one |\n| --- | ---: |\n| a | 1 |\n| b | lost |"
+    assert table(["row", "two"], [["a", "not run"]]) == ""
 
 
 def test_the_newest_run_of_each_device_counts_and_dry_runs_do_not(docs: Path) -> None:
@@ -189,9 +220,10 @@ def test_a_row_that_did_not_run_last_is_that_of_the_run_before(docs: Path) -> No
 def test_without_results_the_page_says_so(docs: Path) -> None:
     text = page(docs)
     assert "Nothing here has run on a GPU yet" in text
-    assert line(text, "`decode_attention_256x2k_gqa`")[1] == "compiled, not run"
+    assert "|" not in text
+    assert not (docs / "gpu_bill.md").exists(), "it is compared with an H200"
 
 
-def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
-    (tmp_path / "results").symlink_to(DOCS / "results")
-    assert page(tmp_path) == (DOCS / "gpu.md").read_text(), "run python -m scripts.gpu.results"
+@pytest.mark.parametrize("name", ["gpu.md", "gpu_bill.md"])
+def test_the_pages_are_those_of_the_results(name: str) -> None:
+    assert pages(DOCS / "results")[name] == (DOCS / name).read_text(), "run python -m scripts.gpu.results"

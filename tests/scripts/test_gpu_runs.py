@@ -116,8 +116,12 @@ def assert_figures(rows: dict[str, Any], ceilings: dict[str, float]) -> None:
     assert (widths["compared_rows"] > 0, widths["rows_with_other_hidden_states"]) == (True, 0)
     assert rows["check_bits"]["detail"]["equal"] is True
     assert rows["products_qkv"]["detail"]["tokens"].keys() == {"8", "16"}
+    assert {found["products"] for found in rows["products_qkv"]["detail"]["tokens"].values()} == {2}
     host = rows["host_step_tiny_16_full"]["detail"]
     assert 0 < host["schedule_seconds"] < host["host_seconds"]
+    assert host["not_profiled"].startswith("the profile has no stream")
+    assert [rows[f"served_tiny_{users}"]["detail"]["decode_rows"] for users in (1, 4)] == [1, 4]
+    assert 0 < rows["parity_kernels_tiny_moe"]["detail"]["error"] < 0.1
 
 
 @pytest.mark.full

@@ -1,11 +1,11 @@
-"""Write docs/gpu_bill.md: what the kernels of a step should take on an H100 and an H200, and what an H200 took."""
+"""Format docs/gpu_bill.md, the roofline estimate: what the kernels of a step should take, and what an H200 took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scripts.gpu.bill import ATTENTION, EXPERTS, LAUNCH, OTHER, PRODUCTS, Kernel, Rates, by_kind, total
-from scripts.gpu.cells import billed_seconds, number, table
+from scripts.gpu.cells import ms_in, number, table
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, State
 
 BILLS = "gpu-bill.json"
@@ -47,12 +47,10 @@ COMPARED = (
     Compared("step_llama3_8b_8_layers_int4_64", "llama3_8b_int4", 64, 8),
     Compared("step_qwen3_30b_a3b_8_layers_256", "qwen3_30b_a3b_bf16", 256, 8),
 )
-WITHOUT_BILL = """Rows without a bill of the program that ran are older. A step was one program with branches then, for
-which the host waited."""
-INTRO = """# The bill of a step on a GPU
+INTRO = """# Roofline estimate of a step
 
-The bill of a step is what its kernels move, compute and should take. It is an estimate, calculated from the
-compiled programs. This page compares it with what an H200 took.
+What the kernels of a step on a GPU move, compute and should take at best: an estimate for developers, calculated from
+the compiled programs (`scripts/gpu/bill.py`). It is compared with what an H200 took.
 
 `python -m scripts.gpu.bills` compiles the programs, and needs no GPU. `python -m scripts.gpu.results` makes
 this page from docs/results/gpu-bill.json and from the results of [gpu_check.md](gpu_check.md).
@@ -72,19 +70,14 @@ this page from docs/results/gpu-bill.json and from the results of [gpu_check.md]
 - Attention reads whole contexts, also in layers with windows (gpt-oss). Dequantization in registers is not counted.
 
 For some products, a compilation on a GPU gets other kernels than one without a GPU. It also splits their sums in
-another way. So the bill shows what the program asks for. The tables of times below show how far it is off.
+another way. So the estimate shows what the program asks for. The tables of times below show how far it is off.
 """
-
-CODES_ABOUT = """Steps with weights in 8 and 4 bits take longer than their bills. The
-[report](reports/2026-11-27-h200.md#weights-in-8-and-4-bits) says why.
-"""
-
-PROFILED = """## Kernels in a profile
-
-The row `launches_llama3_8b_256` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels
-have the same names as in the bill. For products the device chooses kernels with other names.
-
-"""
+COMPARED_ABOUT = """Rows without an estimate of the program that ran are older. A step was one program with branches
+then, for which the host waited. Steps with weights in 8 and 4 bits take longer than estimated. The
+[report](reports/2026-11-27-h200.md#weights-in-8-and-4-bits) says why."""
+PROFILE = "launches_llama3_8b_256"
+PROFILED = f"""The row `{PROFILE}` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels
+have the same names as in the estimate. For products the device chooses kernels with other names."""
 
 
 def page(header: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
@@ -94,12 +87,17 @@ def page(header: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     parts = [
         INTRO.format(launch=1e6 * LAUNCH),
         _rates(rates),
-        "## Steps\n\n" + _steps(bills, rates),
-        "## Compared with an H200\n\n" + _compared(bills, rates[MEASURED], measured),
+        "## Steps",
+        _steps(bills, rates),
+        "## Compared with an H200",
+        _compared(bills, rates[MEASURED], measured),
+        COMPARED_ABOUT,
+        "## Kernels in a profile",
+        PROFILED,
+        _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured),
+        *(_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills),
     ]
-    parts += [CODES_ABOUT, PROFILED + _profiled(bills["llama3_8b_bf16", 256], rates[MEASURED], measured)]
-    parts += [_costliest(name, bills[name, 256], rates[MEASURED]) for name in TITLES if (name, 256) in bills]
-    return "\n".join([f"{part.rstrip()}\n" for part in parts])
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def rates_of(measured: Mapping[str, Any]) -> dict[str, Rates]:
@@ -161,33 +159,26 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
             continue
         expected = total(bill.of(one.layers), rates).seconds
         overlapped = row["detail"]["overlapped_seconds"]
-        own = billed_seconds(row)
-        times = [_ms(expected), "" if own is None else _ms(own), _ms(row["seconds"]), _ms(overlapped)]
+        times = [_ms(expected), ms_in("bill", "seconds")(row), _ms(row["seconds"]), _ms(overlapped)]
         rows.append([f"`{one.row}`", *times, f"{expected / overlapped:.2f}"])
-    titles = [
-        "row",
-        "the bill, ms",
-        "of the program that ran, ms",
-        "one step, ms",
-        "back to back, ms per step",
-        "bill / back to back",
-    ]
-    return f"{table(titles, rows)}\n\n{WITHOUT_BILL}"
+    titles = ["row", "estimate, ms", "of the program that ran, ms", "one step, ms", "back to back, ms per step"]
+    return table([*titles, "estimate / back to back"], rows)
 
 
 def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:
     """Return a table of the Pallas kernels that the profile of a step lists."""
-    found: Mapping[str, Any] = next((row for row in measured["rows"] if row["name"] == "launches_llama3_8b_256"), {})
-    profile: Mapping[str, float] = found.get("detail", {}).get("costliest_seconds", {})
+    found: Mapping[str, Any] = next((row["detail"] for row in measured["rows"] if row["name"] == PROFILE), {})
+    kernels = {name: of["seconds"] for name, of in found.get("all_kernels", {}).items()}
+    profile: Mapping[str, float] = kernels or found.get("costliest_seconds", {})  # of a version that kept only twelve
     rows = []
     for name in dict.fromkeys(one.name for one in bill.layer):
         taken = profile.get(f"{name}_mosaic_gpu_kernel")
         if taken is not None:
-            kernels = [one for one in bill.of(bill.layers) if one.name == name]
-            expected, launches = total(kernels, rates).seconds, sum(one.launches for one in kernels)
+            alike = [one for one in bill.of(bill.layers) if one.name == name]
+            expected, launches = total(alike, rates).seconds, sum(one.launches for one in alike)
             each = [number(1e6 * seconds / launches) for seconds in (expected, taken)]
             rows.append([f"`{name}`", str(launches), *each, f"{expected / taken:.2f}"])
-    return table(["kernel", "launches", "the bill, µs each", "taken, µs each", "bill / taken"], rows)
+    return table(["kernel", "launches", "estimate, µs each", "taken, µs each", "estimate / taken"], rows)
 
 
 def _costliest(name: str, bill: Bill, rates: Rates) -> str:
