@@ -29,7 +29,10 @@ def resolve_grammar(
     ``closed``: objects have only the keys that their schemas name.
     """
     asked = None if wanted is None else _of_format(wanted, closed)
-    if structured is None or (structured.disable_additional_properties is not None and not _kinds(structured)):
+    if structured is None:
+        return asked
+    if structured.disable_additional_properties is not None and not _kinds(structured):
+        _require_no_spacing(structured)
         return asked
     if asked is not None:
         raise bad_request(
@@ -115,8 +118,7 @@ def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
         )
     if asked.schema_ is not None or asked.json_object:
         return _json(asked, closed)
-    if asked.whitespace_pattern is not None or asked.disable_any_whitespace is not None:
-        raise bad_request("structured_outputs: options for white space work only with json.", "structured_outputs")
+    _require_no_spacing(asked)
     if asked.disable_additional_properties is not None:
         raise bad_request(
             "structured_outputs: disable_additional_properties works only with json.", "structured_outputs"
@@ -132,6 +134,14 @@ def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
         return f"start: CHOICE\nCHOICE: {texts}"
     assert asked.grammar is not None
     return asked.grammar
+
+
+def _require_no_spacing(asked: StructuredOutputs) -> None:
+    if asked.whitespace_pattern is not None or asked.disable_any_whitespace is not None:
+        raise bad_request(
+            "structured_outputs: options for white space work only with json in structured_outputs.",
+            "structured_outputs",
+        )
 
 
 def _quoted(text: str) -> str:

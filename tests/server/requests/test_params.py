@@ -195,6 +195,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("structured_outputs", {"json": "{"}, "not valid JSON"),
     ("structured_outputs", {"json": 5}, "must be a JSON schema"),
     ("structured_outputs", {"regex": "a", "whitespace_pattern": " "}, "options for white space work only with json"),
+    (
+        "structured_outputs",
+        {"disable_additional_properties": True, "disable_any_whitespace": False},
+        "options for white space work only with json",
+    ),
     ("structured_outputs", {"lark": "a"}, "Unknown field"),
     ("user", 5, "valid string"),
     ("cache_salt", 5, "valid string"),
