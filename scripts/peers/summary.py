@@ -15,6 +15,7 @@ HOW_TO_READ = (
     "A cell names the best server, and compares jaxgen with the best other one. Above 1 jaxgen is ahead. Below 1 it is "
     f"behind, and the cell is bold. Within {100 * EQUAL:.0f} % servers are equal."
 )
+ONLY = " *Only*: no other server has met the targets."
 Rounds = dict[int, Line]
 """A server's figures of a load, by round."""
 Loads = Sequence[tuple[str, dict[str, Rounds]]]

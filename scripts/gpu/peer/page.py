@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from scripts.gpu.peer.settings import COMPLETION, FULL, PROMPT, TIMES
 from scripts.peers.agreement import agree
 from scripts.peers.load import Cell
-from scripts.peers.page import GOALS, load_table, paragraph, point
+from scripts.peers.page import GOALS, load_table, paragraph, point, turns
 from scripts.peers.records import Line, Records
 from scripts.peers.summary import OURS, Goal, Rounds, choices, percentile_of, verdict
 from scripts.peers.tables import in_ms, listed, middle, table, values, with_spread
@@ -113,8 +113,7 @@ def _notes(records: Records, about: Line) -> Iterator[str]:
         device = f"{about['gpu']}, {about['memory_mib']} MiB, {about['power_limit_w']} W, driver {about['driver']}"
     yield f"**Machine.** {device}; {about['cores']} cores, where the client runs too; {about['started']}."
     lines = records.of_kind("load")
-    counts = {peer: len({line["round"] for line in lines if line["peer"] == peer}) for peer in values(lines, "peer")}
-    yield f"**Rounds.** {listed(f'{peer} in {count}' for peer, count in counts.items())}, in turns."
+    yield turns(lines)
     wrong = sum(line["wrong_lengths"] for line in lines)
     busiest = max(line.get("client_cpu_share", 0.0) for line in lines)
     yield f"**Checks.** Completions of a wrong length: {wrong}. The client used {busiest:.2f} of a core at most."
