@@ -135,6 +135,33 @@ def test_vllm_is_tried_as_it_is_then_with_less() -> None:
     assert (launches[1].env["PYTHONPATH"], launches[1].env["PYTHONSAFEPATH"]) == ("/site", "1")
 
 
+VLLM = """
+import runpy, sys
+if "--enforce-eager" not in sys.argv:
+    raise SystemExit("no compiler here")
+sys.argv[1:] = [sys.argv[sys.argv.index("--port") + 1], "0"]
+runpy.run_module("tests.support.fake_peer", run_name="__main__")
+"""
+
+
+def test_attempts_of_vllm_go_on_until_one_is_ready(tmp_path: Path, dry: list[str]) -> None:
+    """In place of vLLM there is a package of its name that runs only eagerly."""
+    package = tmp_path / "site" / "vllm" / "entrypoints" / "cli"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(VLLM)
+    (tmp_path / "site" / "vllm-1.2.dist-info").mkdir()
+    (tmp_path / "site" / "vllm-1.2.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 1.2\n")
+    site = f"PYTHONPATH={tmp_path / 'site'}:{ROOT}"
+    assert cli.main([*dry, "--servers", "peer", "--peer-python", sys.executable, "--peer-env", site]) == 0
+    records = Records.read(tmp_path / "dry-run.jsonl")
+    *failed, ready = records.of_kind("start")
+    assert [line["attempt"] for line in failed] == ["default", "without compile"]
+    assert all("no compiler here" in line["error"] for line in failed)
+    assert (ready["attempt"], ready["versions"]["vllm"], ready["env"]["PYTHONSAFEPATH"]) == ("eager", "1.2", "1")
+    assert ready["command"][1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", "model"]
+    assert len(records.of_kind("load", peer="vLLM")) == len(DRY.loads)
+
+
 def test_a_command_has_model_and_port_filled_in() -> None:
     server = servers.by_command("run {model} --at=:{port} --as {name}", "other", Path("/m"), "it", "final", {"A": "1"})
     assert server.attempts[0].launch(7) == Launch(["run", "/m", "--at=:7", "--as", "it"], {"A": "1"})

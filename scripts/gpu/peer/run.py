@@ -112,7 +112,8 @@ class Run:
                 raise PeerError(f"no time was left to start it: {attempt.name}")
             port = free_port()
             launch = attempt.launch(port)
-            about = {"attempt": attempt.name, "command": shown(launch.command, port)}
+            env = {name: without_folders(value) for name, value in launch.env.items()}
+            about = {"attempt": attempt.name, "command": shown(launch.command, port), "env": env}
             print(f"round {key['round']}, {server.name}: {attempt.name}, at most {limit:.0f} s", flush=True)
             try:
                 process = stack.enter_context(
