@@ -1,22 +1,31 @@
 """Whether peers compute the same model: greedy answers to the same prompts, one after another."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from jaxgen.server.benchmark.requests import FIRST_ID
 from scripts.peers.load import VOCAB_SIZE
-from scripts.peers.peer import Peer, PeerError
+from scripts.peers.peer import PeerError
 from scripts.peers.process import RunningServer
 
 NUM_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 64, 8
 
 
-def answers(peer: Peer, server: RunningServer) -> list[list[int]]:
-    """The tokens after each of ``NUM_PROMPTS`` prompts. Raises PeerError when their number is not the one asked for."""
+def answers(
+    read: Callable[[dict[str, Any]], list[int]], server: RunningServer, timeout: float = 120.0
+) -> list[list[int]]:
+    """The tokens after each of ``NUM_PROMPTS`` prompts, which ``read`` takes out of a completion.
+
+    ``timeout``: seconds of each. Raises OSError, or PeerError when their number is not the one asked for.
+    """
     prompts = np.random.default_rng(8).integers(FIRST_ID, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).tolist()
     result = []
     for prompt in prompts:
-        answer = server.complete({"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True})
-        tokens = peer.tokens(answer)
+        fields = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True}
+        answer = server.complete(fields, timeout)
+        tokens = read(answer)
         if len(tokens) != ANSWER_TOKENS:
             raise PeerError(f"an answer of {len(tokens)} tokens instead of {ANSWER_TOKENS}: {str(answer)[:300]}")
         result.append(tokens)

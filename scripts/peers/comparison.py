@@ -82,7 +82,7 @@ class Comparison:
         with running(peer.launch(self._site, wanted, port), port, self._site.cores, log) as server:
             print(f"  ready after {server.start_seconds:.0f} s, load average {os.getloadavg()[0]:.1f}", flush=True)
             # A real vocabulary: llama.cpp answers with texts, and a token may be a part of a character.
-            agreed = answers(peer, server) if self._site.tokenizer is None else []
+            agreed = answers(peer.tokens, server) if self._site.tokenizer is None else []
             cells = []
             for number, load in enumerate(self._loads):
                 seed = 1000 * (index + 1) + 10 * number  # the same for all peers; no prompt comes twice to one

@@ -108,25 +108,34 @@ class Window:
 
 
 def measure(
-    base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner | None = None
+    base_url: str,
+    usage: str,
+    cell: Cell,
+    times: Times,
+    seed: int,
+    planner: Planner | None = None,
+    requests_per_second: float = REQUESTS_PER_SECOND,
 ) -> dict[str, Any]:
     """Return the figures of one load, ready for JSON. ``planner``: makes the requests of clients; None: as usual.
+    ``requests_per_second``: more than the server completes.
 
     Clients begin together, so at first there are prompts alone: in a closed loop without long prompts the window does
     not begin before as many answers are there as there are clients, or the patience is over.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        plans = planner or _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
-        return runner.run(_measure(base_url, usage, cell, times, seed, plans))
+        plans = planner or make_planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
+        return runner.run(_measure(base_url, usage, cell, times, seed, plans, requests_per_second))
 
 
-async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner) -> dict[str, Any]:
+async def _measure(
+    base_url: str, usage: str, cell: Cell, times: Times, seed: int, planner: Planner, requests_per_second: float
+) -> dict[str, Any]:
     settles = cell.clients > 0 and not cell.long_every
     most = max(times.warmup, times.patience) if settles else times.warmup
     limit = most + times.measured
-    requests, arrivals = _requests(planner, cell, limit, seed)
+    requests, arrivals = _requests(planner, cell, limit, seed, requests_per_second)
     long_arrivals = [cell.long_every * i for i in range(ceil(limit / cell.long_every))] if cell.long_every else []
-    long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(len(long_arrivals))
+    long = make_planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(len(long_arrivals))
     async with CompletionsClient(base_url) as client:
         begin = perf_counter()
         window = Window(begin + most, begin + limit)
@@ -153,17 +162,22 @@ async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: in
     return figures
 
 
-def _requests(planner: Planner, cell: Cell, seconds: float, seed: int) -> tuple[list[PlannedRequest], list[float]]:
+def _requests(
+    planner: Planner, cell: Cell, seconds: float, seed: int, requests_per_second: float
+) -> tuple[list[PlannedRequest], list[float]]:
     """Return the requests of a load of the given seconds and, of an open loop, when they arrive."""
     if cell.clients:
-        return planner.requests(round(REQUESTS_PER_SECOND * seconds)), []
+        return planner.requests(round(requests_per_second * seconds)), []
     drawn = poisson_arrivals(seed, cell.rate, ceil(2.0 * cell.rate * seconds) + 32)
     arrivals = [time for time in drawn if time < seconds]
     return planner.requests(len(arrivals)), arrivals
 
 
-def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE) -> Planner:
-    fields = request_fields(SERVED_NAME, usage=usage, ignore_eos=True, temperature=0.0, top_p=1.0)
+def make_planner(
+    usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE, model: str = SERVED_NAME
+) -> Planner:
+    """Return what makes greedy requests of these mean lengths, whose prompts are random token ids."""
+    fields = request_fields(model, usage=usage, ignore_eos=True, temperature=0.0, top_p=1.0)
     lengths = Lengths.about(prompt, output, std_share)
     return Planner(lengths, IdPrompts(VOCAB_SIZE, 0, seed), 0, fields, seed)
 
@@ -174,7 +188,7 @@ def _until(window: Window, requests: Iterable[PlannedRequest]) -> Iterator[Plann
         if perf_counter() >= window.end:
             return
         yield request
-    raise RuntimeError("the load ran out of requests: the server is faster than REQUESTS_PER_SECOND")
+    raise RuntimeError("the load ran out of requests: the server completes more in a second than were planned")
 
 
 def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str, Any]:

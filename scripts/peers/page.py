@@ -12,7 +12,7 @@ from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
 from scripts.peers.page_texts import ELSEWHERE, LONG_PROMPTS, OPEN_LOOPS, ROUNDING, TERMS
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Shape
-from scripts.peers.summary import HOW_TO_READ, OURS, Goal, Loads, Rounds, overview, percentile_of, verdict
+from scripts.peers.summary import HOW_TO_READ, ONLY, OURS, Goal, Loads, Rounds, overview, percentile_of, verdict
 from scripts.peers.tables import in_ms, listed, middle, table, values, with_spread
 
 SLA = "4"
@@ -59,7 +59,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     for name, mine in by_format.items():
         yield f"## {name}"
         yield from _figures(mine)
-    yield from origin(records, window(servers), agreement(servers))
+    yield from origin(records, rates(records), window(servers), agreement(servers))
     yield made_by(shape)
 
 
@@ -67,9 +67,9 @@ def choice(loads: Mapping[str, Loads], goals: Sequence[Goal]) -> Iterator[str]:
     """Yield the summary: in words, and as a table for each format."""
     yield "## Which server to choose"
     yield paragraph(verdict(loads.values(), goals))
-    yield paragraph(HOW_TO_READ)
-    for name, mine in loads.items():
-        yield overview(name, mine, goals)
+    tables = [overview(name, mine, goals) for name, mine in loads.items()]
+    yield paragraph(HOW_TO_READ + (ONLY if any("only " in one for one in tables) else ""))
+    yield from tables
 
 
 def purpose(records: Records, shape: Shape) -> str:
@@ -77,7 +77,7 @@ def purpose(records: Records, shape: Shape) -> str:
     servers, machine = records.of_kind("server"), records.of_kind("machine")[-1]
     return paragraph(
         f"{listed(values(servers, 'peer'))} served the same model under the same load, one after another, on "
-        f"{machine['cpu']}. It is {shape.about}, with random weights. {shape.vocabulary}"
+        f"{machine['cpu']}. The model is {shape.about}, with random weights. {shape.vocabulary}"
     )
 
 
@@ -157,31 +157,40 @@ def origin(records: Records, *notes: str) -> Iterator[str]:
     """Yield how the figures were measured: the machine, rounds, ``notes``, the servers, and what failed."""
     servers = records.of_kind("server")
     yield "## How it was measured"
-    counts = {peer: len({one["round"] for one in servers if one["peer"] == peer}) for peer in values(servers, "peer")}
-    turns = (
-        "**Rounds.** In a round every server has its turn: "
-        f"{listed(f'{peer} in {count}' for peer, count in counts.items())}."
-    )
-    yield "\n".join(map(point, [_machine(records.of_kind("machine")[-1], servers), turns, *notes]))
+    yield "\n".join(map(point, [_machine(records.of_kind("machine")[-1], servers), turns(servers), *notes]))
     yield from _rounding(servers)
     yield servers_table(servers)
     yield from failures(records)
 
 
+def turns(lines: list[Line]) -> str:
+    """Return how often each server had its turn."""
+    counts = {peer: len({one["round"] for one in lines if one["peer"] == peer}) for peer in values(lines, "peer")}
+    times = (f"{peer} {'once' if count == 1 else f'{count} times'}" for peer, count in counts.items())
+    return f"**Rounds.** The servers took turns: {listed(times)}."
+
+
 def window(servers: list[Line]) -> str:
     """Return which part of a load is measured."""
     seconds, warmup = (" or ".join(f"{value:g}" for value in values(servers, name)) for name in ("seconds", "warmup"))
-    return f"**Window.** {seconds} s of each load are measured. They begin after {warmup} s or more."
+    return f"**Window.** Each load is measured for {seconds} s, after a warm-up of {warmup} s or more."
+
+
+def rates(records: Records) -> str:
+    """Return what the machine reaches."""
+    limits = records.of_kind("machine")[-1]["limits"]
+    return (
+        f"**Rates.** Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. PyTorch's matmuls reach "
+        f"{limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, {limits['bfloat16_flops_per_s'] / 1e9:.0f} in "
+        "bfloat16."
+    )
 
 
 def _machine(machine: Line, servers: list[Line]) -> str:
-    limits = machine["limits"]
     dates = " to ".join(sorted({server["started"][:10] for server in servers}))
     return (
         f"**Machine.** {machine['cpu']}, {machine['system']}, {dates}. Servers have {machine['threads']} threads. The "
-        f"client runs on the same cores. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s. PyTorch's "
-        f"matmuls reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
-        f"{limits['bfloat16_flops_per_s'] / 1e9:.0f} in bfloat16."
+        "client runs on the same cores."
     )
 
 
@@ -233,9 +242,11 @@ def agreement(servers: list[Line]) -> str:
             parts += [f"{name}: {', '.join(f'{peer} {first} and {every}' for peer, (first, every) in found.items())}"]
     if not parts:
         return text
+    rounded = any(FORMATS[name].is_quantised for name in values(servers, "format"))
+    why = "so rounding decides" + (", and each server rounds its weights in its own way" if rounded else "")
     return (
         f"{text} Of {count} greedy completions, these agree with jaxgen's in the first token, and in all {length}: "
-        f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, so rounding decides."
+        f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, {why}."
     )
 
 

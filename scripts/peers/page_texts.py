@@ -7,6 +7,7 @@ A *client* sends a request, reads the whole completion, and sends the next reque
 completions {completion} tokens on average.
 
 - *TTFT* is the time to the first token. A *gap* is the time between two tokens of a completion. Times are in ms.
+  P50 is the median, and 95 % of the values are below P95.
 - *Requests/s within targets* is FastGen's effective throughput ([benchmark.md](benchmark.md#results)). It counts
   requests that start in the measured window. The first token must come within prompt tokens / 512 s, and later tokens
   at the SLA or faster. The SLA is 4 tokens/s above. Below it is 2, 4 and 6. One number stands for three equal ones.
@@ -16,6 +17,8 @@ completions {completion} tokens on average.
   number of tokens.
 - A library without an HTTP server has a *small server* in front of it (scripts/peers/token_server.py). It neither
   validates requests nor makes text, as real servers must.
+- Other pages: [1B, also in 8 and 4 bits](peers-1b.md), [conversations](peers-agents-88m.md),
+  [JSON schemas](peers-schemas-88m-smollm2.md), [GPUs](peers-gpu.md).
 - jaxgen weighs early first tokens against short gaps. `--inter-token-target` makes gaps shorter
   ([tuning.md](tuning.md#where-padding-costs-nothing), [plots](reports/2026-11-26-token-budgets.md)).
 """

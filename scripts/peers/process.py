@@ -27,7 +27,9 @@ HOST = "127.0.0.1"
 
 
 class RunningServer:
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """``model``: its name in requests; ``log``: what it prints."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, model: str = SERVED_NAME) -> None:
         self.base_url = f"http://{HOST}:{port}/v1"
         self.start_seconds = 0.0
         self.peak_rss = 0
@@ -35,19 +37,21 @@ class RunningServer:
         self._process = process
         self._tree = psutil.Process(process.pid)  # here, before anyone waits for it: its number is sure to be its own
         self._log = log
+        self._model = model
         self._watching = threading.Event()
 
-    def wait_until_ready(self) -> None:
-        """Until it completes a request. Raises PeerError when it ends or takes too long."""
+    def wait_until_ready(self, limit: float = START_SECONDS) -> None:
+        """Until it completes a request. Raises PeerError when it ends, or has not in ``limit`` seconds."""
         begin = time.monotonic()
         while True:
             self.check()
             try:
-                self.complete({"prompt": [5, 6, 7], "max_tokens": 1}, timeout=60.0)
+                timeout = max(0.1, min(60.0, begin + limit - time.monotonic()))
+                self.complete({"prompt": [5, 6, 7], "max_tokens": 1}, timeout=timeout)
                 break
             except OSError as error:
-                if time.monotonic() - begin > START_SECONDS:
-                    raise PeerError(f"not ready in {START_SECONDS:g} s ({error}):\n{last_lines(self._log)}") from error
+                if time.monotonic() - begin > limit:
+                    raise PeerError(f"not ready in {limit:g} s ({error}):\n{last_lines(self._log)}") from error
             time.sleep(0.2)
         self.start_seconds = time.monotonic() - begin
 
@@ -58,7 +62,7 @@ class RunningServer:
 
     def complete(self, fields: dict[str, object], timeout: float = 120.0) -> dict[str, Any]:
         """The JSON answer to one greedy request without a stream. Raises OSError, or PeerError when it is refused."""
-        body = json.dumps({"model": SERVED_NAME, "temperature": 0.0, "ignore_eos": True, **fields}).encode()
+        body = json.dumps({"model": self._model, "temperature": 0.0, "ignore_eos": True, **fields}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.base_url}/completions", body, headers)
         try:
@@ -90,8 +94,10 @@ class RunningServer:
 
 
 @contextmanager
-def running(launch: Launch, port: int, cores: list[int], log: Path) -> Iterator[RunningServer]:
-    """A server on these cores that is ready. Raises PeerError when it does not become so."""
+def running(
+    launch: Launch, port: int, cores: list[int], log: Path, limit: float = START_SECONDS, model: str = SERVED_NAME
+) -> Iterator[RunningServer]:
+    """A server on these cores that is ready. Raises PeerError when it does not become so in ``limit`` seconds."""
     with log.open("wb") as file, _only(cores):
         process = subprocess.Popen(
             launch.command,
@@ -102,11 +108,11 @@ def running(launch: Launch, port: int, cores: list[int], log: Path) -> Iterator[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = RunningServer(process, port, log)
+    server = RunningServer(process, port, log, model)
     watch = threading.Thread(target=server.watch)
     watch.start()
     try:
-        server.wait_until_ready()
+        server.wait_until_ready(limit)
         yield server
     finally:
         server.stop()

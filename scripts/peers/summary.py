@@ -1,6 +1,6 @@
 """Which server is best at each load: the short answer at the top of a page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -15,6 +15,7 @@ HOW_TO_READ = (
     "A cell names the best server, and compares jaxgen with the best other one. Above 1 jaxgen is ahead. Below 1 it is "
     f"behind, and the cell is bold. Within {100 * EQUAL:.0f} % servers are equal."
 )
+ONLY = " *Only*: no other server has met the targets."
 Rounds = dict[int, Line]
 """A server's figures of a load, by round."""
 Loads = Sequence[tuple[str, dict[str, Rounds]]]
@@ -67,6 +68,22 @@ def verdict(tables: Iterable[Loads], goals: Sequence[Goal]) -> str:
         return text
     parts = [f"to {peer} in {listed(dict.fromkeys(titles))}" for peer, titles in lost.items()]
     return f"{text} It loses at some loads: {'; '.join(parts)}."
+
+
+def choices(loads: Loads, goals: Sequence[Goal]) -> Iterator[str]:
+    """Yield for each load who is ahead in what, and by how much."""
+    for name, rounds in loads:
+        ahead: dict[str, list[str]] = {}
+        for goal in goals:
+            if (found := best(rounds, goal)) is not None:
+                peer, lead = found
+                leader = "equal" if abs(lead - 1.0) <= EQUAL else OURS if lead > 1.0 else peer
+                times = lead if leader == OURS else 1.0 / lead if lead else inf
+                by = f" ({times:.2f} times)" if leader != "equal" and times < inf else ""
+                ahead.setdefault(leader, []).append(f"{goal.title}{by}")
+        equal = [f"equal in {listed(ahead.pop('equal'))}"] if "equal" in ahead else []
+        parts = [f"{leader} is ahead in {listed(titles)}" for leader, titles in ahead.items()] + equal
+        yield f"**{name}**: {'; '.join(parts) or 'not measured by two servers'}."
 
 
 def best(rounds: dict[str, Rounds], goal: Goal) -> tuple[str, float] | None:

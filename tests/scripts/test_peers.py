@@ -125,7 +125,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "### 4 clients with a prompt of 2,000 tokens every second" in text
     assert "| output tokens/s | jaxgen 2.50 |" in text
     assert "jaxgen is best or equal in 4 of 4 comparisons." in text
-    assert "jaxgen in 3 and Other in 2." in text
+    assert "The servers took turns: jaxgen 3 times and Other 2 times." in text
     assert "Completions of a wrong length: 3." in text
     assert "agree with jaxgen's in the first token, and in all 2: float32: Other 2 and 1." in " ".join(text.split())
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text

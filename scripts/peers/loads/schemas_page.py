@@ -49,7 +49,7 @@ COLUMNS = [
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
-    yield f"# JSON schemas on a CPU: {shape.title}"
+    yield "# JSON schemas on a CPU"
     servers = records.of_kind("server")
     if not servers:
         yield NOTHING
