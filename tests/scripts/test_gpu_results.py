@@ -114,7 +114,9 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(text, "`staging_device_to_host_llama3_8b`")[1:3] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", ""]
     assert line(served, "decodes alone: 1") == ["3", "", "2.5"]
-    assert "a step takes 5.2 ms; alone it takes 5 ms. The copies reach 50 GB/s, and alone 55." in " ".join(served.split())
+    assert "a step takes 5.2 ms; alone it takes 5 ms. The copies reach 50 GB/s, and alone 55." in " ".join(
+        served.split()
+    )
     assert line(served, "greedy, sums of products not split") == ["4.2", "0.3", ""]
     assert line(served, "qkv, 4096 to 6144") == [*["500 (0.62)"] * 6, "differ ({'256': 12})"]
     assert line(served, "64") == ["8,123", "30.5", "52.5", "80.1", "11.2", "14"]
