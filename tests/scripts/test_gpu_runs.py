@@ -1,5 +1,6 @@
 """python -m scripts.gpu from end to end in dry runs on the CPU, and how a run goes on with another."""
 
+import argparse
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 import pytest
 
-from scripts.gpu import programs, server
+from scripts.gpu import cli, programs, server
 from scripts.gpu.bench import UnavailableError
 from scripts.gpu.cli import main, private_directory
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE
@@ -197,6 +198,16 @@ def test_what_cannot_be_done_is_refused(
     assert exit_.value.code == 2
     assert says in capsys.readouterr().err
     assert list((tmp_path / "out").glob("*.json")) == []
+
+
+def test_rows_run_in_the_order_in_which_they_are_named() -> None:
+    def asked(parts: str, names: str) -> list[str]:
+        return [row.name for row in cli._asked(argparse.ArgumentParser(), rows_of(DRY), parts.split(","), names)]
+
+    assert asked(",".join(cli.PARTS), "served_*,ceiling_matrix_burst,served_tiny_1") == [
+        *("served_tiny_1", "served_tiny_4", "ceiling_matrix_burst"),
+    ]
+    assert asked("ceilings", "") == [row.name for row in rows_of(DRY) if row.part == "ceilings"]
 
 
 @pytest.fixture
