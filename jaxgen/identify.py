@@ -18,7 +18,7 @@ from typing import Any
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.identity import DIGITS, Identity, digest_of
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.hardware.nvidia import versions
+from jaxgen.hardware.nvidia import libraries, versions
 
 _PACKAGES = ("jaxgen", "jax", "jaxlib", "tokenizers", "llguidance")
 _GPU_PACKAGES = (
@@ -38,6 +38,9 @@ _ELSEWHERE = {"server", "terminal", "tools"}
 _METADATA = re.compile(r', metadata=\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}')
 _FIRST_COMPUTATION = re.compile(r"^(?:%|ENTRY )", re.MULTILINE)
 _BACKEND_CONFIG = "backend_config="
+_PALLAS = 'custom_call_target="mosaic_gpu'
+_FINGERPRINT = re.compile(r'fingerprint_before_lhs="\w*"')
+"""Of the whole program with the code of its Pallas kernels."""
 
 
 def identify(
@@ -61,7 +64,7 @@ def identify(
     packages = _PACKAGES if device.is_cpu else (*_PACKAGES, *_GPU_PACKAGES)
     return Identity(
         {
-            "versions": versions(packages),
+            "versions": versions(packages) | ({} if device.is_cpu else libraries()),
             "sources": sources_digest(),
             "device": _device(device),
             "kernels": dict(kernels),
@@ -99,19 +102,21 @@ def program_digest(text: str) -> str:
     """Return the digest of a compiled program's text, without what tells where it was made.
 
     Tables of source files and metadata are left out, and fields of the compiler's choices, whose order in the text is
-    arbitrary, are sorted.
+    arbitrary, are sorted. Code of Pallas kernels names their source files, and is left out too: it follows from
+    jaxgen's sources, JAX's version, the model, the steps and the device, which are parts of their own.
     """
-    head = text.partition("\n")[0]
+    head = _FINGERPRINT.sub("", text.partition("\n")[0])
     start = _FIRST_COMPUTATION.search(text)
     body = text[start.start() :] if start else text
-    lines = (_sorted_config(line) for line in _METADATA.sub("", body).splitlines())
+    lines = (_without_places(line) for line in _METADATA.sub("", body).splitlines())
     return hashlib.sha256("\n".join((head, *lines)).encode()).hexdigest()[:DIGITS]
 
 
-def _sorted_config(line: str) -> str:
+def _without_places(line: str) -> str:
+    """Return an instruction with its fields sorted, of a Pallas kernel without its code."""
     before, found, after = line.partition(_BACKEND_CONFIG)
-    if not found:
-        return line
+    if not found or _PALLAS in before:
+        return before
     try:
         value, end = json.JSONDecoder().raw_decode(after)
     except ValueError:  # some are not JSON, and have one order

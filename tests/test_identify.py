@@ -138,6 +138,16 @@ def test_versions_of_what_computes_on_a_gpu_are_in_the_digest(package: str, monk
     assert BASE.identity() == on_cpu
 
 
+def test_libraries_that_no_package_brings_are_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container of NVIDIA CUDA is not a Python package."""
+    monkeypatch.setattr(module, "libraries", lambda: {"cublas": "130000"})
+    before, on_cpu = ON_GPU.identity(), BASE.identity()
+    assert before.parts["versions"]["cublas"] == "130000"
+    monkeypatch.setattr(module, "libraries", lambda: {"cublas": "130100"})
+    assert ON_GPU.identity().digest != before.digest
+    assert BASE.identity() == on_cpu
+
+
 def test_sources_are_in_the_digest_wherever_they_lie(tmp_path: Path) -> None:
     digests = []
     for name, line in (("one", ""), ("two", ""), ("three", "# another\n")):
@@ -168,6 +178,21 @@ def test_flags_are_read_as_xla_reads_them(tmp_path: Path) -> None:
     assert xla_flags(f"--a={one}") == xla_flags(f"--a={other}") != xla_flags("--a=tiles")
     other.write_text("more tiles")
     assert xla_flags(f"--a={one}") != xla_flags(f"--a={other}")
+
+
+PALLAS = """HloModule jit_step, frontend_attributes={fingerprint_before_lhs="12ab"}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  ROOT %y = f32[8] custom-call(%x), custom_call_target="mosaic_gpu_v2", backend_config={module = "/home/me/kernel.py"}
+}
+"""
+
+
+def test_where_the_sources_of_pallas_kernels_lie_is_not_in_a_programs_digest() -> None:
+    assert program_digest(PALLAS.replace("/home/me", "/root").replace("12ab", "34cd")) == program_digest(PALLAS)
+    assert program_digest(PALLAS.replace("f32[8]", "f32[9]")) != program_digest(PALLAS)
+    other = PALLAS.replace("mosaic_gpu_v2", "__cublas$gemm")
+    assert program_digest(other.replace("/home/me", "2")) != program_digest(other), "not a Pallas kernel"
 
 
 def test_a_programs_digest_is_of_what_it_computes() -> None:

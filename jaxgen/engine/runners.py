@@ -1,6 +1,6 @@
 """Compile, make and start the runner that a configuration asks for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from jaxgen.models import PackedParams
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep, compile_rows, compile_step
+from jaxgen.runner.separate_step import SeparateStep
 
 Compiled = CompiledStep | CompiledLayers
 
@@ -39,19 +40,18 @@ def program_texts(compiled: Compiled) -> Iterator[str]:
 
     A narrow program is used only where its bits are those of the wide one.
     """
+    for text in _texts(compiled):
+        yield text or uuid4().hex  # of one that XLA does not show nothing says that it is equal to another
+
+
+def _texts(compiled: Compiled) -> Iterable[str | None]:
     if isinstance(compiled, CompiledStep):
-        yield _text(compiled.run)
-        return
+        run: Any = compiled.run
+        return run.texts if isinstance(run, SeparateStep) else [run.as_text()]
     layers = compiled.layers
     wide = layers.widths[max(layers.widths)]
-    for program in dict.fromkeys((wide.begin, *wide.layers, wide.end, *layers.project)):
-        yield _text(program)
-
-
-def _text(program: Any) -> str:
-    """Return a compiled program's text or, where XLA shows none, one that no other has: nothing says they are equal."""
-    text: str | None = program.as_text()
-    return text or uuid4().hex
+    programs: Iterable[Any] = dict.fromkeys((wide.begin, *wide.layers, wide.end, *layers.project))
+    return (program.as_text() for program in programs)
 
 
 def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:

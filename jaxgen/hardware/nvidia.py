@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ LEAST_PTXAS = (12, 9, 86)
 """The ptxas of CUDA 12.9.1. Those of 12.8.0 to 12.9.0 compile masks of attention kernels incorrectly, so JAX's own
 kernel refuses them (jax.experimental.pallas.ops.gpu.attention_mgpu); older ones have not been tried."""
 _PTXAS_PACKAGES = {12: "nvidia-cuda-nvcc-cu12", 13: "nvidia-cuda-nvcc"}
+_LIBRARIES = ("cuda_runtime", "cublas", "cudnn")
 _MULTIPROCESSOR_COUNT, _MAJOR, _MINOR = 16, 75, 76
 """Numbers of device attributes (CUdevice_attribute)."""
 _MODULE_VERSION = Path("/sys/module/nvidia/version")
@@ -118,6 +120,19 @@ def _ptxas(package: str) -> tuple[int, ...] | None:
         return None
     match = re.search(r"V(\d+\.\d+\.\d+)", output)
     return _numbers(match[1]) if match else None
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of ptxas and of CUDA's libraries as this process finds them, whatever installed them."""
+    found, major = {}, plugin()
+    if compiler := ptxas():
+        found["ptxas"] = ".".join(map(str, compiler))
+    with suppress(ImportError):
+        of_plugin = import_module(f"jax_cuda{major}_plugin._versions")
+        for name in _LIBRARIES:
+            with suppress(AttributeError, RuntimeError):  # one that is missing
+                found[name] = str(getattr(of_plugin, f"{name}_get_version")())
+    return found
 
 
 def _numbers(text: str) -> tuple[int, ...]:

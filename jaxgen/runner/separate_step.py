@@ -121,9 +121,10 @@ class SeparateStep:
             prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
         return cache, rows, room, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
-    def as_text(self) -> str:
-        """Return the text of all programs after XLA's passes."""
-        return "\n".join(program.as_text() for program in self._programs.values())
+    @property
+    def texts(self) -> list[str | None]:
+        """The text of each program after XLA's passes; None where XLA shows none."""
+        return [program.as_text() for program in self._programs.values()]
 
     @property
     def analyses(self) -> list[Any]:

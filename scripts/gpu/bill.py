@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scripts.gpu.hlo import IN_PLACE, PARTS, VIEWS, Computation, Instruction, Module, modules_of
+from scripts.gpu.hlo import IN_PLACE, PARTS, VIEWS, Computation, Instruction, Module, module_of
 from scripts.gpu.pallas_bill import COSTS, Call, Load
 
 LAUNCH = 2e-6
@@ -94,13 +94,14 @@ def figures(kernels: Iterable[Kernel], rates: Rates) -> dict[str, Any]:
     return whole._asdict() | {"by_kind": {kind: one.seconds for kind, one in by_kind(listed, rates).items()}}
 
 
-def bill_of(text: str, load: Load, programs: int = 1) -> list[Kernel]:
-    """Return the kernels that the first ``programs`` of a text run, in order.
+def bill_of(text: str, load: Load) -> list[Kernel]:
+    """Return the kernels that a program runs, in order.
 
     Raises ValueError if it has a branch, a loop of an unknown number of turns or an unknown Pallas kernel: what these
     cost is not in it.
     """
-    return [kernel for module in modules_of(text)[:programs] for kernel in _Reader(module, load).of(module.entry)]
+    module = module_of(text)
+    return list(_Reader(module, load).of(module.entry))
 
 
 @dataclass(frozen=True)

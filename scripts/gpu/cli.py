@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,19 @@ def main(arguments: list[str] | None = None) -> int:
 def _asked(
     parser: argparse.ArgumentParser, rows: Sequence[PlannedRow], parts: Sequence[str], names: str
 ) -> list[PlannedRow]:
-    """Return the rows of these parts, or those of them that ``names`` has, separated by commas; all must be there."""
-    part_of = {row.name: row.part for row in rows}
-    only = names.split(",") if names else [row.name for row in rows if row.part in parts]
-    for name in only:
-        if name not in part_of:
-            parser.error(f"--rows has {name!r}, which is no row; the file of a result lists all rows")
-        if part_of[name] not in parts:
-            parser.error(f"--rows has {name!r}, which is of the part {part_of[name]}: add that to --parts")
-    return [row for row in rows if row.name in only]
+    """Return the rows of these parts, or in their order the ones that ``names`` has, separated by commas.
+
+    A name may have ``*``. Each must name a row.
+    """
+    asked: dict[str, PlannedRow] = {}
+    for name in names.split(",") if names else ["*"]:
+        named = [row for row in rows if fnmatchcase(row.name, name)]
+        if not named:
+            parser.error(f"--rows has {name!r}, which names no row; the file of a result lists all rows")
+        if names and (other := next((row for row in named if row.part not in parts), None)):
+            parser.error(f"--rows has {name!r}, which is of the part {other.part}: add that to --parts")
+        asked |= {row.name: row for row in named if row.part in parts and row.name not in asked}
+    return list(asked.values())
 
 
 def restore_programs(options: argparse.Namespace, cache_dir: Path) -> int:
@@ -117,7 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes; made if need be")
     parser.add_argument("--commit", help="hash to record (default: what git says)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of: %(default)s")
-    parser.add_argument("--rows", default="", metavar="NAME,...", help="only these rows (default: all of the parts)")
+    parser.add_argument(
+        "--rows",
+        default="",
+        metavar="NAME,...",
+        help="only these rows, in this order; * stands for any letters (default: all of the parts)",
+    )
     parser.add_argument(
         "--seconds",
         type=float,

@@ -185,15 +185,10 @@ def is_result_of(computation: Computation, instruction: Instruction) -> bool:
     )
 
 
-def modules_of(text: str) -> list[Module]:
-    """Return the programs of a text, which may have several after one another. Raises ValueError if it has none."""
-    parts = [part for part in re.split(r"^(?=HloModule )", text, flags=re.MULTILINE) if part.startswith("HloModule ")]
-    if not parts:
+def module_of(text: str) -> Module:
+    """Return the program of a text. Raises ValueError if it has none."""
+    if not text.startswith("HloModule "):
         raise ValueError("the text has no HloModule")
-    return [_module(part) for part in parts]
-
-
-def _module(text: str) -> Module:
     computations, entry = {}, None
     for computation, is_entry in _computations(text):
         computations[computation.name] = computation

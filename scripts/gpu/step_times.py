@@ -21,6 +21,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.runners import program_texts
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
@@ -139,9 +140,9 @@ def _billed(compiled: CompiledStep, plan: StepPlan, heads: int, ceilings: Mappin
     if not {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
         return None
     load = Load(tuple((chunk.length, chunk.end) for chunk in plan.chunks), heads)
-    programs: Any = compiled.run
+    texts = list(program_texts(compiled))[:2]  # the layers, and the greedy choice where that is a program of its own
     try:
-        kernels = bill_of(programs.as_text(), load, programs=2 if compiled.kernels.separate_sampling else 1)
+        kernels = [kernel for text in texts for kernel in bill_of(text, load)]
     except ValueError as error:
         return {"why": str(error)}
     return figures(kernels, Rates(ceilings[COPY_RATE], ceilings[MATRIX_RATE]))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.row_state import init_rows
+from jaxgen.runner.separate_step import SeparateStep
 from tests.support.engines import (
     EOS,
     LLAMA,
@@ -300,6 +302,19 @@ def test_the_text_of_its_programs_can_be_had_for_a_digest() -> None:
     (text,) = program_texts(compiled_step(LLAMA, engine_config()))
     assert text.startswith("HloModule jit_step")
     assert "\nENTRY " in text
+
+
+TEXTS = {"layers": "HloModule layers", "GREEDY": "HloModule greedy", "DRAWN": None}
+
+
+def test_each_program_of_a_gpus_step_has_a_text() -> None:
+    """Each begins with a table of source files, which has no place in a digest."""
+    step = object.__new__(SeparateStep)
+    step._programs = {name: SimpleNamespace(as_text=lambda text=text: text) for name, text in TEXTS.items()}
+    compiled = replace(compiled_step(LLAMA, engine_config()), run=step)
+    first, second, third = program_texts(compiled)
+    assert [first, second] == ["HloModule layers", "HloModule greedy"]
+    assert third not in program_texts(compiled), "nothing says that a program without a text is equal to another"
 
 
 def test_the_first_request_after_a_start_is_held_to_what_its_class_promises() -> None:

@@ -1,5 +1,6 @@
 """python -m scripts.gpu: the arithmetic of its rows and of its report."""
 
+import fnmatch
 import json
 import subprocess
 from dataclasses import replace
@@ -14,9 +15,9 @@ import pytest
 from jaxgen.models import abstract_params
 from scripts.gpu import ceilings, clocks, families, parity, products, repeatability, step_times, timing, tools
 from scripts.gpu.bench import UnavailableError
-from scripts.gpu.plan import PlannedRow
+from scripts.gpu.plan import TOTAL_SECONDS, PlannedRow
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Report, Row, State
-from scripts.gpu.rows import served_rows
+from scripts.gpu.rows import rows_of, served_rows
 from scripts.gpu.sizes import DRY, FULL, StepLoad
 from scripts.gpu.target import describe
 from tests.support.device_benches import TINY_OPT, bench
@@ -255,3 +256,23 @@ def test_the_checkout_stays_small() -> None:
     total = sum(path.lstat().st_size for path in files if path.exists())
     assert len(files) > 100
     assert total < MAX_CHECKOUT_BYTES
+
+
+def test_the_documented_order_names_rows_and_fits_into_its_time() -> None:
+    """Fifteen minutes, with the start of a machine; no row may be lost because its call ends."""
+    page = (ROOT / "docs" / "gpu_check.md").read_text().split("## Fifteen minutes")[1].split("\n## ")[0]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")
+    ]
+    planned = {row.name: row for row in rows_of(FULL)}
+    calls: dict[str, int] = {}
+    named: set[str] = set()
+    for call, rows, seconds, _ in lines[2:-1]:
+        calls[call] = calls.get(call, 0) + int(seconds)
+        for pattern in rows.strip("`").split(","):
+            found = fnmatch.filter(planned, pattern)
+            assert found, pattern
+            named |= {*found}
+    assert {one for name in named for one in planned[name].reads} <= named
+    assert max(calls.values()) < TOTAL_SECONDS
+    assert sum(calls.values()) == int(lines[-1][2]) < 15 * 60 - 60

@@ -87,12 +87,6 @@ def test_a_program_counted_by_hand() -> None:
     assert found.seconds == pytest.approx(product + others + 3 * copied + 6 * LAUNCH)
 
 
-def test_only_the_first_programs_are_billed() -> None:
-    once = text('{"known_trip_count":{"n":"3"}}')
-    assert bill_of(2 * once, LOAD, programs=1) == COUNTED
-    assert bill_of(2 * once, LOAD, programs=2) == 2 * COUNTED
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -1,23 +1,26 @@
 """python -m scripts.gpu from end to end in dry runs on the CPU, and how a run goes on with another."""
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from scripts.gpu import programs, server
+from scripts.gpu import cli, programs, server
 from scripts.gpu.bench import UnavailableError
 from scripts.gpu.cli import main, private_directory
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY
+from tests.support.device_benches import bench
 from tests.support.paths import ROOT
 
 ABSENT = (
@@ -199,6 +202,16 @@ def test_what_cannot_be_done_is_refused(
     assert list((tmp_path / "out").glob("*.json")) == []
 
 
+def test_rows_run_in_the_order_in_which_they_are_named() -> None:
+    def asked(parts: str, names: str) -> list[str]:
+        return [row.name for row in cli._asked(argparse.ArgumentParser(), rows_of(DRY), parts.split(","), names)]
+
+    assert asked(",".join(cli.PARTS), "served_*,ceiling_matrix_burst,served_tiny_1") == [
+        *("served_tiny_1", "served_tiny_4", "ceiling_matrix_burst"),
+    ]
+    assert asked("ceilings", "") == [row.name for row in rows_of(DRY) if row.part == "ceilings"]
+
+
 @pytest.fixture
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A header without a process that finds it out, and rows that nothing runs."""
@@ -252,6 +265,24 @@ def test_compiled_programs_go_into_few_files_and_come_back(tmp_path: Path, monke
         programs.unpack(parts[1:], tmp_path / "broken")
     (cache / "larger-cache").write_bytes(os.urandom(200_000))
     assert programs.pack(cache, result) == {"packed": 3, "left_out": 1}, "what does not fit"
+
+
+@pytest.mark.parametrize(("status", "failure"), [(0, None), (1, "not all bits agree: 7 of 8 scenarios")])
+def test_bits_of_a_server_that_differ_are_a_failure(
+    status: int, failure: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified(command: str, flags: Mapping[str, Any]) -> tuple[int, str]:
+        assert command == "verify-determinism"
+        flags["json"].write_text('{"digest": "ab"}')
+        return status, "words\n7 of 8 scenarios"
+
+    monkeypatch.setattr(server, "_run", verified)
+    monkeypatch.setattr(server, "model_directory", lambda _: Path("model"))
+    found = server.verify(bench())
+    assert (found.failure, found.detail) == (failure, {"digest": "ab"})
+    monkeypatch.setattr(server, "_run", lambda *_: (2, "out of memory"))
+    with pytest.raises(RuntimeError, match="verify-determinism ended with status 2: out of memory"):
+        server.verify(bench())
 
 
 def test_a_server_without_its_packages_is_unavailable() -> None:
