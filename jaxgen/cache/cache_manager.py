@@ -124,7 +124,7 @@ class KVCacheManager:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
         if sequence.restore is None:
             self._copy_beginning(sequence)
-        if sequence.num_preemptions == 0:
+        if sequence.standing.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
         if self.prefixes.may_look_up(sequence):
             self._counters.prefix_queries += len(sequence.tokens)
@@ -158,7 +158,7 @@ class KVCacheManager:
         if sequence.num_shared == first:
             sequence.num_shared = end
         self._counters.prefix_hits += sequence.num_computed - before
-        if sequence.num_preemptions == 0:
+        if sequence.standing.num_preemptions == 0:
             sequence.num_cached += sequence.num_computed - before
         return True
 

@@ -196,7 +196,7 @@ class ComingPrefixes:
             if others is None:
                 break
             first = next(iter(others))
-            if first is not before and first.order_key >= order_key:
+            if first is not before and first.standing.order_key >= order_key:
                 break
             before, count = first, count + 1
             if len(others) == 1 and self._depth[first] == count:  # its further keys are in no place yet

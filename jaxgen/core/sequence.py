@@ -1,14 +1,14 @@
 """The host's state of one request until it ends, and the chunk of it that a step computes. Host only, no jax."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
 
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import Sampling, SamplingParams
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.standing import Level, Standing
 
 
 class TokenConstraint(Protocol):
@@ -39,14 +39,6 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
-class Level(IntEnum):
-    """Order of service. WITH_TARGETS: sequences of classes with targets, and promoted best-effort sequences."""
-
-    WITH_TARGETS = 0
-    BEST_EFFORT = 1
-    BACKGROUND = 2
-
-
 @dataclass(slots=True, eq=False)
 class Sequence:
     """The state of one request. It begins WAITING; after ``Scheduler.add`` only the scheduler changes it.
@@ -62,8 +54,7 @@ class Sequence:
     arrival: int
     seed: int
     constraint: TokenConstraint | None = field(default=None, repr=False)
-    service: ServiceClass = field(init=False)
-    """Service class of its request, without the targets if it was accepted although it would miss them."""
+    standing: Standing = field(init=False, repr=False)
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
     """The prompt and the generated tokens that have arrived; the list only grows."""
@@ -79,10 +70,6 @@ class Sequence:
     """The row, 0 to max_num_seqs - 1, of its state on the device; None unless RUNNING."""
     num_cached: int = field(init=False, default=0)
     """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
-    num_expected: int = field(init=False, default=0)
-    """Tokens that it should find in the prefix cache, by the state of the cache and the queue when it arrived."""
-    num_expected_shared: int = field(init=False, default=0)
-    """Blocks of these tokens that other sequences own, or will own before it begins."""
     restore: "Restore | None" = field(init=False, default=None, repr=False)
     """The restore under way of its blocks from host memory."""
     awaited: "Restore | None" = field(init=False, default=None, repr=False)
@@ -96,12 +83,6 @@ class Sequence:
     """Blocks at the front of ``block_table`` that the prefix cache found when it was admitted."""
     num_registered: int = field(init=False, default=0)
     """Blocks at the front of ``block_table`` that are registered in the prefix cache."""
-    level: Level = field(init=False)
-    due_key: tuple[float, int] = field(init=False)
-    """Its place within its level: its due time, in seconds of the scheduler's clock, and an arrival number."""
-    overtaken: int = field(init=False, default=0)
-    """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
-    num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
     sampling: Sampling = field(init=False, repr=False)
     """The work of choosing its tokens."""
@@ -117,9 +98,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         params = self.params
-        self.service = self.request.service
-        self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
-        self.due_key = 0.0, self.arrival
+        level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
+        self.standing = Standing(self.request.service, level, (0.0, self.arrival))
         self.sampling = params.sampling if self.constraint is None else Sampling.ADJUSTED
         self.num_prompt, self.num_given = len(self.request.prompt), self.request.num_given
         self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
@@ -144,15 +124,6 @@ class Sequence:
         return self.request.priority
 
     @property
-    def deadline(self) -> float:
-        return self.due_key[0]
-
-    @property
-    def order_key(self) -> tuple[int, float, int]:
-        """The place in the order of service, smaller first."""
-        return self.level, *self.due_key
-
-    @property
     def num_tokens(self) -> int:
         """Number of tokens, including pending ones."""
         return len(self.tokens) + self.num_pending
@@ -169,7 +140,7 @@ class Sequence:
     @property
     def num_to_compute(self) -> int:
         """Tokens that steps are expected to compute before it decodes."""
-        return self.num_uncomputed - (self.num_expected if self.row is None else 0)
+        return self.num_uncomputed - (self.standing.num_expected if self.row is None else 0)
 
     @property
     def waits_for_host(self) -> bool:
@@ -186,15 +157,6 @@ class Sequence:
     def is_decode(self) -> bool:
         """Whether one token at most is left to compute, and forced ones behind it."""
         return self.num_uncomputed <= 1 + self.num_forced
-
-    @property
-    def targets_dropped(self) -> bool:
-        """Whether it was accepted although it would miss targets of its class."""
-        return self.service is not self.request.service
-
-    def drop_targets(self) -> None:
-        """Serve it without the targets of its class from now on."""
-        self.service = self.service.without_targets()
 
     def stop_reason(self) -> FinishReason | None:
         """Return why it ends at the last of ``tokens``, or None if it does not. Valid once the prompt is computed."""

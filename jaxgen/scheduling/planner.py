@@ -230,11 +230,11 @@ class StepPlanner:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        if self._preempted is None or sequence.order_key < self._preempted.order_key:
+        if self._preempted is None or sequence.standing.order_key < self._preempted.standing.order_key:
             self._preempted = sequence
         self._queues.put_back(sequence)
         self._kv_cache.release(sequence, SequenceStatus.WAITING)
-        sequence.num_preemptions += 1
+        sequence.standing.num_preemptions += 1
         self._counters.preemptions += 1
         self.preempted.append(sequence)
 

@@ -57,7 +57,7 @@ class Fifo:
         ``prompts`` run, ``waiting`` wait; all are online, or all are background. Within a round a sequence that must
         wait makes all behind it wait; the next round begins all the same.
         """
-        return (merge(prompts, waiting, key=attrgetter("order_key")),)
+        return (merge(prompts, waiting, key=attrgetter("standing.order_key")),)
 
     def owed(self, most: int, *, background: bool) -> list[Sequence]:
         """Return online or background sequences that wait, ``most`` at most.

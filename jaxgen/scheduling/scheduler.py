@@ -243,7 +243,7 @@ class Scheduler:
             sequence.restore = None
             return
         restore.arrived = True
-        if sequence.num_preemptions == 0:
+        if sequence.standing.num_preemptions == 0:
             sequence.num_cached += restore.end - restore.start
         self._kv_cache.skip_restored(sequence)
         self._queues.touch(sequence)

@@ -39,8 +39,8 @@ SCHEDULER = (
         "prefix-of-one-behind",
         "scheduler",
         "jaxgen/cache/prefix_cache.py",
-        "if first is not before and first.order_key >= order_key:",
-        "if first is before and first.order_key >= order_key:",
+        "if first is not before and first.standing.order_key >= order_key:",
+        "if first is before and first.standing.order_key >= order_key:",
         ("tests/cache/test_coming_prefixes.py",),
     ),
     Fault(
@@ -159,8 +159,8 @@ SCHEDULER = (
         "patience-without-end",
         "scheduler",
         "jaxgen/scheduling/queues.py",
-        "or sequence.deadline > now:",
-        "or sequence.deadline < now:",
+        "or sequence.standing.deadline > now:",
+        "or sequence.standing.deadline < now:",
         ("tests/scheduling/test_queues.py",),
     ),
     Fault(

@@ -59,7 +59,7 @@ def test_a_prompt_that_does_not_fit_is_overtaken_a_bounded_number_of_times() -> 
         assert step(scheduler)
     overtook = [small for small in behind if small.status is SequenceStatus.FINISHED]
     assert overtook == behind[:MAX_OVERTAKEN]
-    assert big.overtaken == 0  # counts anew if it is preempted
+    assert big.standing.overtaken == 0  # counts anew if it is preempted
     run_dry(scheduler)
 
 

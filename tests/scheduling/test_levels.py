@@ -58,7 +58,7 @@ def test_a_row_and_blocks_are_taken_from_later_levels_at_once(level: dict[str, A
     assert (older.status, younger.status) == (SequenceStatus.RUNNING, SequenceStatus.WAITING)
     scheduler.complete(plan, [TOKEN] * plan.num_samples)
     run_dry(scheduler)
-    assert younger.num_preemptions == 1
+    assert younger.standing.num_preemptions == 1
 
 
 def test_nothing_is_taken_where_there_is_room() -> None:

@@ -81,4 +81,4 @@ def level(sequence: Sequence) -> tuple[bool, int]:
 
 
 def _in_order(sequences: Iterable[Sequence]) -> list[Sequence]:
-    return sorted(sequences, key=lambda s: s.order_key)
+    return sorted(sequences, key=lambda s: s.standing.order_key)

@@ -95,9 +95,9 @@ class PlanOracle:
             rows = Counter((s.request.background, s.request.tenant) for s in run)
             kept = [s for s in run if s in before.running and rows[s.request.background, s.request.tenant] > 1]
         gone = preempted if self._book.plain else set(preempted) - displaced
-        assert all(one.order_key > other.order_key for one in gone for other in kept)
+        assert all(one.standing.order_key > other.standing.order_key for one in gone for other in kept)
         self._book.seen["gave a later one its block"] += any(
-            one.order_key < other.order_key for one in set(preempted) - displaced for other in run
+            one.standing.order_key < other.standing.order_key for one in set(preempted) - displaced for other in run
         )
         self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
@@ -151,7 +151,7 @@ class PlanOracle:
         assert computed < start < tokens == len(sequence.tokens)
         assert start % book.cache.block_size == 0
         self._hits += start - computed
-        if sequence.num_preemptions == 0:
+        if sequence.standing.num_preemptions == 0:
             book.first_hits[sequence.request_id] += start - computed
             assert sequence.num_cached == book.first_hits[sequence.request_id]
         book.seen["found while it ran"] += 1
@@ -238,7 +238,7 @@ class PlanOracle:
         if idle and book.plain and most is None:
             assert sum(chunk.length for chunk in online) == book.config.token_budget
         if book.plain:
-            assert all(other.order_key < s.order_key for s in idle for other in prompts)
+            assert all(other.standing.order_key < s.standing.order_key for s in idle for other in prompts)
         book.seen["passed over"] += bool(idle)
 
     def _waits_for_another(self, sequence: Sequence, before: Before) -> bool:
@@ -265,7 +265,9 @@ class PlanOracle:
             self._overtaken.pop(sequence.arrival, None)
             self._awaited.pop(sequence.arrival, None)
         for sequence in still:
-            self._overtaken[sequence.arrival] += sum(other.order_key > sequence.order_key for other in admitted)
+            self._overtaken[sequence.arrival] += sum(
+                other.standing.order_key > sequence.standing.order_key for other in admitted
+            )
             assert self._overtaken[sequence.arrival] <= bound
             self._book.seen["at the bound"] += self._overtaken[sequence.arrival] == bound > 0
 
