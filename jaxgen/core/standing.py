@@ -16,7 +16,7 @@ class Level(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Standing:
-    """Where a sequence stands in the order of service, and what follows from that. ``scheduling`` alone writes it."""
+    """Where a sequence stands in the order of service, and what came of it. ``jaxgen.scheduling`` alone writes it."""
 
     service: ServiceClass
     """Service class of its request, without the targets if it was accepted although it would miss them."""

@@ -75,7 +75,7 @@ class Admission:
             return False
         for older in self._skipped:
             older.standing.overtaken += 1
-        sequence.standing.overtaken, sequence.awaited, sequence.fetch = 0, None, None
+        sequence.standing.overtaken = 0
         self.policy.queues.begin(sequence)
         self._growing += may_grow
         self.admitted.append(sequence)
@@ -178,11 +178,11 @@ def _leaving_for(
     held: Counter[str] = Counter()
     kind = sequence.request.background
     for other in running:
-        held[other.request.tenant] += len(other.block_table) * (other.request.background is kind)
+        held[other.request.tenant] += other.blocks.num_held * (other.request.background is kind)
     leaving: list[Sequence] = []
     for other in policy.may_give(sequence):
         tenant, alike = other.request.tenant, other.request.background is kind
-        held[tenant] -= len(other.block_table) * alike
+        held[tenant] -= other.blocks.num_held * alike
         lacks_row = kv_cache.num_free_rows + len(leaving) < len(coming)
         if alike and not lacks_row and held[tenant] < takes:
             continue

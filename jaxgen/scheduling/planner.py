@@ -167,7 +167,7 @@ class StepPlanner:
                 continue  # without a row: preempted just now
             if sequence.waits_for_token:
                 continue
-            if sequence.restore is not None or not sequence.is_decode:
+            if sequence.blocks.restore is not None or not sequence.is_decode:
                 partly_computed.append(sequence)
             elif room.tokens > 0 and not (timed and room.is_full) and (has_slot(sequence) or self._add_slot(sequence)):
                 decoding.append(sequence)
@@ -245,8 +245,9 @@ class StepPlanner:
         if self._kv_cache.search_again(sequence):
             self.relocated.append(sequence)
         tokens = room.tokens_for(sequence)
-        if sequence.restore is not None:
-            tokens = min(tokens, sequence.restore.start - sequence.num_computed)
+        restore = sequence.blocks.restore
+        if restore is not None:
+            tokens = min(tokens, restore.start - sequence.num_computed)
         chunks.append(self._plan(sequence, tokens))
         room.spend(chunks[-1])
         self._kv_cache.skip_restored(sequence)
@@ -257,10 +258,7 @@ class StepPlanner:
 
     def _count(self, chunk: Chunk) -> Chunk:
         """Count a chunk as computed, and its sample as pending."""
-        sequence = chunk.sequence
         self._kv_cache.advance(chunk)
-        if chunk.samples:
-            sequence.num_pending += 1
-        if chunk.end + chunk.samples == sequence.max_length:
-            self._exhausted.append(sequence)
+        if chunk.end + chunk.samples == chunk.sequence.max_length:
+            self._exhausted.append(chunk.sequence)
         return chunk

@@ -13,20 +13,20 @@ from tests.support.scheduler_world import Content
 
 def every_block_has_its_owners(book: Book) -> None:
     pool = book.scheduler.pool
-    owners = Counter(block for sequence in book.live.values() for block in sequence.block_table)
+    owners = Counter(block for sequence in book.live.values() for block in sequence.blocks.table)
     assert [pool.num_owners(block) for block in range(book.cache.num_blocks)] == [
         owners[block] for block in range(book.cache.num_blocks)
     ]
     assert len(owners) + pool.num_free == book.cache.num_blocks
     assert pool.num_cached <= (pool.num_free if book.config.prefix_caching else 0)
-    assert all(len(set(s.block_table)) == len(s.block_table) for s in book.live.values())
+    assert all(len(set(s.blocks.table)) == len(s.blocks.table) for s in book.live.values())
     book.seen["shared"] += max(owners.values(), default=0) > 1
 
 
 def what_is_found_is_what_its_key_says(book: Book) -> None:
     """Of every key that any sequence has, the block's content leads to that key."""
     for sequence in book.live.values():
-        for index, key in enumerate(sequence.block_keys):
+        for index, key in enumerate(sequence.blocks.keys):
             block = book.scheduler.pool.find(key)
             if block is not None:
                 assert book.device.content(block) == _content(book, sequence, index)
@@ -39,7 +39,7 @@ def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
     assert len(store) + store.num_reserved <= store.num_blocks
     assert store.num_reserved == len(book.host.saves)
     for sequence in book.live.values():
-        for index, key in enumerate(sequence.block_keys):
+        for index, key in enumerate(sequence.blocks.keys):
             if not store.holds(key):
                 continue
             expected = _content(book, sequence, index)
@@ -61,18 +61,19 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
     for sequence in running:
         assert sequence.row in range(book.config.max_num_seqs)
         assert 0 <= sequence.num_computed <= sequence.num_tokens <= sequence.max_length
-        held = len(sequence.block_table)
+        held = len(sequence.blocks.table)
         # The token that comes last may have no slot yet, nor those that may follow it alone.
         known = sequence.num_tokens - sequence.num_forced
         assert book.blocks(known - 1) <= held <= book.blocks(sequence.num_tokens)
         assert held >= book.blocks(sequence.num_computed)
     for sequence in book.live.values():
-        if sequence.restore is not None:
+        restore = sequence.blocks.restore
+        if restore is not None:
             assert sequence.row is not None
-            assert not sequence.restore.cancelled
-            assert sequence.num_computed <= sequence.restore.start < sequence.restore.end < sequence.num_tokens
+            assert not restore.cancelled
+            assert sequence.num_computed <= restore.start < restore.end < sequence.num_tokens
     for sequence in (*waiting, *ending):
-        assert (sequence.block_table, sequence.row, sequence.num_computed) == ([], None, 0)
+        assert (sequence.blocks.table, sequence.row, sequence.num_computed) == ([], None, 0)
 
 
 def the_order_is_that_of_service(book: Book) -> None:
