@@ -19,7 +19,19 @@ class KVCacheManager:
 
     A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared. Of the blocks
     after these, a restore brings back those in host memory. Without a restore the beginning of the next block is
-    copied if another block has it. A sequence's ``num_computed`` changes here alone.
+    copied if another block has it.
+
+    The slots of a running sequence, and its tokens. Each part ends at the count below it, slots at blocks held::
+
+        [shared]      [registered]      [computed]      [not computed]
+        num_shared    num_registered    num_computed    num_held
+
+        [known]                       [forced]       [pending]     [to come]
+        len(tokens) - num_forced      len(tokens)    num_tokens    max_length
+
+    Shared blocks are those at the front that came from the prefix cache; they may have other owners. Others can find
+    the content of registered blocks. No step samples a forced token, and a pending one has not arrived. Computed slots
+    may reach into the pending tokens, because a planned step counts as run.
     """
 
     def __init__(

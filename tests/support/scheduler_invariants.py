@@ -60,12 +60,10 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
     assert len({sequence.row for sequence in running}) == len(running)
     for sequence in running:
         assert sequence.row in range(book.config.max_num_seqs)
-        assert 0 <= sequence.num_computed <= sequence.num_tokens <= sequence.max_length
         held = len(sequence.blocks.table)
         # The token that comes last may have no slot yet, nor those that may follow it alone.
         known = sequence.num_tokens - sequence.num_forced
         assert book.blocks(known - 1) <= held <= book.blocks(sequence.num_tokens)
-        assert held >= book.blocks(sequence.num_computed)
     for sequence in book.live.values():
         restore = sequence.blocks.restore
         if restore is not None:
@@ -74,6 +72,20 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
             assert sequence.num_computed <= restore.start < restore.end < sequence.num_tokens
     for sequence in (*waiting, *ending):
         assert (sequence.blocks.table, sequence.row, sequence.num_computed) == ([], None, 0)
+
+
+def the_parts_of_a_sequence_follow_one_another(book: Book) -> None:
+    """As KVCacheManager draws them."""
+    for sequence in book.running():
+        blocks, size = sequence.blocks, book.cache.block_size
+        shared, registered, held = [
+            count * size for count in (blocks.num_shared, blocks.num_registered, blocks.num_held)
+        ]
+        assert 0 <= shared <= registered <= sequence.num_computed <= held
+        known = len(sequence.tokens)
+        assert registered <= known <= sequence.num_tokens <= sequence.max_length
+        assert sequence.num_given <= known - sequence.num_forced
+        assert sequence.num_computed <= sequence.num_tokens
 
 
 def the_order_is_that_of_service(book: Book) -> None:
@@ -190,6 +202,7 @@ INVARIANTS = (
     what_is_found_is_what_its_key_says,
     what_the_host_holds_is_what_its_key_says,
     every_sequence_holds_what_its_status_says,
+    the_parts_of_a_sequence_follow_one_another,
     the_order_is_that_of_service,
     what_is_pending_is_in_flight,
     the_backlog_is_what_the_queues_say,
