@@ -147,7 +147,7 @@ class StepPlanner:
         decoding, partly_computed = self._give_slots(room, background=background)
         with_forced: list[int] = []
         for sequence in decoding:
-            chunks.append(self._plan(sequence, 1))
+            chunks.append(self._count(Chunk(sequence, sequence.num_computed, 1)))
             if sequence.num_forced and not chunks[-1].samples:
                 with_forced.append(len(chunks) - 1)
         return partly_computed, with_forced
@@ -248,13 +248,10 @@ class StepPlanner:
         restore = sequence.blocks.restore
         if restore is not None:
             tokens = min(tokens, restore.start - sequence.num_computed)
-        chunks.append(self._plan(sequence, tokens))
+        tokens = min(sequence.num_uncomputed, tokens)
+        chunks.append(self._count(Chunk(sequence, sequence.num_computed, tokens)))
         room.spend(chunks[-1])
         self._kv_cache.skip_restored(sequence)
-
-    def _plan(self, sequence: Sequence, budget: int) -> Chunk:
-        """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
-        return self._count(Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget)))
 
     def _count(self, chunk: Chunk) -> Chunk:
         """Count a chunk as computed, and its sample as pending."""

@@ -103,8 +103,8 @@ SCHEDULER = (
         "chunk-beyond-the-budget",
         "scheduler",
         "jaxgen/scheduling/planner.py",
-        "min(sequence.num_uncomputed, budget)",
-        "min(sequence.num_uncomputed, budget + 1)",
+        "min(sequence.num_uncomputed, tokens)",
+        "min(sequence.num_uncomputed, tokens + 1)",
         ("tests/scheduling/test_planner.py",),
     ),
     Fault(
