@@ -175,6 +175,22 @@ SCHEDULER = (
 
 CACHE = (
     Fault(
+        "block-table-read-by-another-package",
+        "cache",
+        "jaxgen/scheduling/rows.py",
+        "s.blocks.num_held for s in sequences",
+        "len(s.blocks.table) for s in sequences",
+        ("tests/house/test_owners.py",),
+    ),
+    Fault(
+        "more-blocks-shared-than-were-found",
+        "cache",
+        "jaxgen/cache/cache_manager.py",
+        "blocks.num_registered = blocks.num_shared = len(found)",
+        "blocks.num_registered, blocks.num_shared = len(found), len(found) + 1",
+        ("tests/scheduling/test_state_machine.py",),
+    ),
+    Fault(
         "part-of-a-block-copied-one-token-too-far",
         "cache",
         "jaxgen/cache/beginnings.py",
@@ -342,6 +358,14 @@ OFFLOAD = (
 )
 
 SIZING = (
+    Fault(
+        "inputs-counted-that-are-not-kept",
+        "sizing",
+        "jaxgen/cache/cache_format.py",
+        "return self.input_bytes if self.keep_inputs else 0",
+        "return self.input_bytes",
+        ("tests/cache/test_cache_format.py",),
+    ),
     Fault(
         "what-is-compared-at-the-start-is-too-long",
         "sizing",

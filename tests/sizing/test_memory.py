@@ -53,10 +53,6 @@ def beside_the_rest(memory: DeviceMemory, model: ModelConfig, options: EngineOpt
     return replace(memory, free_bytes=free + slack)
 
 
-def test_block_bytes_is_k_and_v_of_all_layers() -> None:
-    assert CacheFormat.of(LLAMA, 8).block_bytes == 2 * 2 * 2 * 8 * 16 * 4
-
-
 def test_cpu_takes_what_its_rows_can_use() -> None:
     config = plan(CPU)
     assert config.scheduler.max_model_len == LLAMA.max_position
