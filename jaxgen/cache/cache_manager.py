@@ -9,7 +9,7 @@ from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.restorer import Restorer
 from jaxgen.core.config import CacheConfig, SchedulerConfig
-from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.core.sequence import Chunk, Restore, Sequence, SequenceStatus
 from jaxgen.core.stats import SchedulerCounters
 from jaxgen.core.step_plan import Copy
 
@@ -19,7 +19,19 @@ class KVCacheManager:
 
     A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared. Of the blocks
     after these, a restore brings back those in host memory. Without a restore the beginning of the next block is
-    copied if another block has it. A sequence's ``num_computed`` changes here alone.
+    copied if another block has it.
+
+    The slots of a running sequence, and its tokens. Each part ends at the count below it, slots at blocks held::
+
+        [shared]      [registered]      [computed]      [not computed]
+        num_shared    num_registered    num_computed    num_held
+
+        [known]                       [forced]       [pending]     [to come]
+        len(tokens) - num_forced      len(tokens)    num_tokens    max_length
+
+    Shared blocks are those at the front that came from the prefix cache; they may have other owners. Others can find
+    the content of registered blocks. No step samples a forced token, and a pending one has not arrived. Computed slots
+    may reach into the pending tokens, because a planned step counts as run.
     """
 
     def __init__(
@@ -66,7 +78,7 @@ class KVCacheManager:
 
     def num_growing(self, running: abc.Sequence[Sequence]) -> int:
         """Return how many running sequences may still need more blocks."""
-        return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
+        return sum([s.max_cached > len(s.blocks.table) * self.block_size for s in running])
 
     def may_grow(self, sequence: Sequence) -> bool:
         """Whether a sequence may need more blocks than it is admitted with."""
@@ -96,10 +108,10 @@ class KVCacheManager:
         free_rows, freed = len(self._free_rows) + len(leaving), frozenset[int]()
         if leaving:
             running = [s for s in running if s not in leaving]
-            owners = Counter(block for s in leaving for block in s.block_table)
+            owners = Counter(block for s in leaving for block in s.blocks.table)
             freed = frozenset([block for block, count in owners.items() if self.pool.num_owners(block) == count])
-        due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
-        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
+        due = [s for s in running if s.num_computed == len(s.blocks.table) * self.block_size]
+        ending = sum([s.max_cached <= (len(s.blocks.table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
         free = self.pool.num_free + len(freed)
         return len(coming) <= free_rows and self.blocks_taken(coming, freed) + spare <= free
@@ -117,19 +129,21 @@ class KVCacheManager:
         if new + unowned + spare > self.pool.num_free:
             return False
         self.pool.share(found)
-        sequence.block_table += found + self.pool.allocate(new)
+        blocks = sequence.blocks
+        blocks.table += found + self.pool.allocate(new)
         sequence.num_computed = len(found) * self.block_size
-        sequence.num_registered = sequence.num_shared = len(found)
+        blocks.num_registered = blocks.num_shared = len(found)
         if self.restorer is not None:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
-        if sequence.restore is None:
+        if blocks.restore is None:
             self._copy_beginning(sequence)
-        if sequence.num_preemptions == 0:
-            sequence.num_cached = sequence.num_computed
+        if sequence.standing.num_preemptions == 0:
+            blocks.num_cached = sequence.num_computed
         if self.prefixes.may_look_up(sequence):
             self._counters.prefix_queries += len(sequence.tokens)
             self._counters.prefix_hits += sequence.num_computed
         sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
+        self.stop_waiting(sequence)
         return True
 
     def begin_plan(self) -> None:
@@ -146,29 +160,29 @@ class KVCacheManager:
 
         They replace the sequence's own next blocks, so its tokens are not computed twice.
         """
-        first = sequence.num_computed // self.block_size
-        found = [] if sequence.restore is not None else self.prefixes.look_up(sequence, first)
+        first, blocks = sequence.num_computed // self.block_size, sequence.blocks
+        found = [] if blocks.restore is not None else self.prefixes.look_up(sequence, first)
         if not found:
             return False
         end, before = first + len(found), sequence.num_computed
         self.pool.share(found)
-        self.pool.release(sequence.block_table[first:end])
-        sequence.block_table[first:end] = found
-        sequence.num_computed, sequence.num_registered = end * self.block_size, end
-        if sequence.num_shared == first:
-            sequence.num_shared = end
+        self.pool.release(blocks.table[first:end])
+        blocks.table[first:end] = found
+        sequence.num_computed, blocks.num_registered = end * self.block_size, end
+        if blocks.num_shared == first:
+            blocks.num_shared = end
         self._counters.prefix_hits += sequence.num_computed - before
-        if sequence.num_preemptions == 0:
-            sequence.num_cached += sequence.num_computed - before
+        if sequence.standing.num_preemptions == 0:
+            blocks.num_cached += sequence.num_computed - before
         return True
 
     def _copy_beginning(self, sequence: Sequence) -> None:
         """Copy the beginning of another block into the first block that the prefix cache did not find."""
-        first = sequence.num_registered
+        first = sequence.blocks.num_registered
         source, common = self.prefixes.look_up_beginning(sequence, first)
-        if source is None or source == sequence.block_table[first]:
+        if source is None or source == sequence.blocks.table[first]:
             return
-        target = sequence.block_table[first]
+        target = sequence.blocks.table[first]
         self._copies.append(Copy(source, target))
         self.pool.use(source)
         sequence.num_computed += common
@@ -177,17 +191,20 @@ class KVCacheManager:
 
     def has_slot(self, sequence: Sequence) -> bool:
         """Whether the blocks of a sequence have a slot for its next token."""
-        return sequence.num_computed < len(sequence.block_table) * self.block_size
+        return sequence.num_computed < len(sequence.blocks.table) * self.block_size
 
     def grow(self, sequence: Sequence) -> None:
         """Give a sequence one more block. Raises OutOfBlocksError when none is free."""
-        sequence.block_table += self.pool.allocate(1)
+        sequence.blocks.table += self.pool.allocate(1)
 
     def advance(self, chunk: Chunk) -> None:
-        """Count a planned chunk as computed."""
-        chunk.sequence.num_computed = chunk.end
-        if chunk.end % self.block_size < chunk.length:  # it reaches the end of a block
-            self.prefixes.register(chunk.sequence)
+        """Count a planned chunk as computed, and the token that it samples as pending."""
+        sequence, end = chunk.sequence, chunk.end
+        sequence.num_computed = end
+        if chunk.samples:
+            sequence.num_pending += 1
+        if end % self.block_size < chunk.length:  # it reaches the end of a block
+            self.prefixes.register(sequence)
 
     def slots_after(self, chunk: Chunk, most: int) -> int:
         """Return how many tokens after those of a chunk, ``most`` at most, may be computed with it.
@@ -195,44 +212,52 @@ class KVCacheManager:
         The chunk then reaches into one block at most that its sequence had no token in before; that one is allocated
         here, if one is free.
         """
-        size, table = self.block_size, chunk.sequence.block_table
+        size, table = self.block_size, chunk.sequence.blocks.table
         most = min(most, (self.blocks_for(chunk.start) + 1) * size - chunk.end)
         if chunk.end + most > len(table) * size and self.pool.num_free:
             self.grow(chunk.sequence)
         return min(most, len(table) * size - chunk.end)
 
-    def take_token(self, sequence: Sequence, token: int) -> None:
-        """Append a token that a step sampled."""
-        sequence.num_pending -= 1
-        sequence.num_forced = 0
-        self._append(sequence, token)
-
-    def take_forced(self, sequence: Sequence, token: int) -> None:
-        """Append a token that no step samples, because no other may come."""
-        sequence.num_forced += 1
-        self._append(sequence, token)
-
-    def _append(self, sequence: Sequence, token: int) -> None:
-        sequence.tokens.append(token)
-        if len(sequence.tokens) % self.block_size == 0:
+    def take_token(self, sequence: Sequence, token: int, *, forced: bool = False) -> None:
+        """Append a token that a step sampled, or with ``forced`` one that no step samples: no other may come."""
+        if forced:
+            sequence.num_forced += 1
+        else:
+            sequence.num_pending -= 1
+            sequence.num_forced = 0
+        tokens = sequence.tokens
+        tokens.append(token)
+        if len(tokens) % self.block_size == 0:
             self.prefixes.register(sequence)
+
+    def end_restore(self, restore: Restore, *, whole: bool) -> None:
+        """Note that the restore under way of a sequence is in the cache; if not ``whole``, its tokens are computed."""
+        sequence, blocks = restore.sequence, restore.sequence.blocks
+        if not whole:
+            blocks.restore = None
+            return
+        restore.arrived = True
+        if sequence.standing.num_preemptions == 0:
+            blocks.num_cached += restore.end - restore.start
+        self.skip_restored(sequence)
 
     def skip_restored(self, sequence: Sequence) -> None:
         """Count restored tokens as computed once everything before them is."""
-        restore = sequence.restore
+        restore = sequence.blocks.restore
         if restore is None or not restore.arrived or not sequence.waits_for_host:
             return
-        sequence.num_computed, sequence.restore = restore.end, None
+        sequence.num_computed, sequence.blocks.restore = restore.end, None
         self.prefixes.register(sequence)
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """Take back the row and blocks of a sequence, and set its status."""
-        if sequence.block_table:
+        table = sequence.blocks.table
+        if table:
             self.prefixes.register_rest(sequence)
         # Blocks freed by background sequences are evicted first, except blocks that they shared with others.
-        own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
-        self.pool.release(sequence.block_table[own:], evict_first=True)
-        self.pool.release(sequence.block_table[:own])
+        own = sequence.blocks.num_shared if sequence.request.background else len(table)
+        self.pool.release(table[own:], evict_first=True)
+        self.pool.release(table[:own])
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
         self.clear(sequence, status)
@@ -240,8 +265,16 @@ class KVCacheManager:
     @staticmethod
     def clear(sequence: Sequence, status: SequenceStatus) -> None:
         """Take everything of the cache from a sequence, without giving it to anybody, and set its status."""
-        if sequence.restore is not None:
-            sequence.restore.cancelled, sequence.restore = True, None
-        sequence.block_table.clear()
-        sequence.num_computed = sequence.num_registered = 0
+        blocks = sequence.blocks
+        if blocks.restore is not None:
+            blocks.restore.cancelled, blocks.restore = True, None
+        blocks.table.clear()
+        sequence.num_computed = blocks.num_registered = 0
         sequence.row, sequence.status = None, status
+        if status is SequenceStatus.FINISHED:
+            sequence.num_pending = 0  # what is on the way is dropped
+
+    @staticmethod
+    def stop_waiting(sequence: Sequence) -> None:
+        """Note that a sequence waits for nothing that is on its way to the host or from it."""
+        sequence.blocks.awaited = sequence.blocks.fetch = None

@@ -110,10 +110,11 @@ class PrefixCache:
         if not self.enabled:
             return
         full = min(sequence.num_computed, len(sequence.tokens)) // self.block_size
-        for index in range(sequence.num_registered, full):
+        blocks = sequence.blocks
+        for index in range(blocks.num_registered, full):
             key = self._key(sequence, index)
-            new = self._pool.register(sequence.block_table[index], key)
-            sequence.num_registered += 1
+            new = self._pool.register(blocks.table[index], key)
+            blocks.num_registered += 1
             if new and self._log is not None:
                 self._log.stored(self._stored(sequence, index))
             if new and self._beginnings is not None:
@@ -127,17 +128,17 @@ class PrefixCache:
             return  # nobody would find it, and it would take the place of a block that is found
         before, tokens = self._key_before(sequence, index), self._tokens_of(sequence, index)[:rest]
         key = blake2b(before + Struct(f"<{rest}i").pack(*tokens), digest_size=KEY_BYTES, person=b"part").digest()
-        if self._pool.register(sequence.block_table[index], key, full=False):
+        if self._pool.register(sequence.blocks.table[index], key, full=False):
             self._beginnings.add(before, key, tokens)
 
     def _stored(self, sequence: Sequence, index: int) -> BlockStored:
         """Return the event of block ``index``, whose key is known."""
-        keys, tokens = sequence.block_keys, self._tokens_of(sequence, index)
+        keys, tokens = sequence.blocks.keys, self._tokens_of(sequence, index)
         return BlockStored(keys[index], keys[index - 1] if index else None, tokens, sequence.request.cache_salt)
 
     def _key(self, sequence: Sequence, index: int) -> bytes:
         """Return the key of block ``index``, which is at most the one after those computed before."""
-        keys = sequence.block_keys
+        keys = sequence.blocks.keys
         if index == len(keys):
             previous, tokens = self._key_before(sequence, index), self._tokens_of(sequence, index)
             keys.append(blake2b(previous + self._tokens.pack(*tokens), digest_size=KEY_BYTES).digest())
@@ -146,7 +147,7 @@ class PrefixCache:
     @staticmethod
     def _key_before(sequence: Sequence, index: int) -> bytes:
         """Return the key before block ``index``, which is at most the one after those computed before."""
-        return sequence.block_keys[index - 1] if index else root_key(sequence.request.cache_salt)
+        return sequence.blocks.keys[index - 1] if index else root_key(sequence.request.cache_salt)
 
     def _tokens_of(self, sequence: Sequence, index: int) -> tuple[int, ...]:
         return tuple(sequence.tokens[index * self.block_size : (index + 1) * self.block_size])
@@ -180,7 +181,7 @@ class ComingPrefixes:
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence: it ends, or its blocks can be found in the cache."""
-        for key in sequence.block_keys[: self._depth.pop(sequence)]:
+        for key in sequence.blocks.keys[: self._depth.pop(sequence)]:
             del self._at[key][sequence]
             if not self._at[key]:
                 del self._at[key]
@@ -196,7 +197,7 @@ class ComingPrefixes:
             if others is None:
                 break
             first = next(iter(others))
-            if first is not before and first.order_key >= order_key:
+            if first is not before and first.standing.order_key >= order_key:
                 break
             before, count = first, count + 1
             if len(others) == 1 and self._depth[first] == count:  # its further keys are in no place yet

@@ -19,11 +19,11 @@ class Restorer:
 
         It covers the blocks in host memory that follow the sequence's cached ones.
         """
-        first = sequence.num_registered
+        first = sequence.blocks.num_registered
         keys = self._known(sequence, first)
         restore = self._tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=num_waiting)
         if restore is not None:
-            sequence.restore = restore
+            sequence.blocks.restore = restore
             self._begun.append(restore)
             self._under_way.append((restore, frozenset(keys)))
 
@@ -41,28 +41,30 @@ class Restorer:
         first += len(self._known(sequence, first))
         keys = self._prefixes.look_up_host(sequence, first, lambda _: True)
         if keys:
-            sequence.fetch = fetcher.fetch(sequence, first * self._prefixes.block_size, keys, num_waiting)
+            sequence.blocks.fetch = fetcher.fetch(sequence, first * self._prefixes.block_size, keys, num_waiting)
 
     def waits(self, sequence: Sequence, num_waiting: int) -> bool:
         """Whether a sequence that could begin should wait for blocks that are on their way."""
         return self.waits_for_another(sequence) or self._waits_for_fetch(sequence, num_waiting)
 
     def _waits_for_fetch(self, sequence: Sequence, num_waiting: int) -> bool:
-        fetcher, fetch = self._tier.fetcher, sequence.fetch
+        fetcher, blocks = self._tier.fetcher, sequence.blocks
         if fetcher is None:
             return False
+        fetch = blocks.fetch
         if fetch is None or (fetch.ended and fetch.sequence is not sequence):  # another's may have brought only a part
             self.expect(sequence, num_waiting)
-        return sequence.fetch is not None and fetcher.may_wait(sequence.fetch)
+        return blocks.fetch is not None and fetcher.may_wait(blocks.fetch)
 
     def waits_for_another(self, sequence: Sequence) -> bool:
         """Whether half or more of the blocks that a waiting sequence would restore are being restored for another one.
 
         It can share these blocks then. While the sequence waits, it waits for one such restore only.
         """
-        if sequence.awaited is None:
-            sequence.awaited = self._bringing(sequence)
-        return sequence.awaited is not None and sequence.awaited.is_under_way
+        blocks = sequence.blocks
+        if blocks.awaited is None:
+            blocks.awaited = self._bringing(sequence)
+        return blocks.awaited is not None and blocks.awaited.is_under_way
 
     def _bringing(self, sequence: Sequence) -> Restore | None:
         self._under_way = [(restore, keys) for restore, keys in self._under_way if restore.is_under_way]

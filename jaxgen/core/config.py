@@ -16,6 +16,8 @@ from jaxgen.core.tier_address import TierAddress
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+ITEMSIZE: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number, by dtype."""
 KernelChoice = Literal["auto", "xla", "prove", "unproven"]
 """auto: the fastest kernels that are proven correct. xla: XLA's kernels. prove: as auto, but GPU kernels are proven
 again. unproven: GPU kernels without a proof."""

@@ -7,19 +7,10 @@ HOST_DTYPES: tuple[HostDType, ...] = ("auto", "int8", "int4")
 """auto: the cache's own dtype."""
 BITS: dict[HostDType, int | None] = {"auto": None, "int8": 8, "int4": 4}
 _LARGEST_GROUP = 64
-_GROUP_BYTES = 4
+GROUP_BYTES = 4
 """Bytes of a group's scale and least value, float16 each."""
 
 
 def group_of(head_dim: int) -> int:
     """Return how many elements are quantised together: the largest divisor of ``head_dim`` up to 64."""
     return next(size for size in range(min(_LARGEST_GROUP, head_dim), 0, -1) if head_dim % size == 0)
-
-
-def host_bytes(block_bytes: int, *, itemsize: int, head_dim: int, host_dtype: HostDType) -> int:
-    """Return the bytes in host memory of a block that has ``block_bytes`` on the device."""
-    bits = BITS[host_dtype]
-    if bits is None:
-        return block_bytes
-    elements = block_bytes // itemsize
-    return elements * bits // 8 + elements // group_of(head_dim) * _GROUP_BYTES

@@ -1,14 +1,14 @@
 """The host's state of one request until it ends, and the chunk of it that a step computes. Host only, no jax."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
 
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import Sampling, SamplingParams
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.standing import Level, Standing
 
 
 class TokenConstraint(Protocol):
@@ -39,17 +39,49 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
-class Level(IntEnum):
-    """Order of service. WITH_TARGETS: sequences of classes with targets, and promoted best-effort sequences."""
+@dataclass(slots=True, eq=False)
+class SequenceBlocks:
+    """The blocks of a sequence, and what is on its way into them. ``jaxgen.cache`` alone writes it; others ask its
+    methods for blocks. ``KVCacheManager`` draws the parts of a sequence."""
 
-    WITH_TARGETS = 0
-    BEST_EFFORT = 1
-    BACKGROUND = 2
+    table: list[int] = field(default_factory=list)
+    """Ids of its blocks; position p is in ``table[p // block_size]``."""
+    keys: list[bytes] = field(default_factory=list)
+    """Prefix-cache keys of its first full blocks, as far as they were computed."""
+    num_shared: int = 0
+    """Blocks at the front of ``table`` that the prefix cache found."""
+    num_registered: int = 0
+    """Blocks at the front of ``table`` that are registered in the prefix cache."""
+    num_cached: int = 0
+    """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
+    restore: "Restore | None" = None
+    """The restore under way of its blocks from host memory."""
+    awaited: "Restore | None" = None
+    """A restore of another sequence that it waits for, since it needs half or more of the same blocks; it waits for
+    one restore only."""
+    fetch: "Fetch | None" = None
+    """The fetch of its blocks from a KV tier, or another sequence's that brings the same ones."""
+
+    @property
+    def num_held(self) -> int:
+        """How many blocks it has."""
+        return len(self.table)
+
+    def entry(self, index: int) -> int:
+        """Return the id of the block of tokens ``index * block_size`` and those after it."""
+        return self.table[index]
+
+    def ids(self, first: int = 0, end: int | None = None) -> tuple[int, ...]:
+        """Return the ids of its blocks from index ``first`` to ``end - 1``; None: to its last."""
+        return tuple(self.table[first:end])
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The state of one request. It begins WAITING; after ``Scheduler.add`` only the scheduler changes it.
+    """The state of one request. It begins WAITING. After ``Scheduler.add`` each part has one package that writes it.
+
+    ``jaxgen.cache`` writes ``blocks``, ``tokens``, ``row``, ``status`` and the counts of tokens. ``jaxgen.scheduling``
+    writes ``standing`` and ``finish_reason``. The rest is complete at birth.
 
     ``eos_token_ids``: the model's end-of-sequence tokens. ``arrival``: its number in the order of arrival. ``seed``:
     the seed in effect, the request's own or one drawn for it. ``constraint``: which tokens it may have; the engine,
@@ -62,8 +94,10 @@ class Sequence:
     arrival: int
     seed: int
     constraint: TokenConstraint | None = field(default=None, repr=False)
-    service: ServiceClass = field(init=False)
-    """Service class of its request, without the targets if it was accepted although it would miss them."""
+    row: int | None = None
+    """The row, 0 to max_num_seqs - 1, of its state on the device; None unless RUNNING."""
+    blocks: SequenceBlocks = field(default_factory=SequenceBlocks, repr=False)
+    standing: Standing = field(init=False, repr=False)
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
     """The prompt and the generated tokens that have arrived; the list only grows."""
@@ -73,35 +107,6 @@ class Sequence:
     """How many of its last tokens no step sampled, since its constraint allowed no others."""
     num_computed: int = field(init=False, default=0)
     """How many of its first tokens have K and V in the cache once the planned steps have run."""
-    block_table: list[int] = field(init=False, default_factory=list, repr=False)
-    """Ids of its blocks; position p is in ``block_table[p // block_size]``."""
-    row: int | None = field(init=False, default=None)
-    """The row, 0 to max_num_seqs - 1, of its state on the device; None unless RUNNING."""
-    num_cached: int = field(init=False, default=0)
-    """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
-    num_expected: int = field(init=False, default=0)
-    """Tokens that it should find in the prefix cache, by the state of the cache and the queue when it arrived."""
-    num_expected_shared: int = field(init=False, default=0)
-    """Blocks of these tokens that other sequences own, or will own before it begins."""
-    restore: "Restore | None" = field(init=False, default=None, repr=False)
-    """The restore under way of its blocks from host memory."""
-    awaited: "Restore | None" = field(init=False, default=None, repr=False)
-    """A restore of another sequence that it waits for, since it needs half or more of the same blocks; it waits for
-    one restore only."""
-    fetch: "Fetch | None" = field(init=False, default=None, repr=False)
-    """The fetch of its blocks from a KV tier, or another sequence's that brings the same ones."""
-    block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
-    """Prefix-cache keys of its first full blocks, as far as they were computed."""
-    num_shared: int = field(init=False, default=0)
-    """Blocks at the front of ``block_table`` that the prefix cache found when it was admitted."""
-    num_registered: int = field(init=False, default=0)
-    """Blocks at the front of ``block_table`` that are registered in the prefix cache."""
-    level: Level = field(init=False)
-    due_key: tuple[float, int] = field(init=False)
-    """Its place within its level: its due time, in seconds of the scheduler's clock, and an arrival number."""
-    overtaken: int = field(init=False, default=0)
-    """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
-    num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
     sampling: Sampling = field(init=False, repr=False)
     """The work of choosing its tokens."""
@@ -117,9 +122,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         params = self.params
-        self.service = self.request.service
-        self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
-        self.due_key = 0.0, self.arrival
+        level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
+        self.standing = Standing(self.request.service, level, (0.0, self.arrival))
         self.sampling = params.sampling if self.constraint is None else Sampling.ADJUSTED
         self.num_prompt, self.num_given = len(self.request.prompt), self.request.num_given
         self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
@@ -144,15 +148,6 @@ class Sequence:
         return self.request.priority
 
     @property
-    def deadline(self) -> float:
-        return self.due_key[0]
-
-    @property
-    def order_key(self) -> tuple[int, float, int]:
-        """The place in the order of service, smaller first."""
-        return self.level, *self.due_key
-
-    @property
     def num_tokens(self) -> int:
         """Number of tokens, including pending ones."""
         return len(self.tokens) + self.num_pending
@@ -169,12 +164,13 @@ class Sequence:
     @property
     def num_to_compute(self) -> int:
         """Tokens that steps are expected to compute before it decodes."""
-        return self.num_uncomputed - (self.num_expected if self.row is None else 0)
+        return self.num_uncomputed - (self.standing.num_expected if self.row is None else 0)
 
     @property
     def waits_for_host(self) -> bool:
         """Whether none of its tokens can be computed before its blocks have arrived from the host."""
-        return self.restore is not None and self.num_computed == self.restore.start
+        restore = self.blocks.restore
+        return restore is not None and self.num_computed == restore.start
 
     @property
     def waits_for_token(self) -> bool:
@@ -185,16 +181,8 @@ class Sequence:
     @property
     def is_decode(self) -> bool:
         """Whether one token at most is left to compute, and forced ones behind it."""
-        return self.num_uncomputed <= 1 + self.num_forced
-
-    @property
-    def targets_dropped(self) -> bool:
-        """Whether it was accepted although it would miss targets of its class."""
-        return self.service is not self.request.service
-
-    def drop_targets(self) -> None:
-        """Serve it without the targets of its class from now on."""
-        self.service = self.service.without_targets()
+        # num_uncomputed, without a call: it is asked of each running sequence in each step.
+        return len(self.tokens) + self.num_pending - self.num_computed <= 1 + self.num_forced
 
     def stop_reason(self) -> FinishReason | None:
         """Return why it ends at the last of ``tokens``, or None if it does not. Valid once the prompt is computed."""
@@ -230,7 +218,7 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """A restore of KV blocks from host memory: the blocks of ``keys``, into ``block_table[first]`` and those after it.
+    """A restore of KV blocks from host memory: those of ``keys``, into a sequence's block ``first`` and those after it.
 
     Meanwhile the sequence computes its tokens up to ``start``. It continues at token ``end`` once the blocks are there.
     """
@@ -255,7 +243,7 @@ class Restore:
     @property
     def is_under_way(self) -> bool:
         """Whether its sequence still waits for it: it has not ended, failed or been cancelled."""
-        return self.sequence.restore is self
+        return self.sequence.blocks.restore is self
 
 
 @dataclass(slots=True, eq=False)

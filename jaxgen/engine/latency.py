@@ -69,7 +69,7 @@ class LatencyMeter:
             prompt_chunks=record.prompt_chunks,
             steps=self._steps - record.steps_before,
             padding_share=(self._padded - record.padded_before) / (self._width - record.width_before),
-            preemptions=sequence.num_preemptions,
+            preemptions=sequence.standing.num_preemptions,
         )
 
     def forget(self, request_id: str) -> None:

@@ -84,7 +84,7 @@ class OutputProcessor:
             None if prompt is None else tuple(prompt),
             outcome.finish_reason,
             embedding=None if pool is None else pool.result(),
-            cached_tokens=sequence.num_cached if first else None,
+            cached_tokens=sequence.blocks.num_cached if first else None,
             latency=latency,
         )
 

@@ -61,7 +61,7 @@ class Recorder:
 
     def restored(self, restore: Restore, *, whole: bool) -> None:
         """Note the end of copies for a request that still waits for them; not ``whole``: nothing came."""
-        if restore.sequence.restore is restore:
+        if restore.is_under_way:
             self._note(restore.sequence, "restored", restore.end - restore.start if whole else 0)
 
     def read(

@@ -101,5 +101,5 @@ class StepMeter:
 
 def _is_piece(chunk: Chunk) -> bool:
     """Whether a chunk is a piece of a prompt, or of what is computed again: a decode with forced tokens is neither."""
-    again = chunk.length > 1 and chunk.sequence.num_preemptions > 0
+    again = chunk.length > 1 and chunk.sequence.standing.num_preemptions > 0
     return again or chunk.start < chunk.sequence.num_given

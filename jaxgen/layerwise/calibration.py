@@ -27,7 +27,7 @@ def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1
     sequences = [_sequence(config, row, blocks, length) for row in range(rows)]
     start = blocks * config.cache.block_size
     plan = StepPlan(tuple(Chunk(sequence, start, length) for sequence in sequences), tuple(sequences))
-    return Load(plan, tuple(block for sequence in sequences for block in sequence.block_table[:blocks]))
+    return Load(plan, tuple(block for sequence in sequences for block in sequence.blocks.ids(0, blocks)))
 
 
 def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:

@@ -74,7 +74,7 @@ class LayerStore[Piece]:
 
         Places of blocks being saved, and of ``idle`` sequences, which run but have no chunk, are not available.
         """
-        written = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)}
+        written = {chunk.sequence.blocks.entry(i) for chunk in chunks for i in self._written(chunk)}
         kept = written | self._begun(idle)
         freed = sum(block not in kept for block in self._open)
         return len(self._free) + freed >= sum(b not in self._open and b not in self._saving for b in written)
@@ -82,19 +82,19 @@ class LayerStore[Piece]:
     def begin(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> StepBlocks:
         """Open the blocks that the chunks of a step write to. RuntimeError without room, or if a block is missing."""
         chunks = tuple(chunks)
-        kept = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)} | self._begun(idle)
+        kept = {chunk.sequence.blocks.entry(i) for chunk in chunks for i in self._written(chunk)} | self._begun(idle)
         for block in [block for block in self._open if block not in kept]:
             self._free.append(self._open.pop(block))
         streamed: dict[int, int] = {}
         filled = []
         for chunk in chunks:
-            table = chunk.sequence.block_table
+            entry = chunk.sequence.blocks.entry
             for index in self._written(chunk):
-                self._write(table[index], anew=chunk.start <= index * self.block_size)
+                self._write(entry(index), anew=chunk.start <= index * self.block_size)
                 if chunk.end >= (index + 1) * self.block_size:
-                    filled.append(table[index])
+                    filled.append(entry(index))
             for index in range(self._first_read(chunk), chunk.start // self.block_size):
-                self._read(table[index], index, streamed)
+                self._read(entry(index), index, streamed)
         places = list(range(self.num_blocks))
         for block, place in self._open.items():
             places[block] = place
@@ -124,7 +124,7 @@ class LayerStore[Piece]:
     def _begun(self, idle: Iterable[Sequence]) -> set[int]:
         """Return the blocks of these sequences that are partly written."""
         size = self.block_size
-        return {s.block_table[s.num_computed // size] for s in idle if s.num_computed % size}
+        return {s.blocks.entry(s.num_computed // size) for s in idle if s.num_computed % size}
 
     def _written(self, chunk: Chunk) -> range:
         return range(chunk.start // self.block_size, (chunk.end - 1) // self.block_size + 1)

@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import Iterator
 
-from jaxgen.cache.block_sizes import ITEMSIZE, row_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
@@ -60,14 +60,7 @@ def _measure(
     device: LayerwiseRunner, model: ModelConfig, config: EngineConfig, streaming: StreamConfig
 ) -> StreamMeter | None:
     """Measure the rates of steps. Return None if no sequence is longer than a block: then nothing is streamed."""
-    cost = ContextCost.of_model(
-        num_layers=1,
-        hidden_size=model.hidden_size,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        kv_itemsize=row_bytes(model) / model.head_dim,
-        x_itemsize=ITEMSIZE[model.dtype],
-    )
+    cost = ContextCost.of(CacheFormat.of_cache(model, config.cache).of_layer)
     decodes, prompts = list(_decodes(config, streaming.group)), list(_prompts(config, streaming.group))
     if not decodes or not prompts:
         return None

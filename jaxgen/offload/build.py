@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 
-from jaxgen.cache.block_sizes import block_bytes, host_block_bytes, input_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.core.sequence import Restore
 from jaxgen.core.stats import KVTierStats, OffloadStats
@@ -114,7 +114,7 @@ def build_offload(
     logger.info(
         "KV offload: %d blocks of %.2f MiB in host memory, %.2f GB/s from the device, %.2f GB/s to it; %s",
         offload.host_blocks,
-        host_block_bytes(model, cache.block_size, offload.host_dtype, inputs=cache.keep_inputs) / 2**20,
+        CacheFormat.of_cache(model, cache).host_block_bytes(offload.host_dtype) / 2**20,
         meter.save.bytes_per_second / 1e9,
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
@@ -127,24 +127,14 @@ def build_offload(
 
 def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
     """Return the number of blocks gathered or scattered together, and of blocks projected together."""
-    group = group_size(block_bytes(model, cache.block_size, inputs=cache.keep_inputs))
+    group = group_size(CacheFormat.of_cache(model, cache).block_bytes)
     return group, projected_blocks(cache.block_size, group)
 
 
 def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
     """Return the bytes and FLOPs of a token of context in the format of host memory."""
     host_dtype = "auto" if config.offload is None else config.offload.host_dtype
-    on_device = ContextCost.of_model(
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-    )
-    return replace(
-        on_device,
-        kv_bytes=host_block_bytes(model, config.cache.block_size, host_dtype) / config.cache.block_size,
-        x_bytes=input_bytes(model, 1),
-    )
+    return ContextCost.of(CacheFormat.of_cache(model, config.cache), host_dtype)
 
 
 def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Planner:

@@ -36,6 +36,9 @@ from typing import Self
 
 import numpy as np
 
+from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.host_dtype import HostDType
+
 MIN_GAIN = 0.05
 """The share of a pure transfer's time that another plan must save."""
 
@@ -50,25 +53,12 @@ class ContextCost:
     projection_flops: float
 
     @classmethod
-    def of_model(
-        cls,
-        *,
-        num_layers: int,
-        hidden_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        kv_itemsize: float = 2,
-        x_itemsize: float = 2,
-    ) -> Self:
-        """Return the cost for a model, with 2 FLOPs per weight. ``num_layers=1``: the cost of one layer.
-
-        Itemsizes are bytes per element, including any scales.
-        """
-        kv_width = 2 * num_kv_heads * head_dim
+    def of(cls, cache: CacheFormat, host_dtype: HostDType = "auto") -> Self:
+        """Return the cost for a cache whose blocks have this dtype in host memory, with 2 FLOPs per weight."""
         return cls(
-            num_layers * kv_width * kv_itemsize,
-            num_layers * hidden_size * x_itemsize,
-            num_layers * 2 * hidden_size * kv_width,
+            cache.host_kv_bytes(host_dtype) / cache.block_size,
+            cache.input_bytes,
+            2 * cache.hidden_size * cache.kv_numbers,
         )
 
 

@@ -138,7 +138,7 @@ class OffloadTier:
 
         The sequence's blocks from ``first`` on are newly allocated. None: it recomputes all of them.
         """
-        self._without_inputs.difference_update(sequence.block_table[first:])
+        self._without_inputs.difference_update(sequence.blocks.ids(first))
         if not keys:
             return None
         size, counters = self._block_size, self.counters
@@ -153,12 +153,12 @@ class OffloadTier:
             counters.recomputes += 1
             return None
         counters.restores += 1
-        self._without_inputs.update(sequence.block_table[end - copied : end])
+        self._without_inputs.update(sequence.blocks.ids(end - copied, end))
         first, keys = first + split.recompute, keys[split.recompute :]
         return Restore(
             sequence,
             first,
-            tuple(sequence.block_table[first:end]),
+            sequence.blocks.ids(first, end),
             tuple(keys),
             tuple(self.store.pin(keys)),
             first * size,

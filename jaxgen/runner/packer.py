@@ -82,7 +82,7 @@ class Packer:
                 words[at + ends[index] - chunk.length : at + ends[index]] = _known_tokens(chunk)
             last, offset = divmod(chunk.end - 1, self._block_size)
             if offset < chunk.length:  # its last block begins with it
-                words[first["new_blocks"] + index] = chunk.sequence.block_table[last]
+                words[first["new_blocks"] + index] = chunk.sequence.blocks.entry(last)
             if chunk.sequence.params.prompt_logprobs is not None:
                 begin = first["prompt_targets"] + ends[index] - chunk.length
                 self._pack_targets(chunk, words[begin : begin + chunk.length])

@@ -104,7 +104,7 @@ class RowLoader:
         assert sequence.row is not None, "held by every running sequence"
         words = np.zeros(self.num_words, np.int32)
         words[0] = sequence.row
-        words[1 : 1 + len(sequence.block_table)] = sequence.block_table
+        words[1 : 1 + sequence.blocks.num_held] = sequence.blocks.ids()
         words[1 + self._num_blocks :] = self._neutral
         self._fill(self._layout.views(words[1 + self._num_blocks :]), sequence)
         return words

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Sequence
+from jaxgen.core.sequence import Sequence, SequenceBlocks
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
@@ -19,10 +20,9 @@ def dummy_sequence(
 
     ``blocks``: block table of a sequence that is planned by hand, in row ``row``; None: a scheduler gives both.
     """
-    sequence = Sequence(Request(f"made-up-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0)
-    if blocks is not None:
-        sequence.row, sequence.block_table = row, list(blocks)
-    return sequence
+    request = Request(f"made-up-{row}", prompt, params)
+    new = partial(Sequence, request, eos_token_ids=frozenset(), arrival=row, seed=0)
+    return new() if blocks is None else new(row=row, blocks=SequenceBlocks(list(blocks)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ class Admission:
             self.closed = len(self._skipped) >= ADMISSION_WINDOW
             return False
         for older in self._skipped:
-            older.overtaken += 1
-        sequence.overtaken, sequence.awaited, sequence.fetch = 0, None, None
+            older.standing.overtaken += 1
+        sequence.standing.overtaken = 0
         self.policy.queues.begin(sequence)
         self._growing += may_grow
         self.admitted.append(sequence)
@@ -88,12 +88,13 @@ class Admission:
 
     def _must_wait(self, sequence: Sequence) -> bool:
         """Whether the sequence and all behind it in the order of service must wait."""
-        first = self.preempted is None or sequence.order_key < self.preempted.order_key
+        order_key = sequence.standing.order_key
+        first = self.preempted is None or order_key < self.preempted.standing.order_key
         if first and sequence.num_pending:
             self.preempted = sequence  # in an earlier step, and a token of it is still in flight
-        if self.preempted is not None and sequence.order_key >= self.preempted.order_key:
+        if self.preempted is not None and order_key >= self.preempted.standing.order_key:
             return True
-        if any(s.overtaken >= self.max_overtaken for s in self._skipped):
+        if any(s.standing.overtaken >= self.max_overtaken for s in self._skipped):
             return True
         policy = self.policy
         if policy.may_preempt_any and any(policy.may_preempt(s, sequence) for s in self._skipped):
@@ -122,7 +123,7 @@ def make_room(
     prompts = deque([s for s in now if not s.is_decode])
     coming: list[Sequence] = []
     for sequence in tuple(queues.waiting[:ADMISSION_WINDOW]):
-        while prompts and prompts[0].order_key < sequence.order_key:
+        while prompts and prompts[0].standing.order_key < sequence.standing.order_key:
             tokens -= prompts.popleft().num_uncomputed
         if tokens <= 0 or sequence.request.background is not background:
             break
@@ -177,11 +178,11 @@ def _leaving_for(
     held: Counter[str] = Counter()
     kind = sequence.request.background
     for other in running:
-        held[other.request.tenant] += len(other.block_table) * (other.request.background is kind)
+        held[other.request.tenant] += other.blocks.num_held * (other.request.background is kind)
     leaving: list[Sequence] = []
     for other in policy.may_give(sequence):
         tenant, alike = other.request.tenant, other.request.background is kind
-        held[tenant] -= len(other.block_table) * alike
+        held[tenant] -= other.blocks.num_held * alike
         lacks_row = kv_cache.num_free_rows + len(leaving) < len(coming)
         if alike and not lacks_row and held[tenant] < takes:
             continue

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxgen.core.service_class import ServiceClass
 
 Place = tuple[float, int]
-"""As ``Sequence.due_key``."""
+"""As ``Standing.due_key``."""
 
 BUCKET = 64
 """Places of a bucket after it was split in two."""

@@ -147,7 +147,7 @@ class StepPlanner:
         decoding, partly_computed = self._give_slots(room, background=background)
         with_forced: list[int] = []
         for sequence in decoding:
-            chunks.append(self._plan(sequence, 1))
+            chunks.append(self._count(Chunk(sequence, sequence.num_computed, 1)))
             if sequence.num_forced and not chunks[-1].samples:
                 with_forced.append(len(chunks) - 1)
         return partly_computed, with_forced
@@ -167,7 +167,7 @@ class StepPlanner:
                 continue  # without a row: preempted just now
             if sequence.waits_for_token:
                 continue
-            if sequence.restore is not None or not sequence.is_decode:
+            if sequence.blocks.restore is not None or not sequence.is_decode:
                 partly_computed.append(sequence)
             elif room.tokens > 0 and not (timed and room.is_full) and (has_slot(sequence) or self._add_slot(sequence)):
                 decoding.append(sequence)
@@ -230,11 +230,11 @@ class StepPlanner:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        if self._preempted is None or sequence.order_key < self._preempted.order_key:
+        if self._preempted is None or sequence.standing.order_key < self._preempted.standing.order_key:
             self._preempted = sequence
         self._queues.put_back(sequence)
         self._kv_cache.release(sequence, SequenceStatus.WAITING)
-        sequence.num_preemptions += 1
+        sequence.standing.num_preemptions += 1
         self._counters.preemptions += 1
         self.preempted.append(sequence)
 
@@ -245,22 +245,17 @@ class StepPlanner:
         if self._kv_cache.search_again(sequence):
             self.relocated.append(sequence)
         tokens = room.tokens_for(sequence)
-        if sequence.restore is not None:
-            tokens = min(tokens, sequence.restore.start - sequence.num_computed)
-        chunks.append(self._plan(sequence, tokens))
+        restore = sequence.blocks.restore
+        if restore is not None:
+            tokens = min(tokens, restore.start - sequence.num_computed)
+        tokens = min(sequence.num_uncomputed, tokens)
+        chunks.append(self._count(Chunk(sequence, sequence.num_computed, tokens)))
         room.spend(chunks[-1])
         self._kv_cache.skip_restored(sequence)
 
-    def _plan(self, sequence: Sequence, budget: int) -> Chunk:
-        """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
-        return self._count(Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget)))
-
     def _count(self, chunk: Chunk) -> Chunk:
         """Count a chunk as computed, and its sample as pending."""
-        sequence = chunk.sequence
         self._kv_cache.advance(chunk)
-        if chunk.samples:
-            sequence.num_pending += 1
-        if chunk.end + chunk.samples == sequence.max_length:
-            self._exhausted.append(sequence)
+        if chunk.end + chunk.samples == chunk.sequence.max_length:
+            self._exhausted.append(chunk.sequence)
         return chunk

@@ -18,8 +18,9 @@ from jaxgen.scheduling.step_time import StepBudget
 class Fifo:
     """Requests in the order of arrival; background requests after all others, and preempted for them.
 
-    Other policies derive from this one. A policy changes which sequence is served when, and how much of a step prompts
-    get. The planner keeps the rules of every plan: budget, rows, blocks.
+    Other policies derive from this one. It answers nothing to most questions, so that the planner asks each of them
+    without a condition. A policy changes which sequence is served when, and how much of a step prompts get. The planner
+    keeps the rules of every plan: budget, rows, blocks.
     """
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
@@ -57,7 +58,7 @@ class Fifo:
         ``prompts`` run, ``waiting`` wait; all are online, or all are background. Within a round a sequence that must
         wait makes all behind it wait; the next round begins all the same.
         """
-        return (merge(prompts, waiting, key=attrgetter("order_key")),)
+        return (merge(prompts, waiting, key=attrgetter("standing.order_key")),)
 
     def owed(self, most: int, *, background: bool) -> list[Sequence]:
         """Return online or background sequences that wait, ``most`` at most.

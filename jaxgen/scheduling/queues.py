@@ -6,8 +6,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.prefill_limits import target
 from jaxgen.scheduling.tenant_rows import TenantRows
 
@@ -72,11 +73,11 @@ class RequestQueues:
     def order_key_joined(self, newcomer: Sequence) -> tuple[int, float, int]:
         """The order key that ``newcomer`` will have once it has joined."""
         if not self._shares_places(newcomer):
-            return newcomer.order_key
+            return newcomer.standing.order_key
         group = self._group_of(newcomer)
-        places = sorted([newcomer.due_key, *[s.due_key for s in group]])
-        before = sum([(s.priority, s.due_key) < (newcomer.priority, newcomer.due_key) for s in group])
-        return newcomer.level, *places[before]
+        places = sorted([s.standing.due_key for s in (newcomer, *group)])
+        before = sum([_by_priority(s) < _by_priority(newcomer) for s in group])
+        return newcomer.standing.level, *places[before]
 
     def touch(self, sequence: Sequence) -> None:
         """Note that a sequence has changed, in its place or in what it has computed."""
@@ -88,7 +89,7 @@ class RequestQueues:
         if self._shares_places(sequence):
             self._share_places(sequence)
         self._wait(sequence)
-        self._levels[sequence.level] += 1
+        self._levels[sequence.standing.level] += 1
         self._priorities[sequence.priority] += 1
 
     def begin(self, sequence: Sequence) -> None:
@@ -105,7 +106,7 @@ class RequestQueues:
     def leave(self, sequence: Sequence, line: list[Sequence]) -> None:
         """Remove a sequence that ends from ``line``, the running or the waiting ones."""
         self._remove(sequence, line)
-        self._levels[sequence.level] -= 1
+        self._levels[sequence.standing.level] -= 1
         self._priorities[sequence.priority] -= 1
         if not self._priorities[sequence.priority]:
             del self._priorities[sequence.priority]
@@ -124,11 +125,11 @@ class RequestQueues:
         ]
         if not starved:
             return
-        sequence, line = min(starved, key=lambda one: one[0].order_key)
+        sequence, line = min(starved, key=lambda one: one[0].standing.order_key)
         self._remove(sequence, line)
-        self._levels[sequence.level] -= 1
-        sequence.level = Level.WITH_TARGETS
-        self._levels[sequence.level] += 1
+        self._levels[Level.BEST_EFFORT] -= 1
+        sequence.standing.level = Level.WITH_TARGETS
+        self._levels[Level.WITH_TARGETS] += 1
         if line is self.waiting:
             self._wait(sequence)
         else:
@@ -143,7 +144,7 @@ class RequestQueues:
         self.touch(sequence)
 
     def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
-        del line[bisect_left(line, sequence.order_key, key=order_key_of)]
+        del line[bisect_left(line, sequence.standing.order_key, key=order_key_of)]
         if line is self.waiting:
             self.waiting_tokens -= _foreground_tokens(sequence)
             self.rows_of(sequence).wait_no_more(sequence)
@@ -161,10 +162,10 @@ class RequestQueues:
     def _share_places(self, newcomer: Sequence) -> None:
         """Deal the places of the group out by priority, then in the order before."""
         group = [*self._group_of(newcomer), newcomer]
-        places = sorted([s.due_key for s in group])
-        for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.due_key)), places, strict=True):
-            if sequence.due_key != place:
-                sequence.due_key = place
+        places = sorted([s.standing.due_key for s in group])
+        for sequence, place in zip(sorted(group, key=_by_priority), places, strict=True):
+            if sequence.standing.due_key != place:
+                sequence.standing.due_key = place
                 self.touch(sequence)
         self.running.sort(key=order_key_of)
         self.waiting.sort(key=order_key_of)
@@ -173,7 +174,7 @@ class RequestQueues:
 
 def order_key_of(sequence: Sequence) -> Any:
     """The key of the order of service."""
-    return sequence.order_key
+    return sequence.standing.order_key
 
 
 def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
@@ -183,15 +184,16 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     STARVATION_TIMEOUT_S later. One that must be late is due at once and not earlier, or it would delay sequences that
     arrived before it. ``prompt_seconds``: what the tokens that it begins with take.
     """
+    standing = sequence.standing
     if not sequence.request.background:
-        sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
-    promised = sequence.service.first_token_target(sequence.num_given)
+        standing.level = Level.WITH_TARGETS if standing.service.has_targets else Level.BEST_EFFORT
+    promised = standing.service.first_token_target(sequence.num_given)
     waited = sequence.request.waited_seconds
     if promised is None:
         slack = STARVATION_TIMEOUT_S + target(sequence.num_given) - waited
     else:
         slack = max(0.0, promised - waited - prompt_seconds)
-    sequence.due_key = now + slack, sequence.arrival
+    standing.due_key = now + slack, sequence.arrival
 
 
 def may_preempt(one: Sequence, other: Sequence) -> bool:
@@ -199,10 +201,9 @@ def may_preempt(one: Sequence, other: Sequence) -> bool:
 
     A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
     """
-    if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
-        return one.level < other.level
-    if one.level is not other.level:
-        return one.level < other.level and one.service.has_targets
+    level, others = one.standing.level, other.standing.level
+    if level is not others:
+        return level < others and (others is Level.BACKGROUND or one.standing.service.has_targets)
     return one.priority < other.priority and _are_of_one_group(one, other)
 
 
@@ -212,11 +213,15 @@ def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
     Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.
     """
     return (
-        one.level is other.level
+        one.standing.level is other.standing.level
         and one.request.tenant == other.request.tenant
-        and one.service == other.service
-        and (one.level is not Level.WITH_TARGETS or one.service.has_targets)
+        and one.standing.service == other.standing.service
+        and not one.standing.is_promoted
     )
+
+
+def _by_priority(sequence: Sequence) -> tuple[int, tuple[float, int]]:
+    return sequence.priority, sequence.standing.due_key
 
 
 def _foreground_tokens(sequence: Sequence) -> int:
@@ -226,7 +231,7 @@ def _foreground_tokens(sequence: Sequence) -> int:
 def _first_starved(line: list[Sequence], now: float) -> Sequence | None:
     """The first best-effort sequence past its due time that does not decode."""
     for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=order_key_of) :]:
-        if sequence.level is not Level.BEST_EFFORT or sequence.deadline > now:
+        if sequence.standing.level is not Level.BEST_EFFORT or sequence.standing.deadline > now:
             return None
         if sequence.row is None or not sequence.is_decode:
             return sequence

@@ -20,13 +20,13 @@ class Rows:
         speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]  # with more than one token to come
         self.speaking = len(speaking)
         self.contexts = sum([len(s.tokens) for s in speaking])
-        self.blocks = sum([len(s.block_table) for s in sequences])
+        self.blocks = sum([s.blocks.num_held for s in sequences])
 
     @cached_property
     def _ends(self) -> list[tuple[float, int]]:
         """Expected steps to the end of each, in order, and the blocks that it gives back."""
         return sorted(
-            (max(1.0, self._answered * (s.max_length - s.num_prompt) - s.num_generated), len(s.block_table))
+            (max(1.0, self._answered * (s.max_length - s.num_prompt) - s.num_generated), s.blocks.num_held)
             for s in self._sequences
         )
 

@@ -227,7 +227,7 @@ class Scheduler:
         The token is computed with the one before it if a step has room. None of its tokens may be pending.
         """
         assert sequence.num_pending == 0, "what may come next is known once the last token is"
-        self._kv_cache.take_forced(sequence, token)
+        self._kv_cache.take_token(sequence, token, forced=True)
         self._queues.touch(sequence)
         reason = sequence.stop_reason()
         if reason is not None:
@@ -236,17 +236,9 @@ class Scheduler:
 
     def restored(self, restore: Restore, *, whole: bool) -> None:
         """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
-        sequence = restore.sequence
-        if sequence.restore is not restore:
-            return  # it lost its blocks meanwhile
-        if not whole:
-            sequence.restore = None
-            return
-        restore.arrived = True
-        if sequence.num_preemptions == 0:
-            sequence.num_cached += restore.end - restore.start
-        self._kv_cache.skip_restored(sequence)
-        self._queues.touch(sequence)
+        if restore.is_under_way:  # else it lost its blocks meanwhile
+            self._kv_cache.end_restore(restore, whole=whole)
+            self._queues.touch(restore.sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""
@@ -267,13 +259,13 @@ class Scheduler:
         self.pool.forget()
         self._begin_empty()
         for sequence in before.values():
-            waits = sequence.status is SequenceStatus.WAITING and not (sequence.num_pending or sequence.block_table)
+            waits = sequence.status is SequenceStatus.WAITING and not (sequence.num_pending or sequence.blocks.num_held)
             if waits and (keep is None or sequence in keep):
-                sequence.awaited = sequence.fetch = None
+                self._kv_cache.stop_waiting(sequence)
                 self._take(sequence)
                 continue
             self._kv_cache.clear(sequence, SequenceStatus.FINISHED)
-            sequence.num_pending, sequence.finish_reason = 0, FinishReason.ERROR
+            sequence.finish_reason = FinishReason.ERROR
             ended.append(sequence)
         return ended
 
@@ -312,5 +304,4 @@ class Scheduler:
         self.policy.leave(sequence, reason)
         self.num_online -= not sequence.request.background
         self._kv_cache.release(sequence, SequenceStatus.FINISHED)
-        sequence.num_pending = 0  # what is on the way is dropped
         sequence.finish_reason = reason

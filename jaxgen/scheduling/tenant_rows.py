@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.standing import Level
 
 type _Place = tuple[tuple[int, float, int], str]
 """Order key of a tenant's first waiting sequence, and the tenant."""
@@ -33,7 +34,7 @@ class TenantRows:
         """Forget a sequence that waits; its place must be the one that it had."""
         tenant = sequence.request.tenant
         line = self._waiting[tenant]
-        del line[bisect_left(line, sequence.order_key, key=_order_key)]
+        del line[bisect_left(line, sequence.standing.order_key, key=_order_key)]
         if not line:
             del self._waiting[tenant]
         self._settle(tenant)
@@ -82,7 +83,7 @@ class TenantRows:
             if sequence.request.background is not newcomer.request.background:
                 if sequence.request.background:
                     background.append(sequence)
-            elif sequence.request.tenant != newcomer.request.tenant and _is_takeable(sequence, newcomer.level):
+            elif sequence.request.tenant != newcomer.request.tenant and _is_takeable(sequence, newcomer.standing.level):
                 lines.setdefault(sequence.request.tenant, []).append(sequence)
         yield from reversed(background)
         left = self._running.copy()
@@ -100,15 +101,13 @@ class TenantRows:
         if tenant in self._place_of:
             del self._owed[bisect_left(self._owed, self._place_of.pop(tenant))]
         if tenant in self._waiting and tenant not in self._running:
-            place = self._place_of[tenant] = self._waiting[tenant][0].order_key, tenant
+            place = self._place_of[tenant] = self._waiting[tenant][0].standing.order_key, tenant
             insort(self._owed, place)
 
 
 def _is_takeable(sequence: Sequence, level: Level) -> bool:
-    if sequence.level is Level.WITH_TARGETS and not sequence.service.has_targets:
-        return False
-    return sequence.level >= level
+    return sequence.standing.level >= level and not sequence.standing.is_promoted
 
 
 def _order_key(sequence: Sequence) -> tuple[int, float, int]:
-    return sequence.order_key
+    return sequence.standing.order_key

@@ -2,8 +2,8 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from jaxgen.cache.block_sizes import ITEMSIZE, block_bytes, host_block_bytes
-from jaxgen.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.config import ITEMSIZE, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise_sizes import stream_sizes
@@ -91,10 +91,10 @@ def slack_bytes(memory: DeviceMemory) -> int:
 
 def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
     """Return the bytes of ``memory`` that the KV cache takes."""
-    size, streaming = config.cache.block_size, config.streaming
+    streaming = config.streaming
     if streaming is None:
-        return config.cache.num_blocks * block_bytes(model, size, inputs=config.cache.keep_inputs)
-    sizes = stream_sizes(model, size, memory, keep_inputs=streaming.keep_inputs)
+        return config.cache.num_blocks * CacheFormat.of_cache(model, config.cache).block_bytes
+    sizes = stream_sizes(model, config.cache.block_size, memory, keep_inputs=streaming.keep_inputs)
     return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
 
 
@@ -117,10 +117,10 @@ def allocation_of(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, *, params_bytes: int, temporary_bytes: int
 ) -> Allocation:
     """Return the allocation of an engine of this configuration."""
-    size, offload = config.cache.block_size, config.offload
+    offload = config.offload
     allocation = without_cache(
         *(model, config.scheduler, memory),
-        block_size=size,
+        block_size=config.cache.block_size,
         max_logit_bias=config.max_logit_bias,
         params_bytes=params_bytes,
         temporary_bytes=temporary_bytes,
@@ -128,6 +128,6 @@ def allocation_of(
     allocation = replace(allocation, cache=cache_bytes(model, config, memory))
     if offload is None:
         return allocation
-    inputs = config.cache.keep_inputs
-    host = offload.host_blocks * host_block_bytes(model, size, offload.host_dtype, inputs=inputs)
-    return replace(allocation, staging=staging_bytes(block_bytes(model, size, inputs=inputs)), host=host)
+    block = CacheFormat.of_cache(model, config.cache)
+    host = offload.host_blocks * block.host_block_bytes(offload.host_dtype)
+    return replace(allocation, staging=staging_bytes(block.block_bytes), host=host)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxgen.cache.block_sizes import GIB
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from math import ceil
 
-from jaxgen.cache.block_sizes import GIB, block_bytes, input_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.offload.staging import group_size
+from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.layerwise_sizes import StreamSizes, stream_sizes
 from jaxgen.sizing.memory_request import MemoryRequest
 
@@ -63,7 +64,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
         )
     if not 0 < size < float("inf"):
         raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
-    pays = input_bytes(model, 1) < block_bytes(model, 1)
+    pays = CacheFormat.of(model, 1).inputs_are_smaller
     if policy == "recompute" and not pays:
         raise ConfigError(
             "--kv-offload-policy recompute copies layer inputs to the device, which in this model are not smaller "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxgen.cache.block_sizes import block_bytes, input_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import ModelConfig
 from jaxgen.sizing.device_memory import DeviceMemory
 
@@ -40,6 +40,6 @@ class StreamSizes:
 
 def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
     """Return the sizes of the blocks of a streamed cache."""
-    inputs = input_bytes(model, block_size) // model.num_layers if keep_inputs else 0
-    layer = block_bytes(model, block_size) // model.num_layers
-    return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
+    layer = CacheFormat.of(model, block_size, keep_inputs=keep_inputs).of_layer
+    kv, inputs = block_size * layer.kv_bytes, block_size * layer.kept_input_bytes
+    return StreamSizes(kv, inputs, model.num_layers, on_cpu=memory.is_cpu)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import floor
 
-from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import (
     LEAST_MODEL_LEN,
     EngineConfig,
@@ -18,7 +18,7 @@ from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.tier_address import tier_address
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, vocabulary_bytes
-from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache
 from jaxgen.sizing.memory_request import MemoryRequest
 from jaxgen.sizing.token_budget import CPU_NARROW, CPU_ROWS
@@ -67,12 +67,13 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
     """Return the configuration with the cache on the device. Raises ConfigError."""
     model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
     offload, inputs = _offload_config(wanted.options, model, memory, block_size), _keeps_inputs(wanted.options, model)
-    size, room = block_bytes(model, block_size, inputs=inputs), wanted.room
+    block = CacheFormat.of(model, block_size, keep_inputs=inputs)
+    size, room = block.block_bytes, wanted.room
     if offload is not None:
         room -= staging_bytes(size)
         if memory.is_cpu:
             most = room - size
-            room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype, inputs=inputs)
+            room -= offload.host_blocks * block.host_block_bytes(offload.host_dtype)
             if room < size <= most + size:
                 raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
     fitting = max(room, 0) // size
@@ -238,8 +239,8 @@ def _offload_config(
         return None
     if not options.prefix_caching:
         raise ConfigError(f"{flag} needs the prefix cache, by which blocks are found: drop one of the two")
-    inputs = _keeps_inputs(options, model)
-    one = host_block_bytes(model, block_size, options.kv_host_dtype, inputs=inputs)
+    block = CacheFormat.of(model, block_size, keep_inputs=_keeps_inputs(options, model))
+    one = block.host_block_bytes(options.kv_host_dtype)
     blocks = int(size * GIB / one)
     if blocks < 1:
         raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
@@ -271,11 +272,11 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
             f"--kv-offload-inputs keeps blocks as they are, --kv-host-dtype {options.kv_host_dtype} quantises them: "
             "drop one of the two"
         )
-    kv, inputs = block_bytes(model, 1), input_bytes(model, 1)
-    if inputs >= kv:
+    token = CacheFormat.of(model, 1)
+    if not token.inputs_are_smaller:
         raise ConfigError(
-            f"--kv-offload-inputs: the layer inputs of a token have {inputs} bytes, its K and V {kv}, so that nothing "
-            "would come back sooner: drop the flag"
+            f"--kv-offload-inputs: the layer inputs of a token have {token.input_bytes} bytes, its K and V "
+            f"{token.kv_bytes}, so that nothing would come back sooner: drop the flag"
         )
     return True
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.config import (
     CacheConfig,
     EngineConfig,
@@ -14,7 +13,7 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.errors import NoRoomError
 from jaxgen.sizing.allocation import Allocation, estimate_temporaries, without_cache
-from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.token_budget import CPU_NARROW
 
 

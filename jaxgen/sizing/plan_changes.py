@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import ceil
 
-from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.errors import ConfigError
+from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.layerwise_sizes import stream_sizes
 from jaxgen.sizing.plan import Plan, PlanRequest
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
@@ -15,6 +14,7 @@ from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, weight_bytes
+from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context

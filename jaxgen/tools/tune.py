@@ -13,7 +13,7 @@ import jax
 
 from jaxgen.arrays import num_bytes
 from jaxgen.assemble import find_parts
-from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import Quantization
@@ -173,7 +173,7 @@ class _Trial:
         self._decodes = max(1, min(_MAX_DECODES, rows - _PROMPT_ROWS))
         steps = _ESTIMATE_STEPS + 1 + rounds * (_BLOCK_STEPS[1] + 1)
         config = self._config(model, memory, _size(params), context, steps)
-        self.cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
+        self.cache_bytes = config.cache.num_blocks * CacheFormat.of_cache(model, config.cache).block_bytes
         started = time.perf_counter()
         compiled = compile_step(model, config, kernels)
         self._compile_seconds = time.perf_counter() - started

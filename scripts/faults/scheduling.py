@@ -39,8 +39,8 @@ SCHEDULER = (
         "prefix-of-one-behind",
         "scheduler",
         "jaxgen/cache/prefix_cache.py",
-        "if first is not before and first.order_key >= order_key:",
-        "if first is before and first.order_key >= order_key:",
+        "if first is not before and first.standing.order_key >= order_key:",
+        "if first is before and first.standing.order_key >= order_key:",
         ("tests/cache/test_coming_prefixes.py",),
     ),
     Fault(
@@ -103,8 +103,8 @@ SCHEDULER = (
         "chunk-beyond-the-budget",
         "scheduler",
         "jaxgen/scheduling/planner.py",
-        "min(sequence.num_uncomputed, budget)",
-        "min(sequence.num_uncomputed, budget + 1)",
+        "min(sequence.num_uncomputed, tokens)",
+        "min(sequence.num_uncomputed, tokens + 1)",
         ("tests/scheduling/test_planner.py",),
     ),
     Fault(
@@ -143,8 +143,8 @@ SCHEDULER = (
         "preempted-counts-as-computed",
         "scheduler",
         "jaxgen/cache/cache_manager.py",
-        "sequence.num_computed = sequence.num_registered = 0",
-        "sequence.num_registered = 0",
+        "sequence.num_computed = blocks.num_registered = 0",
+        "blocks.num_registered = 0",
         ("tests/scheduling/test_preemption.py",),
     ),
     Fault(
@@ -159,8 +159,8 @@ SCHEDULER = (
         "patience-without-end",
         "scheduler",
         "jaxgen/scheduling/queues.py",
-        "or sequence.deadline > now:",
-        "or sequence.deadline < now:",
+        "or sequence.standing.deadline > now:",
+        "or sequence.standing.deadline < now:",
         ("tests/scheduling/test_queues.py",),
     ),
     Fault(
@@ -174,6 +174,22 @@ SCHEDULER = (
 )
 
 CACHE = (
+    Fault(
+        "block-table-read-by-another-package",
+        "cache",
+        "jaxgen/scheduling/rows.py",
+        "s.blocks.num_held for s in sequences",
+        "len(s.blocks.table) for s in sequences",
+        ("tests/house/test_owners.py",),
+    ),
+    Fault(
+        "more-blocks-shared-than-were-found",
+        "cache",
+        "jaxgen/cache/cache_manager.py",
+        "blocks.num_registered = blocks.num_shared = len(found)",
+        "blocks.num_registered, blocks.num_shared = len(found), len(found) + 1",
+        ("tests/scheduling/test_state_machine.py",),
+    ),
     Fault(
         "part-of-a-block-copied-one-token-too-far",
         "cache",
@@ -242,7 +258,7 @@ CACHE = (
         "background-evicts-what-it-shared",
         "cache",
         "jaxgen/cache/cache_manager.py",
-        "own = sequence.num_shared if sequence.request.background",
+        "own = sequence.blocks.num_shared if sequence.request.background",
         "own = 0 if sequence.request.background",
         ("tests/scheduling/test_levels.py",),
     ),
@@ -342,6 +358,14 @@ OFFLOAD = (
 )
 
 SIZING = (
+    Fault(
+        "inputs-counted-that-are-not-kept",
+        "sizing",
+        "jaxgen/cache/cache_format.py",
+        "return self.input_bytes if self.keep_inputs else 0",
+        "return self.input_bytes",
+        ("tests/cache/test_cache_format.py",),
+    ),
     Fault(
         "what-is-compared-at-the-start-is-too-long",
         "sizing",

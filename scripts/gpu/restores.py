@@ -3,7 +3,7 @@ or as planned."""
 
 from statistics import median
 
-from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
 from scripts.gpu.report import Measurement, Run
@@ -27,7 +27,7 @@ def whole(bench: Bench) -> Run:
             "first_computed_seconds": context.computed_seconds,
             **{f"{way}_seconds": found for way, found in seconds.items()},
         }
-        moved = -(-tokens // BLOCK_SIZE) * block_bytes(model, BLOCK_SIZE)
+        moved = -(-tokens // BLOCK_SIZE) * CacheFormat.of(model, BLOCK_SIZE).block_bytes
         return Measurement(seconds=seconds["transfer"], bytes=moved, detail=detail)
 
     return run

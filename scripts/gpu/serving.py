@@ -5,7 +5,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -65,7 +65,8 @@ def serving_config(load: ServingLoad, budget: int) -> EngineConfig:
         prefix_caching=False,
         seed=0,
     )
-    memory = DeviceMemory("gpu", 2 * blocks * block_bytes(load.model, BLOCK_SIZE) + 2**36)  # enough: blocks are given
+    size = CacheFormat.of(load.model, BLOCK_SIZE).block_bytes
+    memory = DeviceMemory("gpu", 2 * blocks * size + 2**36)  # enough: blocks are given
     return resolve(options, load.model, memory, token_budget=budget, params_bytes=0)
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sampling_params import SamplingParams
@@ -275,7 +275,7 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
     for name in only_looked_up & params.keys():
         table, form = params[name], formats.get(name)
         weights -= table.size * table.dtype.itemsize if form is None else form.num_bytes(table.shape)
-    slot = block_bytes(model, config.cache.block_size) // config.cache.block_size
+    slot = CacheFormat.of(model, config.cache.block_size).kv_bytes
     contexts = sum(chunk.end for chunk in plan.chunks)
     pairs = sum((chunk.start + 1 + chunk.end) * chunk.length // 2 for chunk in plan.chunks)
     flops = 2 * plan.num_tokens * _matrix_numbers(model)

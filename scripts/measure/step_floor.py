@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
-from jaxgen.cache.block_sizes import ITEMSIZE
+from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.config import ITEMSIZE
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.weights.names import parameters
 
@@ -39,6 +40,5 @@ def step_floor(model: DecoderConfig, *, rows: int, context: int, chunk: int) -> 
             num_bytes += size * itemsize
             flops += 2.0 * size * (samples if is_head else tokens)
     pairs = rows * context + chunk * (chunk + 1) / 2
-    of_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * ITEMSIZE[model.dtype]
     flops += 4.0 * model.num_layers * model.num_heads * model.head_dim * pairs
-    return Floor(num_bytes + rows * context * of_token, flops)
+    return Floor(num_bytes + rows * context * CacheFormat.of(model, 1).kv_bytes, flops)

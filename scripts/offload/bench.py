@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
@@ -39,10 +38,9 @@ class Bench:
 
     def __init__(self, setting: Setting, kernels: Kernels) -> None:
         self.setting, self.model, self.config = setting, setting.model, setting.config()
-        sizes = {name: getattr(self.model, name) for name in ("hidden_size", "num_kv_heads", "head_dim")}
-        itemsize = np.dtype(self.model.dtype).itemsize
-        self.cost = ContextCost.of_model(num_layers=1, **sizes, kv_itemsize=itemsize, x_itemsize=itemsize)
-        group = min(setting.batch, group_size(int(self.cost.kv_bytes) * setting.block_size))
+        layer = CacheFormat.of(self.model, setting.block_size).of_layer
+        self.cost = ContextCost.of(layer)
+        group = min(setting.batch, group_size(layer.block_bytes))
         self.chunk = group * setting.block_size
         scheduler = self.config.scheduler
         num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -74,7 +74,7 @@ class Measurement:
         assert engine.offload is not None
         self.engine = engine
         self.offload: Offload = engine.offload
-        self.token_bytes = block_bytes(engine.model, BLOCK_SIZE) / BLOCK_SIZE
+        self.token_bytes = CacheFormat.of(engine.model, BLOCK_SIZE).kv_bytes
         self.rng = random.Random(0)
         self.count = 0
         self.context = self.prompt(tokens)

@@ -50,4 +50,4 @@ def test_what_is_not_shared_costs_one_key() -> None:
     alone = sequence_of(0, list(range(100)))
     coming.join(alone)
     coming.num_common(sequence_of(1, [7] * 100), LAST)
-    assert len(alone.block_keys) == 1
+    assert len(alone.blocks.keys) == 1

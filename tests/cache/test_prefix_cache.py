@@ -60,8 +60,8 @@ class TestKeys:
             packed = b"".join(token.to_bytes(4, "little") for token in tokens[at : at + 4])
             key = blake2b(key + packed, digest_size=16).digest()
             expected.append(key)
-        assert sequence.block_keys == expected
-        assert [scheduler.pool.find(key) for key in expected] == sequence.block_table[:2]
+        assert sequence.blocks.keys == expected
+        assert [scheduler.pool.find(key) for key in expected] == sequence.blocks.table[:2]
 
     def test_a_salt_that_spells_a_block_is_not_that_block(self) -> None:
         """Else a tenant who picks a salt could continue the chain of another."""
@@ -85,7 +85,7 @@ class TestLookUp:
         assert (first.finish_reason, blocks.num_cached, blocks.num_free) == (FinishReason.LENGTH, 3, 32)
         sequence = add(scheduler, prompt(length))
         (chunk,) = step(scheduler).chunks
-        assert (chunk.start, chunk.end, sequence.num_cached) == (found, length, found)
+        assert (chunk.start, chunk.end, sequence.blocks.num_cached) == (found, length, found)
         assert (scheduler.prefix_queries, scheduler.prefix_hits) == (14 + length, found)
 
     def test_the_first_block_that_differs_ends_the_chain(self) -> None:
@@ -96,7 +96,7 @@ class TestLookUp:
         tokens[6] += 1
         sequence = add(scheduler, tokens)
         step(scheduler)
-        assert sequence.num_cached == 4
+        assert sequence.blocks.num_cached == 4
 
     def test_equal_blocks_behind_different_ones_are_not_found(self) -> None:
         scheduler = new()
@@ -104,7 +104,7 @@ class TestLookUp:
         step(scheduler)
         sequence = add(scheduler, [1, 2, 3, 4, *prompt(17)[4:]])
         step(scheduler)
-        assert sequence.num_cached == 0
+        assert sequence.blocks.num_cached == 0
 
     @pytest.mark.parametrize(("first", "second"), [(None, "a"), ("a", None), ("a", "b")])
     def test_nothing_is_shared_between_salts(self, first: str | None, second: str | None) -> None:
@@ -112,7 +112,7 @@ class TestLookUp:
         for salt, found in [(first, 0), (second, 0), (first, 8), (second, 8)]:
             sequence = add(scheduler, prompt(10), salt=salt, max_tokens=1)
             step(scheduler)
-            assert sequence.num_cached == found
+            assert sequence.blocks.num_cached == found
 
     def test_generated_tokens_are_found(self) -> None:
         scheduler = new()
@@ -121,7 +121,7 @@ class TestLookUp:
         assert len(first.tokens) == 14  # the last of which was never computed
         sequence = add(scheduler, [*first.tokens, 60])
         step(scheduler)
-        assert sequence.num_cached == 12
+        assert sequence.blocks.num_cached == 12
 
     def test_generated_tokens_are_found_in_overlap(self) -> None:
         """The plan that computes a block's last token is made before that token is known."""
@@ -135,14 +135,14 @@ class TestLookUp:
         assert (plan.chunks[0].start, len(first.tokens)) == (7, 8)
         second = add(scheduler, [*first.tokens, 60])
         assert scheduler.schedule().admitted == (second,)
-        assert (second.num_cached, second.block_table[:2]) == (8, first.block_table[:2])
+        assert (second.blocks.num_cached, second.blocks.table[:2]) == (8, first.blocks.table[:2])
 
     def test_requests_for_prompt_logprobs_compute_everything_but_tell(self) -> None:
         scheduler = new()
         for logprobs, found in [(0, 0), (0, 0), (None, 8)]:
             sequence = add(scheduler, prompt(10), max_tokens=1, prompt_logprobs=logprobs)
             step(scheduler)
-            assert sequence.num_cached == found
+            assert sequence.blocks.num_cached == found
         assert (scheduler.prefix_queries, scheduler.prefix_hits) == (10, 8)
 
     def test_switched_off_nothing_is_found_or_kept(self) -> None:
@@ -150,7 +150,7 @@ class TestLookUp:
         for _ in range(2):
             sequence = add(scheduler, prompt(10), max_tokens=6)
             run_dry(scheduler)
-            assert sequence.num_cached == 0
+            assert sequence.blocks.num_cached == 0
         assert (scheduler.prefix_queries, scheduler.prefix_hits, scheduler.pool.num_cached) == (0, 0, 0)
 
 
@@ -160,9 +160,9 @@ class TestSharing:
         first, second = add(scheduler, prompt(10)), add(scheduler, prompt(9))
         plan = step(scheduler)
         assert [(chunk.sequence, chunk.start, chunk.end) for chunk in plan.chunks] == [(second, 8, 9), (first, 0, 10)]
-        assert second.block_table[:2] == first.block_table[:2]
-        assert second.block_table[2] != first.block_table[2]
-        assert [scheduler.pool.num_owners(block) for block in first.block_table] == [2, 2, 1]
+        assert second.blocks.table[:2] == first.blocks.table[:2]
+        assert second.blocks.table[2] != first.blocks.table[2]
+        assert [scheduler.pool.num_owners(block) for block in first.blocks.table] == [2, 2, 1]
         run_dry(scheduler)
 
     def test_of_a_prompt_in_pieces_only_what_is_planned_is_found(self) -> None:
@@ -171,7 +171,7 @@ class TestSharing:
         step(scheduler)
         second = add(scheduler, prompt(20))
         step(scheduler)
-        assert (first.num_computed, second.num_cached) == (20, 16)
+        assert (first.num_computed, second.blocks.num_cached) == (20, 16)
 
     def test_what_one_leaves_the_other_keeps(self) -> None:
         scheduler = new()
@@ -180,7 +180,7 @@ class TestSharing:
         shared = 2
         step(scheduler)
         assert first.finish_reason is FinishReason.LENGTH
-        assert [scheduler.pool.num_owners(block) for block in second.block_table[:shared]] == [1, 1]
+        assert [scheduler.pool.num_owners(block) for block in second.blocks.table[:shared]] == [1, 1]
         assert scheduler.pool.num_cached == 0
 
     def test_the_same_computed_twice_is_kept_once(self) -> None:
@@ -189,11 +189,11 @@ class TestSharing:
         first, second = add(scheduler, prompt(6), max_tokens=9), add(scheduler, prompt(6), max_tokens=9)
         for _ in range(5):
             step(scheduler)
-        assert first.block_table[0] == second.block_table[0]
-        assert first.block_table[1] != second.block_table[1]
+        assert first.blocks.table[0] == second.blocks.table[0]
+        assert first.blocks.table[1] != second.blocks.table[1]
         third = add(scheduler, first.tokens)
         step(scheduler)
-        assert third.block_table[:2] == first.block_table[:2]
+        assert third.blocks.table[:2] == first.blocks.table[:2]
         run_dry(scheduler)
 
     def test_found_blocks_in_use_take_no_free_ones(self) -> None:
@@ -203,7 +203,7 @@ class TestSharing:
         assert scheduler.pool.num_free == 1
         second = add(scheduler, prompt(17), max_tokens=4)
         step(scheduler)
-        assert (first.status, second.status, second.num_cached) == ("running", "running", 16)
+        assert (first.status, second.status, second.blocks.num_cached) == ("running", "running", 16)
         run_dry(scheduler)
 
     def test_found_blocks_that_nobody_owns_take_free_ones(self) -> None:
@@ -212,10 +212,10 @@ class TestSharing:
         step(scheduler)
         runs = add(scheduler, prompt(13, start=500), max_tokens=4)  # 4 blocks, and may not grow
         step(scheduler)
-        assert (len(runs.block_table), scheduler.pool.num_free) == (4, 4)
+        assert (len(runs.blocks.table), scheduler.pool.num_free) == (4, 4)
         late = add(scheduler, prompt(17), max_tokens=1)  # one new block, and the 4 that are cached
         step(scheduler)
-        assert (late.status, late.num_cached) == ("waiting", 0)
+        assert (late.status, late.blocks.num_cached) == ("waiting", 0)
         run_dry(scheduler)
 
 
@@ -253,7 +253,7 @@ class TestEviction:
         for start, found in [(100, 8), (200, 0)]:
             sequence = add(scheduler, prompt(9, start), max_tokens=1)
             step(scheduler)
-            assert sequence.num_cached == found
+            assert sequence.blocks.num_cached == found
 
     def test_a_chain_loses_its_end_first(self) -> None:
         scheduler = new(num_blocks=4)
@@ -264,7 +264,7 @@ class TestEviction:
         step(scheduler)
         sequence = add(scheduler, prompt(13), max_tokens=1)
         step(scheduler)
-        assert sequence.num_cached == 8
+        assert sequence.blocks.num_cached == 8
 
     def test_admission_does_not_evict_what_it_found(self) -> None:
         scheduler = new(num_blocks=4)
@@ -275,7 +275,7 @@ class TestEviction:
         assert (scheduler.pool.num_cached, scheduler.pool.num_free) == (4, 4)
         sequence = add(scheduler, prompt(14), max_tokens=1)
         step(scheduler)
-        assert sequence.num_cached == 12
+        assert sequence.blocks.num_cached == 12
 
 
 def test_a_lost_device_forgets_what_was_cached() -> None:
@@ -289,7 +289,7 @@ def test_a_lost_device_forgets_what_was_cached() -> None:
     for start in (100, 200):
         sequence = add(scheduler, prompt(9, start))
         step(scheduler)
-        assert sequence.num_cached == 0
+        assert sequence.blocks.num_cached == 0
 
 
 def test_the_preempted_finds_its_own_blocks_and_reports_what_it_found_at_first() -> None:
@@ -304,5 +304,5 @@ def test_the_preempted_finds_its_own_blocks_and_reports_what_it_found_at_first()
     (chunk,) = step(scheduler).chunks
     assert (chunk.sequence, chunk.end) == (young, known)
     assert chunk.start >= 8
-    assert (young.num_cached, scheduler.prefix_hits) == (0, chunk.start)
+    assert (young.blocks.num_cached, scheduler.prefix_hits) == (0, chunk.start)
     run_dry(scheduler)

@@ -117,7 +117,7 @@ def test_a_prompt_preempted_half_way_is_pooled_anew(pooling: Pooling) -> None:
     engine.step()
     sequence = engine._scheduler._live["e"]
     computed_before = 0
-    while not sequence.num_preemptions:
+    while not sequence.standing.num_preemptions:
         computed_before = sequence.num_computed
         engine.step()
     assert 8 < computed_before < 60

@@ -38,7 +38,7 @@ def test_by_hand() -> None:
     assert first == Latency(
         queue_seconds=1, prompt_seconds=3, decode_seconds=0, prompt_chunks=2, steps=2, padding_share=0.4, preemptions=0
     )
-    one.num_preemptions = 1
+    one.standing.num_preemptions = 1
     one.tokens.append(7)
     meter.count(StepPlan((Chunk(one, 0, 5),), (one,)), 104.0, 10)
     meter.count_prompt_chunk("one")

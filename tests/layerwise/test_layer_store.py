@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jaxgen.core.sequence import SequenceBlocks
 from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
 
 B = 4
@@ -12,7 +13,7 @@ N = 10
 
 
 def chunk(table: list[int], start: int, end: int) -> Any:
-    return SimpleNamespace(sequence=SimpleNamespace(block_table=table), start=start, end=end)
+    return SimpleNamespace(sequence=SimpleNamespace(blocks=SequenceBlocks(table)), start=start, end=end)
 
 
 def store(num_open: int = 3) -> LayerStore[str]:
@@ -60,8 +61,8 @@ def test_an_open_block_whose_sequence_is_passed_over_stays() -> None:
     blocks = store(2)
     blocks.begin([chunk([1], 0, 2)])
     idle: list[Any] = [
-        SimpleNamespace(block_table=[1], num_computed=2),
-        SimpleNamespace(block_table=[5, 6], num_computed=B),
+        SimpleNamespace(blocks=SequenceBlocks([1]), num_computed=2),
+        SimpleNamespace(blocks=SequenceBlocks([5, 6]), num_computed=B),
     ]
     assert not blocks.has_room([chunk([2], 0, 2), chunk([3], 0, 2)], idle)
     assert blocks.has_room([chunk([2], 0, 2)], idle)

@@ -53,7 +53,7 @@ class ByLayer:
         for chunk in plan.chunks:
             for position in range(chunk.start, chunk.end):
                 index, offset = divmod(position, BLOCK)
-                block = chunk.sequence.block_table[index]
+                block = chunk.sequence.blocks.table[index]
                 if block not in self.opened:
                     self.opened.append(block)
                 self.starts.pop(block, None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jaxgen.layerwise.split_plan import Stack, StreamPlan, plan_stack
 from jaxgen.offload.restore_plan import ContextCost, Rates, TokenSeconds
+from tests.support.restore_cases import cost_of
 
 seconds = st.floats(1e-3, 10.0)
 
@@ -96,7 +97,7 @@ def test_x_before_kv_is_the_best_place_for_it(kv: float, x: float, work: float, 
 
 @given(st.floats(1e8, 1e12), st.floats(0, 1e16), st.integers(0, 4096))
 def test_llama_3_8b_never_projects(link: float, flops: float, tokens: int) -> None:
-    layer = ContextCost.of_model(num_layers=1, hidden_size=4096, num_kv_heads=8, head_dim=128)
+    layer = cost_of(num_layers=1, hidden_size=4096, num_kv_heads=8, head_dim=128)
     unit = TokenSeconds.of(layer, Rates(link, flops, step_seconds=1.0), 16)
     plan = plan_stack(tokens, unit=unit, chunk=16, limit=tokens, stack=Stack(4, 0.1))
     assert (plan.project, plan.transfer, plan.seconds) == (0, tokens, plan.transfer_seconds)
@@ -115,7 +116,7 @@ def test_bounds_of_the_schedules_on_the_papers_machine(
 ) -> None:
     """An A100 at its full 312 TFLOP/s behind 32 GB/s, 2 bytes an element; a prompt of 1024 with copies of one token,
     as the bound of pipelining is for copies without end."""
-    layer = ContextCost.of_model(num_layers=1, hidden_size=hidden_size, num_kv_heads=heads, head_dim=128)
+    layer = cost_of(num_layers=1, hidden_size=hidden_size, num_kv_heads=heads, head_dim=128)
     unit = TokenSeconds.of(layer, Rates(32e9, 312e12, step_seconds=1.0), 1)
     assert [unit.kv * 1e6, unit.x * 1e6, unit.project * 1e6] == pytest.approx(micros, abs=5e-4)
     seconds, project = min((in_turn(unit, part, 1024 - part), part) for part in range(1025))

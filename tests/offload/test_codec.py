@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.cache.block_sizes import block_bytes, host_block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, OffloadConfig
 from jaxgen.core.host_dtype import HostDType, group_of
 from jaxgen.offload.codec import Quantised, decode, encode
@@ -84,8 +84,8 @@ def test_the_bytes_that_are_planned_for(host_dtype: HostDType, dtype: DType, hea
     shape = (model.num_layers, 2, model.num_kv_heads, 8, head_dim)
     piece = jax.eval_shape(lambda block: encode(block, host_dtype), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(piece))
-    assert size == host_block_bytes(model, 8, host_dtype)
-    assert (size < block_bytes(model, 8)) is isinstance(piece, Quantised)
+    assert size == CacheFormat.of(model, 8).host_block_bytes(host_dtype)
+    assert (size < CacheFormat.of(model, 8).block_bytes) is isinstance(piece, Quantised)
 
 
 @pytest.mark.parametrize(

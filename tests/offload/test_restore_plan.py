@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.offload.restore_plan import MIN_GAIN, ContextCost, Rates, RestorePlan, plan_restore
-from tests.support.restore_cases import LLAMA_3_8B, MHA_7B, Case, cases
+from jaxgen.core.host_dtype import HostDType
+from jaxgen.offload.restore_plan import MIN_GAIN, Rates, RestorePlan, plan_restore
+from tests.support.restore_cases import LLAMA_3_8B, MHA_7B, Case, cases, cost_of
 
 rates_of_any_machine = st.builds(
     Rates,
@@ -121,29 +122,27 @@ def test_x_is_projected_only_where_it_is_stored_and_its_rate_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden_size", "kv_heads", "head_dim", "x_itemsize", "ratio"),
+    ("hidden_size", "kv_heads", "head_dim", "host", "ratio"),
     [
-        (4096, 32, 128, 2, 0.5),  # Llama-2-7B, OPT-6.7B
-        (3072, 32, 96, 2, 0.5),  # Phi-3-mini
-        (3072, 16, 256, 2, 0.375),  # Gemma-7B
-        (3584, 8, 256, 2, 0.875),  # Gemma-2-9B
-        (1024, 8, 128, 2, 0.5),  # Qwen3-0.6B
-        (2048, 8, 128, 2, 1.0),  # Qwen3-1.7B
-        (2560, 8, 128, 2, 1.25),  # Qwen3-4B
-        (2048, 8, 64, 2, 2.0),  # Llama-3.2-1B
-        (4096, 8, 128, 2, 2.0),  # Llama-3-8B
-        (3584, 4, 128, 2, 3.5),  # Qwen2.5-7B
-        (4544, 1, 64, 2, 35.5),  # Falcon-7B
-        (8192, 8, 128, 2, 4.0),  # Llama-3-70B
-        (4096, 32, 128, 4, 1.0),  # Llama-2-7B with KV of half the itemsize
+        (4096, 32, 128, "auto", 0.5),  # Llama-2-7B, OPT-6.7B
+        (3072, 32, 96, "auto", 0.5),  # Phi-3-mini
+        (3072, 16, 256, "auto", 0.375),  # Gemma-7B
+        (3584, 8, 256, "auto", 0.875),  # Gemma-2-9B
+        (1024, 8, 128, "auto", 0.5),  # Qwen3-0.6B
+        (2048, 8, 128, "auto", 1.0),  # Qwen3-1.7B
+        (2560, 8, 128, "auto", 1.25),  # Qwen3-4B
+        (2048, 8, 64, "auto", 2.0),  # Llama-3.2-1B
+        (4096, 8, 128, "auto", 2.0),  # Llama-3-8B
+        (3584, 4, 128, "auto", 3.5),  # Qwen2.5-7B
+        (4544, 1, 64, "auto", 35.5),  # Falcon-7B
+        (8192, 8, 128, "auto", 4.0),  # Llama-3-70B
+        (4096, 32, 128, "int8", 16 / 17),  # Llama-2-7B in int8 in host memory
     ],
 )
 def test_projection_pays_where_x_has_fewer_bytes_than_kv(
-    hidden_size: int, kv_heads: int, head_dim: int, x_itemsize: int, ratio: float
+    hidden_size: int, kv_heads: int, head_dim: int, host: HostDType, ratio: float
 ) -> None:
-    cost = ContextCost.of_model(
-        num_layers=3, hidden_size=hidden_size, num_kv_heads=kv_heads, head_dim=head_dim, x_itemsize=x_itemsize
-    )
+    cost = cost_of(num_layers=3, hidden_size=hidden_size, num_kv_heads=kv_heads, head_dim=head_dim, host=host)
     assert cost.x_bytes / cost.kv_bytes == ratio
     assert cost.projection_flops == 3 * 4 * hidden_size * kv_heads * head_dim
     fast = Rates(1e9, 1e18, step_seconds=1.0)
@@ -177,7 +176,7 @@ def test_gains_over_the_best_of_transfer_and_recompute_at_16k(
 ) -> None:
     """A table worked out apart from this code: 2 FLOPs a parameter and 4 * layers * heads * head_dim a position, KV of
     2 bytes an element, no stored X, no cost of a copy, no other requests. The parameters count the embeddings."""
-    cost = ContextCost.of_model(num_layers=layers, hidden_size=hidden_size, num_kv_heads=kv_heads, head_dim=head_dim)
+    cost = cost_of(num_layers=layers, hidden_size=hidden_size, num_kv_heads=kv_heads, head_dim=head_dim)
     for (flops, link), gain, part in zip(MACHINES, gains, parts, strict=True):
         beta = 4 * layers * heads * head_dim / flops
         rates = Rates(link, flops, step_seconds=2 * params / flops, seconds_per_position=beta)

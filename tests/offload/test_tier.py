@@ -35,7 +35,7 @@ def sequence_with(blocks: int) -> Sequence:
         arrival=0,
         seed=0,
     )
-    sequence.block_table += range(100, 100 + blocks)
+    sequence.blocks.table += range(100, 100 + blocks)
     return sequence
 
 
@@ -237,6 +237,6 @@ def test_half_of_what_one_wants_is_worth_waiting_for() -> None:
         tier.store.reserve(found)
         tier.saved(found, HostBlock("kv"))
     restorer.begin(first := sequence_with(3), free_tokens=8, num_waiting=2)  # two blocks: a token is left to compute
-    assert first.restore is not None
+    assert first.blocks.restore is not None
     assert restorer.waits_for_another(sequence_with(5))
     assert not restorer.waits_for_another(sequence_with(6))

@@ -11,7 +11,7 @@ def test_admission_takes_the_blocks_of_the_whole_prompt() -> None:
     scheduler = new_scheduler(token_budget=4, block_size=4)
     sequence = add(scheduler, "a", 18)
     step(scheduler)
-    assert sequence.block_table == [0, 1, 2, 3, 4]
+    assert sequence.blocks.table == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("prompt", "blocks"), [(3, 1), (4, 1), (5, 2)])
@@ -19,7 +19,7 @@ def test_admission_takes_no_more_and_no_fewer_blocks_than_the_prompt_fills(promp
     scheduler = new_scheduler(block_size=4)
     sequence = add(scheduler, "a", prompt)
     scheduler.schedule()
-    assert len(sequence.block_table) == blocks
+    assert len(sequence.blocks.table) == blocks
 
 
 def test_a_decode_takes_its_next_block_when_it_needs_it() -> None:
@@ -28,7 +28,7 @@ def test_a_decode_takes_its_next_block_when_it_needs_it() -> None:
     held = []
     for _ in range(6):
         step(scheduler)
-        held.append(len(sequence.block_table))
+        held.append(len(sequence.blocks.table))
     assert held == [1, 1, 2, 2, 2, 2]
 
 
@@ -59,7 +59,7 @@ def test_a_prompt_that_does_not_fit_is_overtaken_a_bounded_number_of_times() -> 
         assert step(scheduler)
     overtook = [small for small in behind if small.status is SequenceStatus.FINISHED]
     assert overtook == behind[:MAX_OVERTAKEN]
-    assert big.overtaken == 0  # counts anew if it is preempted
+    assert big.standing.overtaken == 0  # counts anew if it is preempted
     run_dry(scheduler)
 
 
@@ -101,7 +101,7 @@ def test_prompts_that_would_lock_fastgen_run() -> None:
         assert plan.chunks
         for sequence in sequences:
             if sequence.status is SequenceStatus.RUNNING:
-                assert len(sequence.block_table) * 4 >= len(sequence.tokens)
+                assert len(sequence.blocks.table) * 4 >= len(sequence.tokens)
         scheduler.complete(plan, [TOKEN] * plan.num_samples)
     assert [sequence.num_generated for sequence in sequences] == [9, 9, 9, 9]
     assert scheduler.pool.num_free == 8

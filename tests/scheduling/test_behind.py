@@ -54,7 +54,7 @@ def test_one_that_was_preempted_begins_once_its_token_is_followed() -> None:
     scheduler.add(prompt(5))
     complete(scheduler, scheduler.schedule())
     assert second.row is None
-    assert second.overtaken == 0
+    assert second.standing.overtaken == 0
     fall_behind(second, behind=False)
     assert computed(scheduler.schedule()) == ["r1"]
 

@@ -111,8 +111,8 @@ def test_a_chunk_begins_one_block_at_most() -> None:
     force(scheduler, one, 9)
     taken = []
     while not one.num_pending:
-        before, plan = len(one.block_table), scheduler.schedule()
-        assert len(one.block_table) <= before + 1
+        before, plan = len(one.blocks.table), scheduler.schedule()
+        assert len(one.blocks.table) <= before + 1
         taken += lengths(plan)
         if not one.num_pending:
             complete(scheduler, plan)

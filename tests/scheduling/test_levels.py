@@ -58,7 +58,7 @@ def test_a_row_and_blocks_are_taken_from_later_levels_at_once(level: dict[str, A
     assert (older.status, younger.status) == (SequenceStatus.RUNNING, SequenceStatus.WAITING)
     scheduler.complete(plan, [TOKEN] * plan.num_samples)
     run_dry(scheduler)
-    assert younger.num_preemptions == 1
+    assert younger.standing.num_preemptions == 1
 
 
 def test_nothing_is_taken_where_there_is_room() -> None:
@@ -154,7 +154,7 @@ def test_what_the_background_leaves_is_evicted_before_what_others_left() -> None
     for name in ("b1", "b22", "b333", "b4444"):
         started(scheduler, name, 9, max_tokens=1, background=True)
         step(scheduler)
-    found = [scheduler.pool.find(key) for key in kept.block_keys]
+    found = [scheduler.pool.find(key) for key in kept.blocks.keys]
     assert len(found) == 2
     assert None not in found
 
@@ -166,7 +166,7 @@ def test_what_the_background_only_shared_is_not_evicted_before_what_others_left(
     started(scheduler, "b2", 9, max_tokens=1, background=True)
     started(scheduler, "new", 13, max_tokens=1)
     run_dry(scheduler)
-    found = [[scheduler.pool.find(key) is not None for key in one.block_keys] for one in (older, shared)]
+    found = [[scheduler.pool.find(key) is not None for key in one.blocks.keys] for one in (older, shared)]
     assert found == [[False, False], [True, True]]
 
 

@@ -31,9 +31,9 @@ def test_a_decode_gets_its_block_before_its_token_is_known() -> None:
     scheduler = new_scheduler(block_size=4)
     sequence = add(scheduler, "a", 4)
     scheduler.schedule()
-    assert len(sequence.block_table) == 1
+    assert len(sequence.blocks.table) == 1
     (chunk,) = scheduler.schedule().chunks
-    assert (chunk.start, len(sequence.tokens), len(sequence.block_table)) == (4, 4, 2)
+    assert (chunk.start, len(sequence.tokens), len(sequence.blocks.table)) == (4, 4, 2)
 
 
 def test_the_pieces_of_a_prompt_follow_each_other_in_flight() -> None:
@@ -66,7 +66,7 @@ def test_its_last_token_on_the_way_it_holds_nothing(token: int, reason: FinishRe
     assert (shown(last), sequence.status, scheduler.num_running) == ([("a", 3, 1)], "running", 1)
     plan = scheduler.schedule()
     assert (shown(plan), plan.admitted, behind.row) == ([("b", 0, 3)], (behind,), 0)
-    assert (sequence.status, sequence.row, sequence.block_table) == ("ending", None, [])
+    assert (sequence.status, sequence.row, sequence.blocks.table) == ("ending", None, [])
     assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_ending) == (1, 0, 1)
     assert scheduler.complete(last, [token]) == [Outcome(sequence, 0, token, reason)]
     assert (sequence.status, scheduler.num_ending) == ("finished", 0)
@@ -123,7 +123,7 @@ def preempted_with_a_token_on_the_way() -> tuple[Scheduler, Sequence, list[StepP
     step(scheduler)
     plans = [scheduler.schedule(), scheduler.schedule()]
     assert [shown(plan) for plan in plans] == [[("old", 1, 1), ("young", 1, 1)], [("old", 2, 1)]]
-    assert (young.status, young.num_pending, young.block_table) == ("waiting", 1, [])
+    assert (young.status, young.num_pending, young.blocks.table) == ("waiting", 1, [])
     return scheduler, young, plans
 
 

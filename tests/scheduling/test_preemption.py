@@ -24,7 +24,7 @@ def test_the_youngest_makes_room() -> None:
     assert scheduler.preemptions == 1
     assert [name for name, _, _ in seen] == ["a", "b"]
     assert [s.status for s in (first, second, third)] == ["running", "running", "waiting"]
-    assert (third.num_computed, third.block_table, third.row) == (0, [], None)
+    assert (third.num_computed, third.blocks.table, third.row) == (0, [], None)
 
 
 def test_the_preempted_is_computed_anew_and_goes_on() -> None:

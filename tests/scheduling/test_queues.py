@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.prefill_limits import target
 from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
@@ -51,7 +52,7 @@ def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
     queues = RequestQueues(by_priority=True)
     joined(queues, "due at 3.5", 3.0, service=SOON, seconds=0.5)
     hopeless = joined(queues, "takes a minute", 3.6, service=SOON, seconds=60.0)
-    assert hopeless.deadline == 3.6
+    assert hopeless.standing.deadline == 3.6
     assert names(queues.waiting) == ["due at 3.5", "takes a minute"]
 
 
@@ -83,7 +84,7 @@ def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
     set_place(newcomer, 4.0, 0.0)
     expected = queues.order_key_joined(newcomer)
     queues.join(newcomer)
-    assert newcomer.order_key == expected
+    assert newcomer.standing.order_key == expected
     assert names(queues.waiting) == ["a0", "b", "a3", "other class", "a5"]
 
 
@@ -135,7 +136,11 @@ def test_patience_is_for_who_gets_no_tokens() -> None:
     decodes.num_computed = len(decodes.tokens) - 1
     joined(queues, "promised", service=SOON)
     queues.promote_starved(PATIENCE)
-    assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.WITH_TARGETS, Level.BEST_EFFORT]
+    assert [s.standing.level for s in (decodes, computes, waits)] == [
+        Level.BEST_EFFORT,
+        Level.WITH_TARGETS,
+        Level.BEST_EFFORT,
+    ]
     assert names(queues.running) == ["computes", "decodes"]
 
 
@@ -180,6 +185,11 @@ def test_who_may_preempt_another_is_before_it(events: list[tuple[dict[str, Any],
         elif then == "leave":
             queues.leave(queues.waiting[-1], queues.waiting)
     for line in (queues.running, queues.waiting):
-        assert line == sorted(line, key=lambda s: s.order_key)
+        assert line == sorted(line, key=lambda s: s.standing.order_key)
     everyone = [*queues.running, *queues.waiting]
-    assert all(one.order_key < other.order_key for one in everyone for other in everyone if may_preempt(one, other))
+    assert all(
+        one.standing.order_key < other.standing.order_key
+        for one in everyone
+        for other in everyone
+        if may_preempt(one, other)
+    )

@@ -131,7 +131,7 @@ def test_step_cost_of_llama() -> None:
     config = step_times.step_config(load, 16, 5)
     plan = step_times.full_plan(load, config)
     assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(95, 1)] * 4 + [(0, 12)]
-    assert len({id_ for chunk in plan.chunks for id_ in chunk.sequence.block_table}) == config.cache.num_blocks
+    assert len({id_ for chunk in plan.chunks for id_ in chunk.sequence.blocks.table}) == config.cache.num_blocks
     moved, flops = step_times.step_cost(load.model, config, plan)
     per_layer = (4 + 2 * 2) * 16 * 64 + 64 * 64 + 3 * 64 * 128
     norms = (2 * 2 + 1) * 64
@@ -206,7 +206,7 @@ def test_the_step_that_a_server_has_is_compiled_once() -> None:
         assert len({block for chunk in plan.chunks for block in chunk.sequence.block_table}) == rows * 16
     for sampling in step_times.SAMPLING:
         plan = step_times.full_plan(load, config, sampling)
-        ids = [block for chunk in plan.chunks for block in chunk.sequence.block_table]
+        ids = [block for chunk in plan.chunks for block in chunk.sequence.blocks.table]
         assert len(set(ids)) == len(ids)
         params = [chunk.sequence.params for chunk in plan.chunks]
         assert (params[0].logprobs is not None, params[1].top_p < 1) == (sampling == "logprobs", sampling == "top_p")

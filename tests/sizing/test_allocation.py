@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen.cache.block_sizes import GIB, block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.errors import NoRoomError
 from jaxgen.hardware.device_info import DeviceInfo
@@ -21,7 +21,7 @@ from jaxgen.sizing.allocation import (
     estimate_temporaries,
     row_state_bytes,
 )
-from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import LEAST_ROWS, MOST_ROWS, refit, resolve, with_fewer_blocks
 from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.hub_configs import HUB, described
@@ -29,7 +29,7 @@ from tests.support.hub_configs import HUB, described
 H200 = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
 MODEL = described("Llama-3.1-8B")
 WEIGHTS = parameter_bytes(MODEL)
-BLOCK = block_bytes(MODEL, 64)
+BLOCK = CacheFormat.of(MODEL, 64).block_bytes
 MEMORY = DeviceMemory("gpu", WEIGHTS + 3 * GIB)
 """Fewer blocks fit in it than its rows could use."""
 HOST: dict[str, Any] = {"kv_offloading_size": 60.0, "kv_residency": "host"}

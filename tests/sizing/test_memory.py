@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
@@ -15,14 +15,14 @@ from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
-from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import STREAMED_ROWS
 from jaxgen.sizing.memory import resolve, scheduler_config
 from tests.support.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)
 GPU = DeviceMemory("gpu", 8 * GIB)
-BLOCK = block_bytes(LLAMA, 64)
+BLOCK = CacheFormat.of(LLAMA, 64).block_bytes
 MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 
 
@@ -51,10 +51,6 @@ def beside_the_rest(memory: DeviceMemory, model: ModelConfig, options: EngineOpt
     free = memory.free_bytes + ROW_STATES_AT_ONCE * state
     slack = min(CPU_SLACK, 7 * free) if memory.is_cpu else LEAST_SLACK
     return replace(memory, free_bytes=free + slack)
-
-
-def test_block_bytes_is_k_and_v_of_all_layers() -> None:
-    assert block_bytes(LLAMA, 8) == 2 * 2 * 2 * 8 * 16 * 4
 
 
 def test_cpu_takes_what_its_rows_can_use() -> None:
@@ -166,16 +162,16 @@ def test_quantised_blocks_are_more() -> None:
     narrow = plan(GPU, kv_offloading_size=1.0, kv_host_dtype="int8").offload
     assert wide is not None
     assert narrow is not None
-    assert narrow.host_blocks == int(GIB / host_block_bytes(LLAMA, 64, "int8")) > 2 * wide.host_blocks
+    assert narrow.host_blocks == int(GIB / CacheFormat.of(LLAMA, 64).host_block_bytes("int8")) > 2 * wide.host_blocks
 
 
 def test_a_cache_of_codes_has_nearly_twice_the_tokens_in_the_same_memory() -> None:
     wide = replace(LLAMA, dtype="bfloat16", head_dim=128)
     narrow = replace(wide, kv_dtype="int8")
-    assert 128 * block_bytes(narrow, 8) == 132 * block_bytes(wide, 8) // 2
+    assert 128 * CacheFormat.of(narrow, 8).block_bytes == 132 * CacheFormat.of(wide, 8).block_bytes // 2
     cache = jax.eval_shape(lambda: init_cache(narrow, CacheConfig(8, 5)))
-    assert cache.data.size * cache.data.dtype.itemsize == 5 * block_bytes(narrow, 8)
-    memory = DeviceMemory("gpu", GIB + 100 * block_bytes(wide, 64))
+    assert cache.data.size * cache.data.dtype.itemsize == 5 * CacheFormat.of(narrow, 8).block_bytes
+    memory = DeviceMemory("gpu", GIB + 100 * CacheFormat.of(wide, 64).block_bytes)
     assert plan(memory, model=wide).cache.num_blocks == 100
     assert plan(memory, model=narrow).cache.num_blocks == 193
     both = [plan(GPU, model=model, kv_offloading_size=1.0).offload for model in (wide, narrow)]
@@ -220,7 +216,7 @@ def test_host_memory_that_makes_no_sense_is_refused(options: dict[str, Any], say
 
 DEEP = replace(LLAMA, num_layers=32, num_kv_heads=4)
 """Its layer inputs are half the bytes of K and V."""
-DEEP_BLOCK = block_bytes(DEEP, 64)
+DEEP_BLOCK = CacheFormat.of(DEEP, 64).block_bytes
 OPEN = 1 + 1 + 2 * 2
 """For a budget of 64 tokens in blocks of 64, and 2 rows."""
 
@@ -313,8 +309,8 @@ def test_a_streamed_cache_that_cannot_be_is_refused(options: dict[str, Any], say
 
 def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
     """With as many KV heads as heads they are half of K and V."""
-    one = block_bytes(MHA, 64, inputs=True)
-    assert one == host_block_bytes(MHA, 64, "auto", inputs=True) == 3 * input_bytes(MHA, 64) == 3 * 2 * 64 * 64 * 4
+    one = (block := CacheFormat.of(MHA, 64, keep_inputs=True)).block_bytes
+    assert one == block.host_block_bytes("auto") == 3 * 64 * block.input_bytes == 3 * 2 * 64 * 64 * 4
     memory, asked = GIB + staging_bytes(one) + 100 * one, {"kv_offload_inputs": True}
     config = plan(DeviceMemory("gpu", memory), model=MHA, kv_offloading_size=30.5 * one / GIB, **asked)
     assert (config.cache.num_blocks, config.cache.keep_inputs) == (100, True)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes
+from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, cache_bytes
+from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import USEFUL_CONTEXT, find_changes
 
@@ -30,6 +31,7 @@ MODEL = llama_config(
 )
 """The sizes of Llama 2 7B, with a longer context: half a MiB of K and V for each token."""
 WEIGHTS = 13_476_839_424
+BLOCK = CacheFormat.of(MODEL, 64).block_bytes
 
 
 def request(
@@ -53,7 +55,7 @@ def test_a_plan_adds_up() -> None:
     assert plan.allocation.cache == plan.config.cache.num_blocks * 2 * 32 * 32 * 128 * 2 * 64
     beside_cache = WEIGHTS + taken.temporaries + taken.rows + taken.slack
     assert plan.left == plan.memory.free_bytes - beside_cache - taken.cache
-    assert 0 <= plan.left < block_bytes(MODEL, 64), "there is no room for another block"
+    assert 0 <= plan.left < BLOCK, "there is no room for another block"
     assert plan.scheduler.max_model_len == 16384
     assert plan.longest_at_once == plan.config.cache.num_slots // 16384 == 7
     assert (plan.scheduler.max_num_seqs, plan.host, plan.allocation.staging, changes) == (256, 0, 0, [])
@@ -76,13 +78,13 @@ def test_rows_bound_the_sequences_at_once() -> None:
 
 def test_host_memory_and_what_it_takes_of_the_device() -> None:
     plan = make_plan(request(80, kv_offloading_size=4.0, kv_host_dtype="int8"))
-    assert plan.allocation.staging == staging_bytes(block_bytes(MODEL, 64))
-    one = host_block_bytes(MODEL, 64, "int8")
+    assert plan.allocation.staging == staging_bytes(BLOCK)
+    one = CacheFormat.of(MODEL, 64).host_block_bytes("int8")
     assert plan.host == int(4 * GIB / one) * one
-    assert 0 <= plan.left < block_bytes(MODEL, 64)
+    assert 0 <= plan.left < BLOCK
     on_cpu = make_plan(request(64, platform="cpu", kv_offloading_size=4.0, num_blocks=100))
     taken = on_cpu.allocation
-    total = WEIGHTS + taken.temporaries + taken.rows + 100 * block_bytes(MODEL, 64) + taken.staging + on_cpu.host
+    total = WEIGHTS + taken.temporaries + taken.rows + 100 * BLOCK + taken.staging + on_cpu.host
     assert on_cpu.left == 64 * GIB - total - CPU_SLACK
 
 
@@ -94,7 +96,7 @@ def test_a_streamed_cache(platform: str, policy: str) -> None:
     assert plan.config is not None
     assert plan.config.streaming is not None
     kept = 1.5 if plan.config.streaming.keep_inputs else 1
-    assert plan.host == plan.config.cache.num_blocks * block_bytes(MODEL, 64) * kept <= 10 * GIB
+    assert plan.host == plan.config.cache.num_blocks * BLOCK * kept <= 10 * GIB
     assert plan.allocation.cache == cache_bytes(MODEL, plan.config, plan.memory)
     taken = plan.allocation
     beside_cache = WEIGHTS + taken.temporaries + taken.rows + taken.slack

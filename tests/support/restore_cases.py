@@ -5,12 +5,30 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
+from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.host_dtype import HostDType
 from jaxgen.offload.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
-MHA_7B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=32, head_dim=128)
-LLAMA_3_8B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=8, head_dim=128)
+
+def cost_of(
+    *, num_layers: int, hidden_size: int, num_kv_heads: int, head_dim: int, host: HostDType = "auto"
+) -> ContextCost:
+    """Of a model in bfloat16."""
+    cache = CacheFormat(
+        block_size=16,
+        num_layers=num_layers,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        hidden_size=hidden_size,
+        dtype="bfloat16",
+    )
+    return ContextCost.of(cache, host)
+
+
+MHA_7B = cost_of(num_layers=32, hidden_size=4096, num_kv_heads=32, head_dim=128)
+LLAMA_3_8B = cost_of(num_layers=32, hidden_size=4096, num_kv_heads=8, head_dim=128)
 
 
 def steps_of(seconds: float) -> StepTimeEstimator:

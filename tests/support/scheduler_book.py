@@ -45,7 +45,7 @@ class Book:
         self.ended.add(sequence.request_id)
         del self.live[sequence.request_id]
         assert (sequence.status, sequence.finish_reason) == (SequenceStatus.FINISHED, reason)
-        assert (sequence.block_table, sequence.row, sequence.num_pending) == ([], None, 0)
+        assert (sequence.blocks.table, sequence.row, sequence.num_pending) == ([], None, 0)
 
     def running(self) -> list[Sequence]:
         return _in_order(sequence for sequence in self.live.values() if sequence.row is not None)
@@ -58,7 +58,7 @@ class Book:
 
     def restoring(self) -> list[str]:
         """The names of those for which blocks come from the host."""
-        return [name for name, sequence in self.live.items() if sequence.restore is not None]
+        return [name for name, sequence in self.live.items() if sequence.blocks.restore is not None]
 
     def has_work(self) -> bool:
         """Whether any sequence wants a step, and is not held."""
@@ -81,4 +81,4 @@ def level(sequence: Sequence) -> tuple[bool, int]:
 
 
 def _in_order(sequences: Iterable[Sequence]) -> list[Sequence]:
-    return sorted(sequences, key=lambda s: s.order_key)
+    return sorted(sequences, key=lambda s: s.standing.order_key)

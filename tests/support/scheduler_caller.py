@@ -124,7 +124,7 @@ class Caller:
             book.arrived[sequence].append((restore.start, restore.end))
             book.seen["projected"] += restore.num_projected > 0
             book.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
-            if not sequence.num_preemptions:
+            if not sequence.standing.num_preemptions:
                 book.first_hits[sequence.request_id] += restore.end - restore.start
         book.scheduler.restored(restore, whole=whole)
 

@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 
-from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.ordered_work import NO_WORK, Work
 from jaxgen.scheduling.service.policy import ServicePolicy
 from tests.support.scheduler_book import Book, level
@@ -12,20 +13,20 @@ from tests.support.scheduler_world import Content
 
 def every_block_has_its_owners(book: Book) -> None:
     pool = book.scheduler.pool
-    owners = Counter(block for sequence in book.live.values() for block in sequence.block_table)
+    owners = Counter(block for sequence in book.live.values() for block in sequence.blocks.table)
     assert [pool.num_owners(block) for block in range(book.cache.num_blocks)] == [
         owners[block] for block in range(book.cache.num_blocks)
     ]
     assert len(owners) + pool.num_free == book.cache.num_blocks
     assert pool.num_cached <= (pool.num_free if book.config.prefix_caching else 0)
-    assert all(len(set(s.block_table)) == len(s.block_table) for s in book.live.values())
+    assert all(len(set(s.blocks.table)) == len(s.blocks.table) for s in book.live.values())
     book.seen["shared"] += max(owners.values(), default=0) > 1
 
 
 def what_is_found_is_what_its_key_says(book: Book) -> None:
     """Of every key that any sequence has, the block's content leads to that key."""
     for sequence in book.live.values():
-        for index, key in enumerate(sequence.block_keys):
+        for index, key in enumerate(sequence.blocks.keys):
             block = book.scheduler.pool.find(key)
             if block is not None:
                 assert book.device.content(block) == _content(book, sequence, index)
@@ -38,7 +39,7 @@ def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
     assert len(store) + store.num_reserved <= store.num_blocks
     assert store.num_reserved == len(book.host.saves)
     for sequence in book.live.values():
-        for index, key in enumerate(sequence.block_keys):
+        for index, key in enumerate(sequence.blocks.keys):
             if not store.holds(key):
                 continue
             expected = _content(book, sequence, index)
@@ -59,32 +60,47 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
     assert len({sequence.row for sequence in running}) == len(running)
     for sequence in running:
         assert sequence.row in range(book.config.max_num_seqs)
-        assert 0 <= sequence.num_computed <= sequence.num_tokens <= sequence.max_length
-        held = len(sequence.block_table)
+        held = len(sequence.blocks.table)
         # The token that comes last may have no slot yet, nor those that may follow it alone.
         known = sequence.num_tokens - sequence.num_forced
         assert book.blocks(known - 1) <= held <= book.blocks(sequence.num_tokens)
-        assert held >= book.blocks(sequence.num_computed)
     for sequence in book.live.values():
-        if sequence.restore is not None:
+        restore = sequence.blocks.restore
+        if restore is not None:
             assert sequence.row is not None
-            assert not sequence.restore.cancelled
-            assert sequence.num_computed <= sequence.restore.start < sequence.restore.end < sequence.num_tokens
+            assert not restore.cancelled
+            assert sequence.num_computed <= restore.start < restore.end < sequence.num_tokens
     for sequence in (*waiting, *ending):
-        assert (sequence.block_table, sequence.row, sequence.num_computed) == ([], None, 0)
+        assert (sequence.blocks.table, sequence.row, sequence.num_computed) == ([], None, 0)
+
+
+def the_parts_of_a_sequence_follow_one_another(book: Book) -> None:
+    """As KVCacheManager draws them."""
+    for sequence in book.running():
+        blocks, size = sequence.blocks, book.cache.block_size
+        shared, registered, held = [
+            count * size for count in (blocks.num_shared, blocks.num_registered, blocks.num_held)
+        ]
+        assert 0 <= shared <= registered <= sequence.num_computed <= held
+        known = len(sequence.tokens)
+        assert registered <= known <= sequence.num_tokens <= sequence.max_length
+        assert sequence.num_given <= known - sequence.num_forced
+        assert sequence.num_computed <= sequence.num_tokens
 
 
 def the_order_is_that_of_service(book: Book) -> None:
     """One tenant's requests of a class by priority, whatever else there is."""
     for line in (book.running(), book.waiting()):
         if book.plain:
-            assert line == sorted(line, key=lambda s: (*level(s), s.due_key))
+            assert line == sorted(line, key=lambda s: (*level(s), s.standing.due_key))
         groups: defaultdict[tuple[str, ServiceClass, Level], list[int]] = defaultdict(list)
         for sequence in line:
-            groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)
-            assert (sequence.level is Level.BACKGROUND) is sequence.request.background
-            if sequence.service.has_targets and not sequence.request.background:
-                assert sequence.level is Level.WITH_TARGETS
+            groups[sequence.request.tenant, sequence.standing.service, sequence.standing.level].append(
+                sequence.priority
+            )
+            assert (sequence.standing.level is Level.BACKGROUND) is sequence.request.background
+            if sequence.standing.service.has_targets and not sequence.request.background:
+                assert sequence.standing.level is Level.WITH_TARGETS
         for (_, service, group), priorities in groups.items():
             if group is not Level.WITH_TARGETS or service.has_targets:
                 assert priorities == sorted(priorities)
@@ -114,21 +130,26 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
     wanting = [s for s in live if s.row is None or s.num_uncomputed > 1 + s.num_forced]
     assert {s for s in live if backlog.wants(s)} == set(wanting)
     assert set(backlog._coming._depth) == {s for s in wanting if not s.request.background}
-    assert backlog.promises == Counter(s.service for s in live if s.service.inter_token_seconds is not None)
+    assert backlog.promises == Counter(
+        s.standing.service for s in live if s.standing.service.inter_token_seconds is not None
+    )
     assert backlog._given_up == Counter(
-        (s.request.tenant, s.service.name) for s in book.waiting() if s.service is not s.request.service
+        (s.request.tenant, s.standing.service.name)
+        for s in book.waiting()
+        if s.standing.service is not s.request.service
     )
     for tier in Level:
-        tenants = {s.request.tenant for s in wanting if s.level is tier}
+        tenants = {s.request.tenant for s in wanting if s.standing.level is tier}
         assert set(backlog._lines[tier]) == tenants
         for tenant in tenants:
             line = sorted(
-                [s for s in wanting if (s.level, s.request.tenant) == (tier, tenant)], key=lambda s: s.due_key
+                [s for s in wanting if (s.standing.level, s.request.tenant) == (tier, tenant)],
+                key=lambda s: s.standing.due_key,
             )
             for index, sequence in enumerate(line):
-                assert backlog._lines[tier][tenant].before(sequence.due_key) == _work(line[:index], book)
+                assert backlog._lines[tier][tenant].before(sequence.standing.due_key) == _work(line[:index], book)
             assert backlog._lines[tier][tenant].total == _work(line, book)
-        assert backlog.total(tier) == _work([s for s in wanting if s.level is tier], book)
+        assert backlog.total(tier) == _work([s for s in wanting if s.standing.level is tier], book)
 
 
 def every_tenant_has_its_rows(book: Book) -> None:
@@ -136,7 +157,7 @@ def every_tenant_has_its_rows(book: Book) -> None:
     for background, rows in book.scheduler.policy.queues._rows.items():
         running = Counter(s.request.tenant for s in book.running() if s.request.background is background)
         waiting: dict[str, list[Sequence]] = defaultdict(list)
-        for sequence in sorted(book.waiting(), key=lambda s: s.order_key):
+        for sequence in sorted(book.waiting(), key=lambda s: s.standing.order_key):
             if sequence.request.background is background:
                 waiting[sequence.request.tenant].append(sequence)
         assert rows._running == running
@@ -149,7 +170,7 @@ def _work(sequences: list[Sequence], book: Book) -> Work:
     """What is left to compute of them, each counted by itself."""
     works = [NO_WORK]
     for s in sequences:
-        found = s.num_expected if s.row is None else 0
+        found = s.standing.num_expected if s.row is None else 0
         left = range(s.num_computed + found, s.num_tokens)
         waits, speaks = s.row is None, s.row is None and s.params.max_tokens > 1
         works.append(
@@ -158,7 +179,7 @@ def _work(sequences: list[Sequence], book: Book) -> Work:
                 positions=sum([left.start + left.stop for _ in left]) // 2,
                 sequences=1,
                 waiting=int(waits),
-                blocks=book.blocks(s.num_tokens) - s.num_expected_shared if waits else 0,
+                blocks=book.blocks(s.num_tokens) - s.standing.num_expected_shared if waits else 0,
                 answers=s.params.max_tokens,
                 speaking=int(speaks),
                 contexts=s.num_tokens if speaks else 0,
@@ -181,6 +202,7 @@ INVARIANTS = (
     what_is_found_is_what_its_key_says,
     what_the_host_holds_is_what_its_key_says,
     every_sequence_holds_what_its_status_says,
+    the_parts_of_a_sequence_follow_one_another,
     the_order_is_that_of_service,
     what_is_pending_is_in_flight,
     the_backlog_is_what_the_queues_say,

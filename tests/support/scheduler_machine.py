@@ -141,7 +141,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.caller.complete()
             plan = self.caller.schedule()
             if victims := [name for name, sequence in self.book.live.items() if sequence.status is aborts]:
-                self.caller.abort(min(victims, key=lambda name: self.book.live[name].restore is None))
+                self.caller.abort(min(victims, key=lambda name: self.book.live[name].blocks.restore is None))
                 aborts = None
             if fails and any(sequence.num_pending for sequence in self.book.waiting()):
                 self.caller.fail()

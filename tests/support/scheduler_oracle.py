@@ -39,7 +39,7 @@ class PlanOracle:
 
     def before(self) -> Before:
         running, waiting = self._book.running(), self._book.waiting()
-        asked = {sequence: sequence.awaited for sequence in waiting if sequence.awaited is not None}
+        asked = {sequence: sequence.blocks.awaited for sequence in waiting if sequence.blocks.awaited is not None}
         return Before(
             running,
             waiting,
@@ -95,9 +95,9 @@ class PlanOracle:
             rows = Counter((s.request.background, s.request.tenant) for s in run)
             kept = [s for s in run if s in before.running and rows[s.request.background, s.request.tenant] > 1]
         gone = preempted if self._book.plain else set(preempted) - displaced
-        assert all(one.order_key > other.order_key for one in gone for other in kept)
+        assert all(one.standing.order_key > other.standing.order_key for one in gone for other in kept)
         self._book.seen["gave a later one its block"] += any(
-            one.order_key < other.order_key for one in set(preempted) - displaced for other in run
+            one.standing.order_key < other.standing.order_key for one in set(preempted) - displaced for other in run
         )
         self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
@@ -127,9 +127,9 @@ class PlanOracle:
             start = chunks[0].start
             assert sequence.num_pending == chunks[0].samples
         else:
-            assert sequence.restore is not None
+            assert sequence.blocks.restore is not None
             start = sequence.num_computed
-        copied = [copy for copy in plan.copies if copy.target in sequence.block_table]
+        copied = [copy for copy in plan.copies if copy.target in sequence.blocks.table]
         assert (start % book.cache.block_size > 0) <= (len(copied) == 1)
         assert start < len(sequence.tokens)
         if book.config.prefix_caching and sequence.params.prompt_logprobs is None:
@@ -137,11 +137,11 @@ class PlanOracle:
             self._hits += start
         else:
             assert start == 0
-            assert sequence.restore is None
+            assert sequence.blocks.restore is None
         again = sequence.request_id in book.first_hits
-        assert sequence.num_cached == book.first_hits.setdefault(sequence.request_id, start)
+        assert sequence.blocks.num_cached == book.first_hits.setdefault(sequence.request_id, start)
         book.seen["found again after preemption" if again else "found"] += start > 0
-        book.seen["restored beside computing"] += bool(chunks) and sequence.restore is not None
+        book.seen["restored beside computing"] += bool(chunks) and sequence.blocks.restore is not None
         return start
 
     def _check_found_later(self, sequence: Sequence, plan: StepPlan, before: Before) -> int:
@@ -151,9 +151,9 @@ class PlanOracle:
         assert computed < start < tokens == len(sequence.tokens)
         assert start % book.cache.block_size == 0
         self._hits += start - computed
-        if sequence.num_preemptions == 0:
+        if sequence.standing.num_preemptions == 0:
             book.first_hits[sequence.request_id] += start - computed
-            assert sequence.num_cached == book.first_hits[sequence.request_id]
+            assert sequence.blocks.num_cached == book.first_hits[sequence.request_id]
         book.seen["found while it ran"] += 1
         return start
 
@@ -165,8 +165,8 @@ class PlanOracle:
         assert len(set(targets)) == len(targets)
         for copy in plan.copies:
             assert copy.source != copy.target
-            owners = [s for s in plan.admitted if copy.target in s.block_table]  # later ones share it once it is full
-            assert owners[0].restore is None
+            owners = [s for s in plan.admitted if copy.target in s.blocks.table]  # later ones share it once it is full
+            assert owners[0].blocks.restore is None
             book.seen["copied from one that runs"] += book.scheduler.pool.num_owners(copy.source) > 0
             book.seen["copied a beginning"] += 1
 
@@ -185,7 +185,7 @@ class PlanOracle:
             assert chunk.start < end <= tokens
             assert chunk.samples is (end == tokens and sequence.params.max_tokens > 0)
             assert sequence.num_tokens == tokens + chunk.samples
-            held = len(sequence.block_table)
+            held = len(sequence.blocks.table)
             assert held == book.blocks(tokens) or (sequence.num_forced and book.blocks(end) <= held)
             book.seen["forced tokens in a chunk"] += chunk.length > 1 >= tokens - computed - sequence.num_forced
 
@@ -216,7 +216,7 @@ class PlanOracle:
         assert not deferred & computed
         assert set(plan.idle) == set(run) - computed
         idle = {s for s in run if not s.request.background} - computed - deferred
-        stalled = {s for s in run if s.restore is not None and progress[s][0] == s.restore.start}
+        stalled = {s for s in run if s.blocks.restore is not None and progress[s][0] == s.blocks.restore.start}
         assert {s for s in stalled if not s.request.background} <= idle
         book.seen["stalled"] += bool(stalled)
         self._check_passed_over(plan, idle - stalled, progress)
@@ -238,13 +238,13 @@ class PlanOracle:
         if idle and book.plain and most is None:
             assert sum(chunk.length for chunk in online) == book.config.token_budget
         if book.plain:
-            assert all(other.order_key < s.order_key for s in idle for other in prompts)
+            assert all(other.standing.order_key < s.standing.order_key for s in idle for other in prompts)
         book.seen["passed over"] += bool(idle)
 
     def _waits_for_another(self, sequence: Sequence, before: Before) -> bool:
         """What it wants from the host comes for one that runs, begins with the same, and that it waits for once; or did
         when it was asked, and that one has been preempted since, for the same plan."""
-        awaited = sequence.awaited
+        awaited = sequence.blocks.awaited
         if awaited is None:
             return False
         assert self._awaited.setdefault(sequence.arrival, awaited) is awaited
@@ -265,17 +265,19 @@ class PlanOracle:
             self._overtaken.pop(sequence.arrival, None)
             self._awaited.pop(sequence.arrival, None)
         for sequence in still:
-            self._overtaken[sequence.arrival] += sum(other.order_key > sequence.order_key for other in admitted)
+            self._overtaken[sequence.arrival] += sum(
+                other.standing.order_key > sequence.standing.order_key for other in admitted
+            )
             assert self._overtaken[sequence.arrival] <= bound
             self._book.seen["at the bound"] += self._overtaken[sequence.arrival] == bound > 0
 
     def _would_not_fit_without(self, lower: list[Sequence], run: list[Sequence], newcomer: Sequence) -> bool:
         """Whether a newcomer would lack blocks also if those of a later level had given theirs back."""
         book, pool = self._book, self._book.scheduler.pool
-        held = Counter(block for sequence in lower for block in sequence.block_table)
+        held = Counter(block for sequence in lower for block in sequence.blocks.table)
         freed = sum(pool.num_owners(block) == owners for block, owners in held.items())
         staying = [sequence for sequence in run if sequence not in lower]
-        growing = sum(book.blocks(sequence.max_cached) > len(sequence.block_table) for sequence in staying)
+        growing = sum(book.blocks(sequence.max_cached) > len(sequence.blocks.table) for sequence in staying)
         needed = book.blocks(len(newcomer.tokens))
         return needed + growing + (book.blocks(newcomer.max_cached) > needed) > pool.num_free + freed
 
@@ -286,7 +288,7 @@ class PlanOracle:
         for chunk in plan.chunks:
             if bounded and chunk.sequence.request.background:
                 continue
-            restore = chunk.sequence.restore
+            restore = chunk.sequence.blocks.restore
             ends = {restore.start} if restore is not None else {start for start, _ in book.arrived[chunk.sequence]}
             whole = chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
             assert whole or chunk.end >= chunk.sequence.num_tokens - chunk.sequence.num_forced
@@ -302,7 +304,7 @@ class PlanOracle:
             book.seen["not preempted in vain"] += bool(lower)
         if len(run) == book.config.max_num_seqs:
             return
-        growing = sum(book.blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)
+        growing = sum(book.blocks(sequence.max_cached) > len(sequence.blocks.table) for sequence in run)
         for sequence in still[:ADMISSION_WINDOW]:
             if level(sequence) != level(still[0]):
                 break

@@ -123,7 +123,7 @@ class Device:
             self.inputs.update(zip(self._slots(copy.target), self.input_content(copy.source), strict=True))
         for sequence in (*plan.relocated, *plan.admitted):
             assert sequence.row is not None
-            self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.block_table)
+            self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.blocks.table)
 
     def run(self, plan: StepPlan) -> list[int]:
         """Writes every chunk's tokens, then reads every context and samples."""
@@ -155,8 +155,8 @@ class Device:
     def _write(self, chunk: Chunk) -> list[int]:
         sequence, tokens, table = self._row(chunk)
         if chunk.end > len(table) * self._block_size:
-            table.append(sequence.block_table[(chunk.end - 1) // self._block_size])
-        assert table == sequence.block_table
+            table.append(sequence.blocks.table[(chunk.end - 1) // self._block_size])
+        assert table == sequence.blocks.table
         tokens += sequence.tokens[len(tokens) : chunk.end]
         slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
         for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):

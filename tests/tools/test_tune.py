@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from jaxgen.assemble import load_engine
-from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels, PackedProduct
 from jaxgen.server.cli import main
-from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.tools.tune import BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint

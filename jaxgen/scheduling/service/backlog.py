@@ -7,8 +7,9 @@ from typing import NamedTuple
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.prefix_cache import ComingPrefixes
 from jaxgen.core.request import Request
-from jaxgen.core.sequence import Level, Sequence, SequenceStatus
+from jaxgen.core.sequence import Sequence, SequenceStatus
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.ordered_work import NO_WORK, OrderedWork, Place, Work, total
 from jaxgen.scheduling.service.fair_share import FairShare
 
@@ -60,7 +61,7 @@ class Backlog:
         for sequence in touched:
             wants = False
             if sequence.status in (SequenceStatus.WAITING, SequenceStatus.RUNNING):
-                wants = self._record(sequence) and sequence.level is not Level.BACKGROUND
+                wants = self._record(sequence) and sequence.standing.level is not Level.BACKGROUND
             if wants is not (sequence in self._coming):
                 (self._coming.join if wants else self._coming.leave)(sequence)
 
@@ -88,9 +89,9 @@ class Backlog:
         found = prefixes.look_up(sequence)
         coming = self._coming.num_common(sequence, order_key)
         _, beginning = prefixes.look_up_beginning(sequence, len(found))
-        sequence.num_expected = max(len(found) * size + beginning, coming * size)
+        sequence.standing.num_expected = max(len(found) * size + beginning, coming * size)
         owned = sum([self._kv_cache.pool.num_owners(block) > 0 for block in found])
-        sequence.num_expected_shared = max(owned, coming)
+        sequence.standing.num_expected_shared = max(owned, coming)
 
     def work_of(self, sequence: Sequence) -> Work:
         """Return what is left to compute of one sequence that wants."""
@@ -98,7 +99,7 @@ class Backlog:
         positions = tokens * (2 * length - tokens) // 2
         if sequence.row is not None:
             return Work(tokens, positions, 1, answers=answer)
-        blocks = self._kv_cache.blocks_for(length) - sequence.num_expected_shared
+        blocks = self._kv_cache.blocks_for(length) - sequence.standing.num_expected_shared
         speaks = answer > 1
         return Work(tokens, positions, 1, 1, blocks, answer, int(speaks), length if speaks else 0)
 
@@ -149,21 +150,21 @@ class Backlog:
 
     def _record(self, sequence: Sequence) -> bool:
         """Return whether it wants."""
-        level, tenant = sequence.level, sequence.request.tenant
+        standing, tenant = sequence.standing, sequence.request.tenant
         waits = sequence.row is None
         work = self.work_of(sequence) if waits or not sequence.is_decode else None
-        service = sequence.service
+        service = standing.service
         promises = None if service.inter_token_seconds is None else service
-        given_up = service.name if waits and sequence.targets_dropped else None
-        self._recorded[sequence] = _Recorded(level, tenant, sequence.due_key, work, promises, given_up)
+        given_up = service.name if waits and service is not sequence.request.service else None
+        self._recorded[sequence] = _Recorded(standing.level, tenant, standing.due_key, work, promises, given_up)
         if promises is not None:
             self.promises[promises] += 1
         if given_up is not None:
             self._given_up[tenant, given_up] += 1
         if work is not None:
             counts_on = service.first_token_target(1) is not None and not service.serve_late
-            line = self._lines[level].setdefault(tenant, OrderedWork())
-            line.add(sequence.due_key, work, service if counts_on else None)
+            line = self._lines[standing.level].setdefault(tenant, OrderedWork())
+            line.add(standing.due_key, work, service if counts_on else None)
         return work is not None
 
     def _forget(self, sequence: Sequence) -> None:

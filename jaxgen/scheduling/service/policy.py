@@ -12,8 +12,9 @@ from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
-from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
+from jaxgen.core.standing import Level
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, MOST_REGARDED, DuePrompt, PrefillLimits
@@ -80,7 +81,7 @@ class ServicePolicy(Fifo):
         if prediction is None:
             prediction = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
         return Quote(
-            cached_tokens=sequence.num_expected,
+            cached_tokens=sequence.standing.num_expected,
             first_token=prediction.first_token,
             inter_token=prediction.inter_token,
             longest_step=prediction.longest_step,
@@ -132,7 +133,7 @@ class ServicePolicy(Fifo):
             merge(
                 [s for s in prompts if (s.request.tenant in over) is second],
                 [s for s in waiting if (s.request.tenant in over) is second],
-                key=attrgetter("order_key"),
+                key=attrgetter("standing.order_key"),
             )
             for second in (False, True)
         ]
@@ -158,11 +159,11 @@ class ServicePolicy(Fifo):
         else:
             contexts = sum([chunk.start for chunk in decodes])
             waiting = self.queues.waiting if prompts or begins else []
-            order = merge(prompts, islice(waiting, MOST_REGARDED), key=attrgetter("order_key"))
+            order = merge(prompts, islice(waiting, MOST_REGARDED), key=attrgetter("standing.order_key"))
             due = (
-                DuePrompt(s.num_to_compute, s.num_given, s.deadline - STARVATION_TIMEOUT_S - self._now)
+                DuePrompt(s.num_to_compute, s.num_given, s.standing.deadline - STARVATION_TIMEOUT_S - self._now)
                 for s in islice(order, MOST_REGARDED)
-                if s.level is Level.BEST_EFFORT
+                if s.standing.level is Level.BEST_EFFORT
             )
             budget.seconds = self._limits.seconds_for_prompts(self.step_time, len(decodes), contexts, due)
             budget.spare = self._limits.spare(self.step_time, len(decodes), contexts, budget.seconds)
@@ -186,12 +187,12 @@ class ServicePolicy(Fifo):
         running = self.queues.running
         last = running[-1]
         rows = self.queues.rows_of(last)
-        of_level = takewhile(lambda sequence: sequence.level is last.level, reversed(running))
+        of_level = takewhile(lambda sequence: sequence.standing.level is last.standing.level, reversed(running))
         return next((sequence for sequence in of_level if rows.has_others(sequence)), last)
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a best-effort sequence would break an inter-token target."""
-        if sequence.level is Level.WITH_TARGETS or not self.queues.has(Level.WITH_TARGETS):
+        if sequence.standing.level is Level.WITH_TARGETS or not self.queues.has(Level.WITH_TARGETS):
             return False
         return self.misses_targets([*self.queues.running, sequence])
 
@@ -211,7 +212,7 @@ class ServicePolicy(Fifo):
         One that is served late loses its targets, and its place by them. Raises WouldBeLateError for one that is not.
         """
         self._backlog.settle()
-        service, tenant = sequence.service, sequence.request.tenant
+        service, tenant = sequence.standing.service, sequence.request.tenant
         if service.has_targets and self.step_time is not None:
             try:
                 # If it came before sequences that gave up their targets, these might not be served at all.
@@ -225,7 +226,7 @@ class ServicePolicy(Fifo):
                 if not service.serve_late:
                     raise
             # It would be late at any place, and at this one others would be too.
-            sequence.drop_targets()
+            sequence.standing.service = service.without_targets()
         set_place(sequence, now, 0.0)
         self._backlog.find_prefix(sequence, self.queues.order_key_joined(sequence))
         return None

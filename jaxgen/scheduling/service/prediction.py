@@ -5,8 +5,9 @@ from math import inf
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
-from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.ordered_work import Work, total
 from jaxgen.scheduling.prefill_limits import DuePrompt, PrefillLimits
@@ -71,14 +72,14 @@ class Predictor:
         own, staying = backlog.work_of(sequence), self._staying(sequence)
         owed = self._is_owed(sequence)
         if owed:  # it begins before all that wait
-            running = [s for s in self._queues.running_to(sequence.level) if s.order_key < order_key]
+            running = [s for s in self._queues.running_to(sequence.standing.level) if s.standing.order_key < order_key]
             first = total([backlog.work_of(s) for s in running if backlog.wants(s)])
         else:
             first = backlog.ahead_of(sequence.request, own, order_key, self._share)
         decodes = self._decodes(first, staying, step_time)
-        by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
+        by_fill = sequence.standing.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
         if by_fill and decodes.count:
-            granted = sequence.deadline - STARVATION_TIMEOUT_S - now
+            granted = sequence.standing.deadline - STARVATION_TIMEOUT_S - now
             due = DuePrompt(first.tokens + own.tokens, sequence.num_given, granted)  # it, with all before it
             decodes = self._beside_filled(decodes, due, step_time)
         each = step_time.prompt_tokens(decodes)
@@ -105,7 +106,7 @@ class Predictor:
         begin = now + under_way + step / each * first.tokens
         delayed = backlog.first_delayed(sequence.request.tenant, order_key, begin, step / each, prompt)
         relying = [service for service in backlog.promises if not service.serve_late]
-        strictest = min([sequence.service, *relying], key=lambda service: service.inter_token_seconds or inf)
+        strictest = min([sequence.standing.service, *relying], key=lambda service: service.inter_token_seconds or inf)
         return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
 
     def _is_owed(self, newcomer: Sequence) -> bool:
@@ -126,7 +127,7 @@ class Predictor:
 
     def _staying(self, newcomer: Sequence) -> Rows:
         """Return the running sequences that a newcomer may not preempt."""
-        level = Level.WITH_TARGETS if newcomer.service.has_targets else Level.BEST_EFFORT
+        level = Level.WITH_TARGETS if newcomer.standing.service.has_targets else Level.BEST_EFFORT
         if not self._queues.has_priorities:
             return self._rows_to(level)
         return self._rows_of([s for s in self._queues.running_to(level) if not may_preempt(newcomer, s)])
@@ -158,7 +159,7 @@ class Predictor:
         count = waiting.speaking + staying.speaking + speaks
         contexts = waiting.contexts + staying.contexts + speaks * newcomer.num_tokens
         rows = min(count, self._kv_cache.num_rows)
-        targets = targets_between([*self._backlog.promises, newcomer.service])
+        targets = targets_between([*self._backlog.promises, newcomer.standing.service])
         return Decodes(rows, contexts * rows // max(1, count), targets)
 
     def _steps_to_room(self, first: Work, own: Work, staying: Rows) -> float:
@@ -170,7 +171,7 @@ class Predictor:
 
 def check(sequence: Sequence, prediction: Prediction) -> None:
     """Raise WouldBeLateError if the sequence would miss a target of its class, or make another miss one."""
-    service, waited = sequence.service, sequence.request.waited_seconds
+    service, waited = sequence.standing.service, sequence.request.waited_seconds
     target = service.first_token_target(sequence.num_given)
     if target is not None and waited + prediction.first_token > target:
         raise WouldBeLateError(

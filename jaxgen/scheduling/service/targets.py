@@ -4,8 +4,9 @@ from collections import abc
 from collections.abc import Iterable
 from math import inf
 
-from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 
 
@@ -34,7 +35,7 @@ def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int)
 def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     """Return the seconds left in a step before each inter-token target of its decodes, the shortest target first."""
     decodes = [chunk for chunk in chunks if chunk.length == 1 or chunk.start >= chunk.sequence.num_prompt]
-    targets = targets_between([chunk.sequence.service for chunk in decodes])
+    targets = targets_between([chunk.sequence.standing.service for chunk in decodes])
     if not targets:
         return []
     tokens = sum([chunk.length for chunk in chunks])
@@ -46,13 +47,13 @@ def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
 
 def breaks_targets(sequences: abc.Sequence[Sequence], step_time: StepTimeModel | None) -> bool:
     """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
-    targets = targets_between([s.service for s in sequences])
+    targets = targets_between([s.standing.service for s in sequences])
     if step_time is None or not targets:
         return False
     together = _decode_seconds(step_time, sequences)
     if together <= MARGIN * targets[0]:
         return False
-    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.WITH_TARGETS])
+    alone = _decode_seconds(step_time, [s for s in sequences if s.standing.level is Level.WITH_TARGETS])
     return any(alone <= MARGIN * target < together for target in targets)
 
 

@@ -81,6 +81,6 @@ def test_the_answer_that_a_resumed_stream_brings_counts_like_its_prompt() -> Non
     for prompt, answer in ((704, 0), (4, 700)):
         before = world.scheduler.waiting_tokens
         one = world.add(prompt, 800, answer=tuple(range(answer)), service=service).sequence
-        found.append((one.num_to_compute, world.scheduler.waiting_tokens - before, one.deadline))
+        found.append((one.num_to_compute, world.scheduler.waiting_tokens - before, one.standing.deadline))
     assert found[0] == found[1]
     assert found[0][:2] == (704, 704)

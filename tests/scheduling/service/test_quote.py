@@ -16,7 +16,10 @@ CPU = StepTimeModel(64, LinearCost(base=0.002, per_token=0.001))
 
 def state_of(scheduler: Scheduler) -> object:
     queues = policy_of(scheduler).queues
-    lines = [[(s.request_id, s.order_key, s.num_computed) for s in line] for line in (queues.running, queues.waiting)]
+    lines = [
+        [(s.request_id, s.standing.order_key, s.num_computed) for s in line]
+        for line in (queues.running, queues.waiting)
+    ]
     return lines, scheduler.pool.num_free, scheduler.pool.num_cached, scheduler.has_work, scheduler.num_online
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxgen.core.sequence import Level
+from jaxgen.core.standing import Level
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, promised, sequence_for
@@ -26,7 +26,7 @@ def test_who_has_no_row_takes_one_of_who_has_several() -> None:
         world.step()
     assert len(first.tokens) == 8
     assert world.scheduler.preemptions == 1
-    last = [one.sequence for one in held if one.sequence.num_preemptions]
+    last = [one.sequence for one in held if one.sequence.standing.num_preemptions]
     assert [s.arrival for s in last] == [held[ROWS - 1].sequence.arrival], (
         "the last that ran, and it waits at its place"
     )
@@ -67,7 +67,7 @@ def test_the_tenant_with_the_most_rows_by_weight_gives_one() -> None:
     world.step()
     world.add(4, 8, tenant="a")
     world.step()
-    gone = [one.sequence.request.tenant for one in world.watched.values() if one.sequence.num_preemptions]
+    gone = [one.sequence.request.tenant for one in world.watched.values() if one.sequence.standing.num_preemptions]
     assert gone == ["light"]
 
 
@@ -93,7 +93,7 @@ def test_blocks_are_given_too_while_the_other_keeps_as_many() -> None:
         world.step()
     assert len(small.tokens) == 8
     assert world.scheduler.preemptions > before
-    assert held[0].sequence.num_preemptions == 0
+    assert held[0].sequence.standing.num_preemptions == 0
     large = world.add(16 * 20, 8, tenant="c")  # more than the other would keep
     world.step()
     assert large.sequence.row is None
@@ -109,8 +109,8 @@ def test_a_decode_without_a_block_takes_it_of_who_has_several() -> None:
         world.step()
     assert world.scheduler.policy.queues.running[-1] is alone.sequence, "the last in the order of service"
     world.run_until(1e6)
-    assert alone.sequence.num_preemptions == 0
-    assert sum(one.sequence.num_preemptions for one in first) > 0
+    assert alone.sequence.standing.num_preemptions == 0
+    assert sum(one.sequence.standing.num_preemptions for one in first) > 0
 
 
 def test_one_that_gives_its_block_to_a_later_decode_is_not_in_the_plan() -> None:
@@ -139,7 +139,7 @@ def test_a_promise_is_not_broken_for_who_has_none() -> None:
     for _ in range(9):
         world.step()
     assert (len(same.tokens), world.scheduler.preemptions) == (8, 1)
-    assert same.sequence.level is Level.WITH_TARGETS
+    assert same.sequence.standing.level is Level.WITH_TARGETS
 
 
 def test_a_quote_knows_of_the_row() -> None:
@@ -169,6 +169,6 @@ def test_batches_of_several_callers_share_rows_too() -> None:
         world.step()
     assert len(other.tokens) == 8
     assert world.scheduler.preemptions == 1
-    gone = [one for one in held if one.sequence.num_preemptions]
+    gone = [one for one in held if one.sequence.standing.num_preemptions]
     assert [one.sequence.arrival for one in gone] == [held[ROWS - 2 - 1].sequence.arrival]
-    assert all(len(one.tokens) > 20 and one.sequence.num_preemptions == 0 for one in online)
+    assert all(len(one.tokens) > 20 and one.sequence.standing.num_preemptions == 0 for one in online)

@@ -1,0 +1,37 @@
+"""The bytes of a cache, against the arrays that a device has, and worked out by hand."""
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.kv_dtype import KV_DTYPES, KVDType
+from jaxgen.models.kv_cache import init_cache
+from tests.support.engines import LLAMA
+
+LAYERS, KV_HEADS, HEAD_DIM, HIDDEN, ITEMSIZE = 2, 2, 16, 64, 4
+
+
+@pytest.mark.parametrize("keep_inputs", [False, True])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_blocks_have_the_bytes_of_the_arrays(kv_dtype: KVDType, keep_inputs: bool) -> None:
+    model, config = replace(LLAMA, kv_dtype=kv_dtype), CacheConfig(8, 5, keep_inputs)
+    arrays = jax.tree.leaves(jax.eval_shape(lambda: init_cache(model, config)))
+    size = sum(array.size * array.dtype.itemsize for array in arrays)
+    assert size == 5 * CacheFormat.of_cache(model, config).block_bytes
+
+
+def test_what_a_token_has() -> None:
+    cache = CacheFormat.of(LLAMA, 8)
+    assert cache.kv_numbers == 2 * LAYERS * KV_HEADS * HEAD_DIM
+    assert cache.kv_bytes == cache.kv_numbers * ITEMSIZE == cache.block_bytes // 8
+    assert (cache.input_bytes, cache.kept_input_bytes) == (LAYERS * HIDDEN * ITEMSIZE, 0)
+    assert cache.of_layer.kv_bytes * LAYERS == cache.kv_bytes
+    assert cache.of_layer.input_bytes * LAYERS == cache.input_bytes
+
+
+@pytest.mark.parametrize(("kv_heads", "smaller"), [(1, False), (2, False), (4, True)])
+def test_inputs_may_be_smaller_than_keys_and_values(kv_heads: int, smaller: bool) -> None:
+    assert CacheFormat.of(replace(LLAMA, num_kv_heads=kv_heads), 1).inputs_are_smaller is smaller
