@@ -15,6 +15,7 @@ from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layer_stack import fold_layers, project
 from jaxgen.models.positions import Window
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.program import Program, int32, shapes_of
 
 MEASURED_RUNS = 3
 
@@ -28,10 +29,8 @@ class Projection:
         self._device, self._nowhere = device, (cache.num_blocks,) * group
         self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
         self._tokens = group * cache.block_size
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
-        ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
-        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
-        self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
+        shapes = *shapes_of((device.params, device.cache)), int32(group), int32(), int32(), *[self._piece] * group
+        self._run = Program(partial(project_blocks, graph_of(model)), shapes, donated=(1,)).compile()
 
     def __call__(self, blocks: tuple[int, ...], start: int, pieces: tuple[jax.Array, ...]) -> None:
         """Put layer inputs, [L, B, E] per block, and the K and V projected from them into blocks of the device's cache.

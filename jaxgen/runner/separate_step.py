@@ -6,12 +6,10 @@ gets there. The host knows what a plan's rows need, so it chooses the programs. 
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -22,20 +20,11 @@ from jaxgen.models import PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner.program import Program, compile_together, int32
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
 from jaxgen.runner.step import Logprobs, StepOutput, chosen_tokens, count_tokens, last_products, prompt_logprobs_of
 from jaxgen.sampling.row_params import Needs
 from jaxgen.sampling.sampler import token_logprobs
-
-
-@dataclass(frozen=True)
-class Program:
-    """A function and the shapes of its arguments, of which those in ``donated`` are updated in place."""
-
-    function: Any
-    shapes: tuple[Any, ...]
-    donated: tuple[int, ...] = ()
-
 
 LAYERS, LOGPROBS, PROMPT_LOGPROBS = "layers", "logprobs", "prompt_logprobs"
 
@@ -77,9 +66,9 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
     params = abstract_packed_params(model, kernels)
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
     rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, num_rows)).size,), jnp.int32)
+    words = int32(batch_layout(width, min(width, num_rows)).size)
     _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words)
-    tokens = jax.ShapeDtypeStruct(logits.shape[:1], jnp.int32)
+    tokens = int32(*logits.shape[:1])
     return {
         LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
         **{one.name: Program(choosing(one), (rows, words, logits), donated=(0,)) for one in Sampling},
@@ -94,12 +83,7 @@ class SeparateStep:
     def __init__(self, model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, options: dict[str, str]):
         """Compile all of them, at the same time. ``options``: XLA's."""
         programs = separate_programs(model, config, kernels, width)
-        lowered = {
-            name: jax.jit(one.function, donate_argnums=one.donated).lower(*one.shapes) for name, one in programs.items()
-        }
-        with ThreadPoolExecutor(len(lowered)) as pool:
-            compiled = pool.map(lambda one: one.compile(options), lowered.values())
-        self._programs: Mapping[str, Any] = dict(zip(lowered, compiled, strict=True))
+        self._programs: Mapping[str, Any] = compile_together(programs, options)
         self._choices = [self._programs[one.name] for one in Sampling]
         num_rows = min(width, config.scheduler.max_num_seqs)
         first = batch_layout(width, num_rows).first_words
