@@ -32,10 +32,11 @@ from jaxgen.models.placement import abstract_packed_params
 from jaxgen.models.positions import window_of_layer
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
-from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner import step
 from jaxgen.runner.program import Program, int32
-from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens, last_products
+from jaxgen.runner.row_state import RowState
+from jaxgen.runner.step import StepOutput
+from jaxgen.runner.step_layout import StepLayout
 
 logger = logging.getLogger(__name__)
 
@@ -182,13 +183,12 @@ def width_programs(
     """
     ends_graph, layer_graph = graphs_apart(model)
     ends_shapes, (layer_shapes, *_) = _abstract_apart(model, kernels)
-    params_layout, vocab_size = row_layout(config), model.vocab_size
+    layout = StepLayout(model, config, width)
 
     def begin(
         params: PackedParams, pool: LayerPool, rows: RowState, words: Int[Array, "W"], places: Int[Array, "N"]
     ) -> tuple[RowState, StepBatch, Float[Array, "T E"]]:
-        batch, rows = unpack(words, rows, width, config.cache.block_size, config.cache.num_slots)
-        rows = count_tokens(rows, params_layout, batch)
+        rows, batch = step.begin(rows, words, layout)
         batch = plan_attention(model, pool.cache, pool.placed(batch, places))
         return rows, batch, bind(ends_graph, params).embedded(batch)
 
@@ -206,13 +206,10 @@ def width_programs(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
     ) -> tuple[RowState, StepOutput]:
         ends = bind(ends_graph, params)
-        hidden = ends.final(x, batch)
-        products = last_products(ends, hidden, batch)
-        return choose_tokens(ends, hidden, products, rows, params_layout, batch, vocab_size)
+        rows, _, output = step.end(ends, ends.final(x, batch), rows, batch, layout)
+        return rows, output
 
-    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
-    words = int32(batch_layout(width, min(width, config.scheduler.max_num_seqs)).size)
-    places = int32(config.cache.num_blocks)
+    rows, words, places = layout.rows, layout.words, int32(config.cache.num_blocks)
     _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
     return (
         Program(begin, (ends_shapes, pool, rows, words, places), donated=(2,)),

@@ -15,8 +15,6 @@ from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
-from jaxgen.models.placement import abstract_packed_params
-from jaxgen.runner.packer import batch_layout
 from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,
@@ -27,10 +25,10 @@ from jaxgen.runner.row_state import (
     load_penalties,
     load_row,
     mask_words,
-    row_layout,
 )
 from jaxgen.runner.separate_step import SeparateStep
 from jaxgen.runner.step import StepOutput, make_step
+from jaxgen.runner.step_layout import StepLayout
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, Array | None, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
@@ -136,14 +134,10 @@ def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) ->
 
 def step_program(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Program:
     """Return the step of ``width`` tokens. It updates cache, rows and room in place."""
-    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
-    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
-    words = int32(batch_layout(width, min(width, config.scheduler.max_num_seqs)).size)
-    room = jax.ShapeDtypeStruct(_room_shape(model, config, width), jnp.float32)
-    step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
-    shapes = abstract_packed_params(model, kernels), cache, rows, words, room
+    layout = StepLayout(model, config, width)
     # The room stays an argument although nothing reads it: the products take its memory.
-    return Program(step, shapes, donated=(1, 2, 4), keep_unused=True)
+    shapes = *layout.shapes(kernels), layout.products
+    return Program(make_step(graph_of(model), layout), shapes, donated=(1, 2, 4), keep_unused=True)
 
 
 def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:
@@ -152,11 +146,8 @@ def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width:
     It is kept between steps. glibc gives temporaries of more than 32 MiB back to Linux after each step, and the next
     one would wait for every page that it touches. With native kernels a row takes memory only once it is written.
     """
-    return None if kernels.separate_sampling else kernels.zeros(_room_shape(model, config, width), jnp.float32)
-
-
-def _room_shape(model: ModelConfig, config: EngineConfig, width: int) -> tuple[int, int]:
-    return min(width, config.scheduler.max_num_seqs), model.vocab_size
+    products = StepLayout(model, config, width).products
+    return None if kernels.separate_sampling else kernels.zeros(products.shape, products.dtype)
 
 
 def _compile_width(
