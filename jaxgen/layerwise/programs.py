@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -26,12 +25,11 @@ from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
-from jaxgen.models.layer_stack import Layer
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.placement import abstract_packed_params
-from jaxgen.models.positions import window_of_layer
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
+from jaxgen.models.walk import context_alone
 from jaxgen.runner import step
 from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import RowState
@@ -118,7 +116,7 @@ def compile_layers(
     graph = graphs_apart(model)[1]
 
     def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
-        return pool.project(bind_layer(graph, params), *args)
+        return pool.project(bind_layer(graph, params), model, *args)
 
     def compile_width(width: int) -> WidthPrograms:
         begin, layer, end = width_programs(model, config, kernels, width, pool)
@@ -196,10 +194,9 @@ def width_programs(
         params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
-        one: Layer = bind_layer(layer_graph, params)
+        one = bind_layer(layer_graph, params)
         pool = pool.keep(x, batch.slots)
-        positional, window = one.positional(batch.positions).of_layer(index), window_of_layer(one.windows, index)
-        x, cache = one(x, pool.cache, jnp.int32(0), batch, positional, window)
+        x, cache = one(x, pool.cache, context_alone(one, model, batch, kernels, index))
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 
     def end(

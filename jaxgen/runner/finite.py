@@ -1,7 +1,7 @@
 """Find the layer of a model that computes numbers that are not finite."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -10,8 +10,7 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.models import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layer_stack import Layer, fold_layers
-from jaxgen.models.positions import Window
+from jaxgen.models.walk import Layer, LayerContext, run_layer, walk
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import begin
 from jaxgen.runner.step_layout import StepLayout
@@ -41,20 +40,17 @@ def make_finder(layout: StepLayout) -> Finder:
         model = bind(graph, params)
         _, batch = begin(rows, words, layout)
         batch = plan_attention(config, cache, batch)
-        layers = getattr(model, LAYERS)
-        stack = cast(Layer, layers)
-        positional = stack.positional(batch.positions)
         x = model.embedded(batch)
         first_bad = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
 
-        def visit(layer: Layer, index: Int[Array, ""], window: Window, carry: tuple[Any, KVCache, Any]) -> Any:
+        def visit(layer: Layer, at: LayerContext, carry: tuple[Any, KVCache, Any]) -> Any:
             x, cache, first_bad = carry
-            kept = cache.keep(index, x, batch.slots)
-            x, cache = layer(x, kept, index, batch, positional.of_layer(index), window)
+            x, cache = run_layer(layer, at, (x, cache))
             here = ~is_finite(x, batch.num_tokens) & (first_bad == num_layers)
-            return x, cache, jnp.where(here, index, first_bad)
+            return x, cache, jnp.where(here, at.index, first_bad)
 
-        _, cache, first_bad = fold_layers(layers, num_layers, visit, (x, cache, first_bad), stack.windows)
+        layers: Any = getattr(model, LAYERS)
+        _, cache, first_bad = walk(layers, config, batch, cache.kernels, visit, (x, cache, first_bad))
         return cache, first_bad
 
     return find

@@ -26,6 +26,8 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.models.attention import attend, plan_attention
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.positions import Positional
+from jaxgen.models.walk import LayerContext
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.packer import batch_layout
 from jaxgen.runner.row_state import RowState, init_rows
@@ -244,9 +246,9 @@ def _make_step(layout: StepLayout) -> Any:
         batch = plan_attention(model, cache, batch)
         outputs, window = [], model.widest_window
         for layer in range(LAYERS):
-            qkv, own = (q[layer], k[layer], v[layer]), sinks[layer] if model.attention.sinks else None
-            out, cache = attend(model, *qkv, cache, jnp.int32(layer), batch, window=window, sinks=own)
-            outputs.append(out)
+            at = LayerContext(batch, Positional(), jnp.int32(layer), window, cache.kernels)
+            cache = cache.write(at.index, k[layer], v[layer], batch.slots)
+            outputs.append(attend(model, q[layer], cache, at, sinks[layer] if model.attention.sinks else None))
         return cache, jnp.stack(outputs)
 
     return step
