@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int, Num
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models.batch import StepBatch
+from jaxgen.models.batch import BlockTokens, StepBatch
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
-from jaxgen.models.layer_stack import Layer, project
+from jaxgen.models.walk import Layer, context_alone
 
 
 @jax.tree_util.register_dataclass
@@ -82,6 +82,7 @@ class LayerPool:
     def project(
         self,
         layer: Layer,
+        model: ModelConfig,
         ids: Int[Array, "m"],
         starts: Int[Array, "m"],
         count: Int[Array, ""],
@@ -90,13 +91,10 @@ class LayerPool:
     ) -> "LayerPool":
         """Return the pool with K and V projected from the first ``count`` of m pieces of inputs to ``layer``.
 
-        They are written to its blocks ``ids[:count]``; see jaxgen.models.layer_stack.project. ``starts``: the position
-        of each block's first token. ``index``: the layer's number in the model.
+        They are written to its blocks ``ids[:count]``, see ``Layer.keys_values``. ``starts``: the position of each
+        block's first token. ``index``: the layer's number in the model.
         """
-        m, B = len(ids), self.cache.block_size
-        blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
-        slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
-        positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
-        positional = layer.positional(positions).of_layer(index)
-        x = jnp.concatenate(pieces)
-        return replace(self, cache=project(layer, x, self.cache, jnp.int32(0), slots, positional, count * B))
+        positions = (starts[:, None] + jnp.arange(self.cache.block_size)).reshape(-1)
+        tokens = BlockTokens.of(ids, count, positions, len(self.cache.data))
+        at = context_alone(layer, model, tokens, self.cache.kernels, index)
+        return replace(self, cache=layer.keys_values(jnp.concatenate(pieces), self.cache, at))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -26,15 +25,16 @@ from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
-from jaxgen.models.layer_stack import Layer
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.placement import abstract_packed_params
-from jaxgen.models.positions import window_of_layer
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
-from jaxgen.runner.packer import batch_layout, unpack
-from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens, last_products
+from jaxgen.models.walk import context_alone
+from jaxgen.runner import step
+from jaxgen.runner.program import Program, int32
+from jaxgen.runner.row_state import RowState
+from jaxgen.runner.step import StepOutput
+from jaxgen.runner.step_layout import StepLayout
 
 logger = logging.getLogger(__name__)
 
@@ -49,24 +49,6 @@ class WidthPrograms:
     layers: tuple[Callable[..., tuple[LayerPool, jax.Array]], ...]
     """Of each layer."""
     end: Callable[..., tuple[RowState, StepOutput]]
-
-
-@dataclass(frozen=True)
-class Uncompiled:
-    """A function to compile, with the shapes of its arguments and the index of the donated one."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    donated: int
-
-    def of(self, params: PackedParams) -> "Uncompiled":
-        """Return the same for parameters of other shapes, which are the first argument."""
-        return replace(self, args=(params, *self.args[1:]))
-
-    def compile(self, kernels: Kernels) -> Any:
-        """Compile it with the options of the kernels that it is made of."""
-        lowered = jax.jit(self.function, donate_argnums=self.donated).lower(*self.args)
-        return lowered.compile(dict(kernels.compiler_options))
 
 
 @dataclass(frozen=True)
@@ -121,33 +103,36 @@ def compile_layers(
     The kernels of the result are others where layers have different windows and these cannot take them as data.
     """
     kernels = layer_kernels(model, kernels)
+    options = dict(kernels.compiler_options)
 
     def make_pool() -> LayerPool:
         return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
 
     pool = jax.eval_shape(make_pool)
-    ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    ids, scalar = int32(group), int32()
     kv_piece = jax.ShapeDtypeStruct(pool.cache.data.shape[1:], pool.cache.data.dtype)
     x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), model.dtype)
     _, layers = _abstract_apart(model, kernels)
     graph = graphs_apart(model)[1]
 
     def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
-        return pool.project(bind_layer(graph, params), *args)
+        return pool.project(bind_layer(graph, params), model, *args)
 
     def compile_width(width: int) -> WidthPrograms:
         begin, layer, end = width_programs(model, config, kernels, width, pool)
-        of_layers = _for_each(layers, lambda shapes: layer.of(shapes).compile(kernels))
-        return WidthPrograms(begin.compile(kernels), of_layers, end.compile(kernels))
+        of_layers = _for_each(
+            layers, lambda shapes: replace(layer, shapes=(shapes, *layer.shapes[1:])).compile(options)
+        )
+        return WidthPrograms(begin.compile(options), of_layers, end.compile(options))
 
     budget = config.scheduler.token_budget
     widths = {width: compile_width(width) for width in {budget, config.narrow_width or budget}}
-    gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
-    scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
+    gather = Program(LayerPool.gather, (pool, scalar)).compile()
+    scatter = Program(LayerPool.scatter, (pool, ids, scalar, *[kv_piece] * group), donated=(0,)).compile()
     arguments = (pool, ids, ids, scalar, scalar, *[x_piece] * group)
     projecting = _for_each(
         layers if keep_inputs else (),
-        lambda shapes: Uncompiled(project, (shapes, *arguments), donated=1).compile(kernels),
+        lambda shapes: Program(project, (shapes, *arguments), donated=(1,)).compile(options),
     )
     programs: list[Any] = [gather, scatter, *projecting]
     for of_width in widths.values():
@@ -189,20 +174,19 @@ def _for_each(layers: tuple[PackedParams, ...], compiled: Callable[[PackedParams
 
 def width_programs(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
-) -> tuple[Uncompiled, Uncompiled, Uncompiled]:
-    """Return the functions of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``.
+) -> tuple[Program, Program, Program]:
+    """Return the programs of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``.
 
-    That of layers is for the first layer, see ``Uncompiled.of``.
+    That of layers has the shapes of the first layer's parameters.
     """
     ends_graph, layer_graph = graphs_apart(model)
     ends_shapes, (layer_shapes, *_) = _abstract_apart(model, kernels)
-    params_layout, vocab_size = row_layout(config), model.vocab_size
+    layout = StepLayout(model, config, width)
 
     def begin(
         params: PackedParams, pool: LayerPool, rows: RowState, words: Int[Array, "W"], places: Int[Array, "N"]
     ) -> tuple[RowState, StepBatch, Float[Array, "T E"]]:
-        batch, rows = unpack(words, rows, width, config.cache.block_size, config.cache.num_slots)
-        rows = count_tokens(rows, params_layout, batch)
+        rows, batch = step.begin(rows, words, layout)
         batch = plan_attention(model, pool.cache, pool.placed(batch, places))
         return rows, batch, bind(ends_graph, params).embedded(batch)
 
@@ -210,27 +194,22 @@ def width_programs(
         params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
-        one: Layer = bind_layer(layer_graph, params)
+        one = bind_layer(layer_graph, params)
         pool = pool.keep(x, batch.slots)
-        positional, window = one.positional(batch.positions).of_layer(index), window_of_layer(one.windows, index)
-        x, cache = one(x, pool.cache, jnp.int32(0), batch, positional, window)
+        x, cache = one(x, pool.cache, context_alone(one, model, batch, kernels, index))
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 
     def end(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
     ) -> tuple[RowState, StepOutput]:
         ends = bind(ends_graph, params)
-        hidden = ends.final(x, batch)
-        products = last_products(ends, hidden, batch)
-        return choose_tokens(ends, hidden, products, rows, params_layout, batch, vocab_size)
+        rows, _, output = step.end(ends, ends.final(x, batch), rows, batch, layout)
+        return rows, output
 
-    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)
-    places = jax.ShapeDtypeStruct((config.cache.num_blocks,), jnp.int32)
+    rows, words, places = layout.rows, layout.words, int32(config.cache.num_blocks)
     _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
     return (
-        Uncompiled(begin, (ends_shapes, pool, rows, words, places), donated=2),
-        Uncompiled(layer, (layer_shapes, pool, x, batch, scalar), donated=1),
-        Uncompiled(end, (ends_shapes, rows, x, batch), donated=1),
+        Program(begin, (ends_shapes, pool, rows, words, places), donated=(2,)),
+        Program(layer, (layer_shapes, pool, x, batch, int32()), donated=(1,)),
+        Program(end, (ends_shapes, rows, x, batch), donated=(1,)),
     )

@@ -15,7 +15,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layer_stack import Layer
+from jaxgen.models.walk import Layer
 
 Params = dict[str, jax.Array]
 """Parameters as they are loaded."""

@@ -1,21 +1,26 @@
 """Self-attention: projections, rotation, this step's keys and values written, then attention through block tables."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import Angles
-from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Linear, Shape
+from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.norms import HeadNorm, Norm, make_norm
-from jaxgen.models.positions import Positional, Window
+from jaxgen.models.walk import LayerContext
+
+RowNorm = Callable[[Float[Array, "T D"]], Float[Array, "T D"]]
+"""Normalises each row."""
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:
@@ -33,25 +38,18 @@ def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> Ste
 def attend(
     config: DecoderConfig,
     q: Float[Array, "T H D"],
-    k: Float[Array, "T K D"],
-    v: Float[Array, "T K D"],
     cache: KVCache,
-    index: Int[Array, ""],
-    batch: StepBatch,
-    *,
-    window: Window,
+    at: LayerContext,
     sinks: Float[Array, "H"] | None = None,
-) -> tuple[Float[Array, "T H D"], KVCache]:
-    """Compute causal self-attention of the batch's tokens in layer ``index`` of the cache.
-
-    Returns the output, and the cache with the tokens' K and V.
-    """
-    cache = cache.write(index, k, v, batch.slots)
-    planned = {} if cache.kernels.plan_attention is None else {"plan": batch.attention_plan[window or 0]}
-    out = cache.kernels.ragged_paged_attention(
+) -> Float[Array, "T H D"]:
+    """Return causal self-attention of the batch's tokens, whose K and V the cache has."""
+    batch, kernels, window = at.batch, at.kernels, at.window
+    assert isinstance(batch, StepBatch), "only rows attend"
+    planned = {} if kernels.plan_attention is None else {"plan": batch.attention_plan[window or 0]}
+    out: Array = kernels.ragged_paged_attention(
         q,
         cache.data,
-        index,
+        at.index,
         batch.block_tables,
         batch.query_starts,
         batch.context_lens,
@@ -63,7 +61,7 @@ def attend(
         sinks=sinks,
         **planned,
     )
-    return out, cache
+    return out
 
 
 class Attention(nnx.Module):
@@ -96,33 +94,40 @@ class Attention(nnx.Module):
         )
 
     def __call__(
-        self,
-        x: Float[Array, "T D"],
-        cache: KVCache,
-        index: Int[Array, ""],
-        batch: StepBatch,
-        positional: Positional,
-        window: Window,
+        self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext
     ) -> tuple[Float[Array, "T HD"], KVCache]:
-        """Return the output of all heads, and the cache with the tokens' K and V in its layer ``index``."""
-        qkv = self.projected(x, batch.num_tokens, positional, cache.kernels)
+        """Return the output of all heads, and the cache with the tokens' K and V."""
+        q, k, v = self._projected(x, at)
         sinks = None if self.sinks is None else self.sinks[...]
-        out, cache = attend(self.config, *qkv, cache, index, batch, window=window, sinks=sinks)
-        return out.reshape(x.shape[0], -1), cache
+        cache = cache.write(at.index, k, v, at.batch.slots)
+        return attend(self.config, q, cache, at, sinks).reshape(x.shape[0], -1), cache
 
-    def projected(
-        self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], positional: Positional, kernels: Kernels
+    def keys_values(self, x: Float[Array, "T D"], norm: RowNorm, cache: KVCache, at: LayerContext) -> KVCache:
+        """Return the cache with K and V of ``norm(x)``; see ``Layer.keys_values``."""
+        weight, kernels = self.qkv.weight.get_value(), at.kernels
+        if kernels.partial_recompute is None or isinstance(weight, KernelWeight):
+            _, k, v = self._projected(norm(x), at)
+            return cache.write(at.index, k, v, at.batch.slots)
+        biases = None if self.qkv.bias is None else self.qkv.bias[...][None]
+        k_norm = None if self.k_norm is None else partial(self._normed, self.k_norm, at=at)
+        options: dict[str, Any] = {"norm": norm, "k_norm": k_norm, "run": cache.block_size}
+        angles, slots = at.positional.angles, at.batch.slots
+        data = kernels.partial_recompute(cache.data, at.index, x, weight[None], biases, angles, slots, **options)
+        return replace(cache, data=data)
+
+    def _projected(
+        self, x: Float[Array, "T D"], at: LayerContext
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
-        """Return queries, keys and values of the first ``num_tokens`` tokens, for all heads."""
+        """Return queries, keys and values of the tokens, for all heads."""
         heads, kv_heads, width = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        qkv = self.qkv(x, num_tokens)
+        qkv, positional, num_tokens = self.qkv(x, at.num_tokens), at.positional, at.num_tokens
 
         def take(first: int, count: int, norm: Norm | None, angles: Angles | None) -> Array:
             rows = qkv
             if norm is not None:
-                part = self._normed(norm, take(first, count, None, None), num_tokens, kernels)
+                part = self._normed(norm, take(first, count, None, None), at)
                 rows, first = part.reshape(len(part), -1), 0
-            taken: Array = kernels.rotated_heads(rows, angles, num_tokens, first=first, heads=count, head_dim=width)
+            taken: Array = at.kernels.rotated_heads(rows, angles, num_tokens, first=first, heads=count, head_dim=width)
             return taken
 
         q = take(0, heads, self.q_norm, positional.angles)
@@ -132,18 +137,9 @@ class Attention(nnx.Module):
             q = (q.astype(jnp.float32) * positional.query_scale).astype(q.dtype)
         return q, k, v
 
-    def normed_keys(
-        self, k: Float[Array, "T K d"], num_tokens: Int[ArrayLike, ""], kernels: Kernels
-    ) -> Float[Array, "T K d"]:
-        """Return projected keys as they are rotated: normalised, if the model does."""
-        return self._normed(self.k_norm, k, num_tokens, kernels)
-
-    def _normed(
-        self, norm: Norm | None, x: Float[Array, "T H d"], num_tokens: Int[ArrayLike, ""], kernels: Kernels
-    ) -> Float[Array, "T H d"]:
-        if norm is None:
-            return x
+    def _normed(self, norm: Norm, x: Float[Array, "T H d"], at: LayerContext) -> Float[Array, "T H d"]:
+        """Return queries or keys as they are rotated."""
         T, H, d = x.shape
         if self.config.attention.qk_norm_rows or self.config.attention.qk_norm_heads:
-            return norm(x.reshape(T, H * d), num_tokens, kernels).reshape(x.shape)
-        return norm(x.reshape(T * H, d), jnp.asarray(num_tokens) * H, kernels).reshape(x.shape)
+            return norm(x.reshape(T, H * d), at.num_tokens, at.kernels).reshape(x.shape)
+        return norm(x.reshape(T * H, d), jnp.asarray(at.num_tokens) * H, at.kernels).reshape(x.shape)

@@ -1,12 +1,32 @@
-"""StepBatch: the input of a step, of fixed shape, as the models take it."""
+"""The tokens that models take: a step's StepBatch, of fixed shape, and the tokens of blocks."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jaxtyping import Bool, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from jaxgen.arrays import ArrayLike
+
+
+@dataclass(frozen=True)
+class BlockTokens:
+    """Tokens that fill blocks of the cache: what layers need of a StepBatch to write K and V."""
+
+    positions: Int[ArrayLike, "T"]
+    slots: Int[ArrayLike, "T"]
+    num_tokens: Int[ArrayLike, ""]
+
+    @classmethod
+    def of(
+        cls, ids: Int[Array, "m"], count: Int[Array, ""], positions: Int[Array, "T"], num_blocks: int
+    ) -> "BlockTokens":
+        """Return the tokens of the blocks ``ids[:count]`` of a cache; those of the other ids are padding."""
+        m, B = len(ids), len(positions) // len(ids)
+        blocks = jnp.where(jnp.arange(m) < count, ids, num_blocks)
+        slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
+        return cls(positions, slots, count * B)
 
 
 @jax.tree_util.register_dataclass

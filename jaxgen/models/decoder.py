@@ -10,16 +10,15 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE
-from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.attention import Attention, plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layer_stack import scan_layers
 from jaxgen.models.linear import Embedding, Linear, Shape
 from jaxgen.models.mlp import MLP
 from jaxgen.models.moe import MoE
-from jaxgen.models.norms import Norm, make_norm
-from jaxgen.models.positions import Positional, Window
+from jaxgen.models.norms import Norm, make_norm, normed
+from jaxgen.models.positions import Positional
+from jaxgen.models.walk import LayerContext, run_layer, walk
 
 
 def make_mlp(config: DecoderConfig, rngs: nnx.Rngs, stack: Shape) -> MLP | MoE:
@@ -46,11 +45,6 @@ class DecoderLayers(nnx.Module):
         self.mlp_norm, self.mlp_post_norm = norm("mlp_norm"), norm("mlp_post_norm")
         self.mlp = make_mlp(config, rngs, stack)
 
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """The window of each layer; empty if none has one."""
-        return self.config.windows
-
     def positional(self, positions: Int[Array, "T"]) -> Positional:
         """Return what the layers make of the tokens' positions."""
         return Positional.of(self.config, positions)
@@ -60,52 +54,37 @@ class DecoderLayers(nnx.Module):
         """The norm of the layer's input before the projections, if there is one."""
         return None if self.config.placement == "post_sum" else self.attn_norm
 
-    def __call__(
-        self,
-        x: Float[Array, "T D"],
-        cache: KVCache,
-        index: Int[Array, ""],
-        batch: StepBatch,
-        positional: Positional,
-        window: Window,
-    ) -> tuple[Float[Array, "T D"], KVCache]:
-        """Return the layer's output, and the cache with its K and V in layer ``index``."""
-        n, kernels, placement = batch.num_tokens, cache.kernels, self.config.placement
-
-        def normed(norm: Norm | None, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-            return x if norm is None else norm(x, n, kernels)
-
-        def add(
-            branch: Callable[..., Float[Array, "T D"]], norm: Norm | None, x: Float[Array, "T D"]
-        ) -> Float[Array, "T D"]:
-            return self._add(branch, norm, x, n, kernels)
-
-        read = normed(self.input_norm, x)
-        heads, cache = self.attn(read, cache, index, batch, positional, window)
-        attended = add(partial(self.attn.out, heads, n), self.attn_post_norm, x)
+    def __call__(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> tuple[Float[Array, "T D"], KVCache]:
+        """Return the layer's output, and the cache with its K and V."""
+        placement, add = self.config.placement, partial(self._add, at=at)
+        read = normed(self.input_norm, x, at)
+        heads, cache = self.attn(read, cache, at)
+        attended = add(partial(self.attn.out, heads, at.num_tokens), self.attn_post_norm, x)
         if placement == "post_sum":
-            attended = normed(self.attn_norm, attended)
-            return normed(self.mlp_norm, add(partial(self.mlp, attended, n, kernels), None, attended)), cache
+            attended = normed(self.attn_norm, attended, at)
+            return normed(self.mlp_norm, add(partial(self.mlp, attended, at), None, attended), at), cache
         if placement == "parallel_two":
-            read = normed(self.mlp_norm, x)
+            read = normed(self.mlp_norm, x, at)
         elif placement != "parallel":
-            read = normed(self.mlp_norm, attended)
-        return add(partial(self.mlp, read, n, kernels), self.mlp_post_norm, attended), cache
+            read = normed(self.mlp_norm, attended, at)
+        return add(partial(self.mlp, read, at), self.mlp_post_norm, attended), cache
+
+    def keys_values(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> KVCache:
+        """Return the cache with K and V of tokens with these inputs; see ``Layer.keys_values``."""
+        return self.attn.keys_values(x, partial(normed, self.input_norm, at=at), cache, at)
 
     def _add(
         self,
         branch: Callable[..., Float[Array, "T D"]],
         norm: Norm | None,
         x: Float[Array, "T D"],
-        num_tokens: Int[ArrayLike, ""],
-        kernels: Kernels,
+        at: LayerContext,
     ) -> Float[Array, "T D"]:
         """Return x + residual_scale * norm(branch), which is one operation where there is neither norm nor scale."""
         scale = self.config.residual_scale
         if norm is None and scale == 1.0:
             return branch(residual=x)
-        y = branch(residual=None)
-        y = y if norm is None else norm(y, num_tokens, kernels)
+        y = normed(norm, branch(residual=None), at)
         return x + (y if scale == 1.0 else (y.astype(jnp.float32) * scale).astype(y.dtype))
 
 
@@ -129,7 +108,8 @@ class Decoder(nnx.Module):
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
         """Return the final hidden states (of the embedding's width) of all tokens, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
-        x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
+        carry = self.embedded(batch), cache
+        x, cache = walk(self.layers, self.config, batch, cache.kernels, run_layer, carry)
         return self.final(x, batch), cache
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:

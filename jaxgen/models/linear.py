@@ -1,7 +1,7 @@
 """Matrix products of the layers. Matrices are kept as Hugging Face stores them, [out, in]: XLA on CPU repacks less of
 such a weight than of its transpose, and loading makes no copy.
 
-Each parameter may have a leading layer axis (``stack``), over which ``layer_stack.scan_layers`` iterates.
+Each parameter may have a leading layer axis (``stack``), over which ``layer_stack.fold_layers`` iterates.
 """
 
 import jax

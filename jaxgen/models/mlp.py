@@ -1,12 +1,11 @@
 """The MLP of a layer: two products with an activation, gated or not."""
 
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
+from jaxgen.models.walk import LayerContext
 
 
 class MLP(nnx.Module):
@@ -22,13 +21,10 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, bias=options.down_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
     def __call__(
-        self,
-        x: Float[Array, "T D"],
-        num_tokens: Int[ArrayLike, ""],
-        kernels: Kernels,
-        residual: Float[Array, "T D"] | None,
+        self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None
     ) -> Float[Array, "T D"]:
         """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
-        up, activate = (self.gate_up, kernels.gated) if self.config.gated else (self.up, kernels.activate)
+        num_tokens = at.num_tokens
+        up, activate = (self.gate_up, at.kernels.gated) if self.config.gated else (self.up, at.kernels.activate)
         inner = activate(up.in_float32(x, num_tokens), num_tokens, activation=self.config.activation, dtype=x.dtype)
         return self.down(inner, num_tokens, residual)

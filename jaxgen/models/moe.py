@@ -22,6 +22,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.stacked_weight import StackedWeight
+from jaxgen.models.walk import LayerContext
 
 
 class MoE(nnx.Module):
@@ -36,22 +37,16 @@ class MoE(nnx.Module):
         self.shared_gate = Linear(width, 1, bias=False, dtype=dtype, rngs=rngs, stack=stack) if has_gate else None
 
     def __call__(
-        self,
-        x: Float[Array, "T D"],
-        num_tokens: Int[ArrayLike, ""],
-        kernels: Kernels,
-        residual: Float[Array, "T D"] | None,
+        self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None
     ) -> Float[Array, "T D"]:
-        """Return the block's result for the first ``num_tokens`` tokens, rounded to the dtype of x and then added to
-        ``residual``, if any.
-        """
-        logits = self.router.in_float32(x, num_tokens)
-        routing = route(self.config, logits, num_tokens)
-        result = self.experts(x, routing, kernels)
+        """Return the block's result, rounded to the dtype of x and then added to ``residual``, if any."""
+        logits = self.router.in_float32(x, at.num_tokens)
+        routing = route(self.config, logits, at.num_tokens)
+        result = self.experts(x, routing, at.kernels)
         if self.shared is not None:
-            shared = self.shared(x, num_tokens, kernels)
+            shared = self.shared(x, at)
             if self.shared_gate is not None:
-                shared *= jax.nn.sigmoid(self.shared_gate.in_float32(x, num_tokens))
+                shared *= jax.nn.sigmoid(self.shared_gate.in_float32(x, at.num_tokens))
             result += shared
         rounded = result.astype(x.dtype)
         return rounded if residual is None else residual + rounded
@@ -146,11 +141,11 @@ class SharedExpert(nnx.Module):
         self.gate_up = Linear(width, 2 * inner, bias=False, dtype=dtype, rngs=rngs, stack=stack)
         self.down = Linear(inner, width, bias=False, dtype=dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+    def __call__(self, x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
         """Return the result in float32."""
-        gate_up = self.gate_up.in_float32(x, num_tokens)
-        inner = kernels.gated(gate_up, num_tokens, activation=self.activation, dtype=x.dtype)
-        return self.down.in_float32(inner, num_tokens)
+        gate_up = self.gate_up.in_float32(x, at.num_tokens)
+        inner = at.kernels.gated(gate_up, at.num_tokens, activation=self.activation, dtype=x.dtype)
+        return self.down.in_float32(inner, at.num_tokens)
 
 
 def expert_product(

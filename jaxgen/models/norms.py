@@ -8,6 +8,7 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import NormConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Shape
+from jaxgen.models.walk import LayerContext
 
 
 class RMSNorm(nnx.Module):
@@ -65,6 +66,11 @@ class HeadNorm(nnx.Module):
 
 
 Norm = RMSNorm | LayerNorm | HeadNorm
+
+
+def normed(norm: Norm | None, x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
+    """Return a layer's ``x`` after the norm, if there is one."""
+    return x if norm is None else norm(x, at.num_tokens, at.kernels)
 
 
 def make_norm(config: NormConfig, width: int, *, dtype: str, stack: Shape = ()) -> Norm:

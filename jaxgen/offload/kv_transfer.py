@@ -17,7 +17,6 @@ from itertools import batched
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, Int
@@ -35,6 +34,7 @@ from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.program import Program, int32, shapes_of
 from jaxgen.scheduling.average import Average
 
 logger = logging.getLogger(__name__)
@@ -282,8 +282,7 @@ def _host_piece(cache: KVCache, host_dtype: HostDType) -> Any:
 
 def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
     """Compile the programs that copy ``group`` blocks from a cache to the host's format, and back into it (donated)."""
-    ids, count = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), cache)
+    shapes, ids, count = shapes_of(cache), int32(group), int32()
     block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
     piece = _host_piece(cache, host_dtype)
 
@@ -294,5 +293,5 @@ def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, An
     def scatter(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Piece) -> KVCache:
         return cache.scatter(ids, count, *[decode(piece, block) for piece in pieces])
 
-    gathering = jax.jit(gather).lower(shapes, ids, count).compile()
-    return gathering, jax.jit(scatter, donate_argnums=0).lower(shapes, ids, count, *[piece] * group).compile()
+    gathering = Program(gather, (shapes, ids, count)).compile()
+    return gathering, Program(scatter, (shapes, ids, count, *[piece] * group), donated=(0,)).compile()

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import CacheConfig, ModelConfig
-from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
+from jaxgen.models import LAYERS, PackedParams, bind, graph_of
+from jaxgen.models.batch import BlockTokens
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layer_stack import fold_layers, project
-from jaxgen.models.positions import Window
+from jaxgen.models.walk import Layer, LayerContext, walk
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.program import Program, int32, shapes_of
 
 MEASURED_RUNS = 3
 
@@ -28,10 +29,8 @@ class Projection:
         self._device, self._nowhere = device, (cache.num_blocks,) * group
         self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
         self._tokens = group * cache.block_size
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
-        ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
-        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
-        self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
+        shapes = *shapes_of((device.params, device.cache)), int32(group), int32(), int32(), *[self._piece] * group
+        self._run = Program(partial(project_blocks, model), shapes, donated=(1,)).compile()
 
     def __call__(self, blocks: tuple[int, ...], start: int, pieces: tuple[jax.Array, ...]) -> None:
         """Put layer inputs, [L, B, E] per block, and the K and V projected from them into blocks of the device's cache.
@@ -58,7 +57,7 @@ class Projection:
 
 
 def project_blocks(
-    graph: Graph,
+    model: ModelConfig,
     params: PackedParams,
     cache: KVCache,
     ids: Int[Array, "m"],
@@ -71,17 +70,14 @@ def project_blocks(
     These are the first ``count`` of m pieces; the blocks hold consecutive tokens from position ``start`` on. For an id
     past the last block nothing is written.
     """
-    m, (N, L, _, _, B, _) = len(ids), cache.data.shape
-    layers: Any = getattr(bind(graph, params), LAYERS)
-    positional = layers.positional(start + jnp.arange(m * B, dtype=jnp.int32))
+    m, (N, _, _, _, B, _) = len(ids), cache.data.shape
+    layers: Any = getattr(bind(graph_of(model), params), LAYERS)
     inputs = jnp.stack(pieces)
-    blocks = jnp.where(jnp.arange(m) < count, ids, N)
-    slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
+    tokens = BlockTokens.of(ids, count, start + jnp.arange(m * B, dtype=jnp.int32), N)
 
-    def of_layer(layer: Any, index: Int[Array, ""], window: Window, cache: KVCache) -> KVCache:
-        del window  # K and V do not depend on it
-        x = inputs[:, index].reshape(m * B, -1)
-        return project(layer, x, cache, index, slots, positional.of_layer(index), count * B)
+    def visit(layer: Layer, at: LayerContext, cache: KVCache) -> KVCache:
+        return layer.keys_values(inputs[:, at.index].reshape(m * B, -1), cache, at)
 
-    projected: KVCache = fold_layers(layers, L, of_layer, cache.scatter_inputs(ids, count, inputs))
+    cache = cache.scatter_inputs(ids, count, inputs)
+    projected: KVCache = walk(layers, model, tokens, cache.kernels, visit, cache)
     return projected

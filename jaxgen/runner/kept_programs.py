@@ -26,6 +26,7 @@ from jaxlib import xla_client  # nothing of jax tells for which processor XLA co
 
 from jaxgen.core.kept_files import find, keep, make_room
 from jaxgen.kernels.kernels import Kernels
+from jaxgen.runner.program import shapes_of
 from jaxgen.runner.programs import CompiledStep, RowPrograms
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
 
 def _kept(program: Any, names: Mapping[int, str], kernels: Kernels) -> str:
     """Return a program without its code as text."""
-    results = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), program.out_info)
+    results = shapes_of(program.out_info)
     traced = program._executable._unloaded_executable, program.args_info, results, program._no_kwargs
     file = io.BytesIO()
     _Pickler(file, names, kernels).dump(traced)

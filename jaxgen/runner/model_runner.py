@@ -20,6 +20,7 @@ from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import CompiledStep, init_room
 from jaxgen.runner.row_state import RowLoader, init_rows
 from jaxgen.runner.step import StepOutput
+from jaxgen.runner.step_layout import StepLayout
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,8 @@ class ModelRunner:
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
         self.load(plan)
-        finder = jax.jit(make_finder(self._model, self._config.scheduler.token_budget), donate_argnums=1)
+        layout = StepLayout(self._model, self._config, self._packer.width)
+        finder = jax.jit(make_finder(layout), donate_argnums=1)
         self.cache, found = finder(self.params, self.cache, self.rows, self._packer.pack(plan))
         return int(found)
 

@@ -15,8 +15,7 @@ from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
-from jaxgen.models.placement import abstract_packed_params
-from jaxgen.runner.packer import batch_layout
+from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,
     RowLoader,
@@ -26,19 +25,15 @@ from jaxgen.runner.row_state import (
     load_penalties,
     load_row,
     mask_words,
-    row_layout,
 )
 from jaxgen.runner.separate_step import SeparateStep
-from jaxgen.runner.step import Step, StepOutput, make_step
+from jaxgen.runner.step import StepOutput, make_step
+from jaxgen.runner.step_layout import StepLayout
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, Array | None, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
 CopyBlock = Callable[[KVCache, Any, Any], KVCache]
 """A compiled ``KVCache.copy``, which takes ids of blocks as int32 and updates the cache in place."""
-STEP_DONATES = (1, 2)
-"""Arguments of a Step that it updates in place: cache and rows."""
-_ROOM = 4
-"""The index of the room among a step's arguments: only its memory is used."""
 
 
 @dataclass(frozen=True)
@@ -121,36 +116,28 @@ def _temporary_bytes(analyses: list[Any]) -> int:
 def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
     """Compile the programs that load rows. The rows are donated."""
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
-    row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
+    row, counts = int32(RowLoader(config, model.vocab_size).num_words), int32(model.vocab_size)
     seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
-    counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
-    index = jax.ShapeDtypeStruct((), jnp.int32)
-    indices = jax.ShapeDtypeStruct((MASKS_AT_ONCE,), jnp.int32)
-    allowed = jax.ShapeDtypeStruct((MASKS_AT_ONCE, mask_words(model.vocab_size)), jnp.int32)
+    indices, allowed = int32(MASKS_AT_ONCE), int32(MASKS_AT_ONCE, mask_words(model.vocab_size))
     return RowPrograms(
-        jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
-        jax.jit(load_penalties, donate_argnums=0).lower(rows, index, counts, seen).compile(),
-        jax.jit(load_allowed, donate_argnums=0).lower(rows, indices, allowed).compile(),
+        Program(load_row, (rows, row), donated=(0,)).compile(),
+        Program(load_penalties, (rows, int32(), counts, seen), donated=(0,)).compile(),
+        Program(load_allowed, (rows, indices, allowed), donated=(0,)).compile(),
     )
 
 
 def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CopyBlock:
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
-    block = jax.ShapeDtypeStruct((), jnp.int32)
-    copy: Any = jax.jit(KVCache.copy, donate_argnums=0).lower(cache, block, block).compile()
+    copy: Any = Program(KVCache.copy, (cache, int32(), int32()), donated=(0,)).compile()
     return copy
 
 
-def step_program(
-    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int
-) -> tuple[Step, tuple[Any, ...]]:
-    """Return the step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
-    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
-    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)
-    room = jax.ShapeDtypeStruct(_room_shape(model, config, width), jnp.float32)
-    step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
-    return step, (abstract_packed_params(model, kernels), cache, rows, words, room)
+def step_program(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Program:
+    """Return the step of ``width`` tokens. It updates cache, rows and room in place."""
+    layout = StepLayout(model, config, width)
+    # The room stays an argument although nothing reads it: the products take its memory.
+    shapes = *layout.shapes(kernels), layout.products
+    return Program(make_step(graph_of(model), layout), shapes, donated=(1, 2, 4), keep_unused=True)
 
 
 def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:
@@ -159,11 +146,8 @@ def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width:
     It is kept between steps. glibc gives temporaries of more than 32 MiB back to Linux after each step, and the next
     one would wait for every page that it touches. With native kernels a row takes memory only once it is written.
     """
-    return None if kernels.separate_sampling else kernels.zeros(_room_shape(model, config, width), jnp.float32)
-
-
-def _room_shape(model: ModelConfig, config: EngineConfig, width: int) -> tuple[int, int]:
-    return min(width, config.scheduler.max_num_seqs), model.vocab_size
+    products = StepLayout(model, config, width).products
+    return None if kernels.separate_sampling else kernels.zeros(products.shape, products.dtype)
 
 
 def _compile_width(
@@ -171,7 +155,4 @@ def _compile_width(
 ) -> Any:
     if kernels.separate_sampling:
         return SeparateStep(model, config, kernels, width, compiler_options)
-    step, args = step_program(model, config, kernels, width)
-    options = dict(kernels.compiler_options) | compiler_options
-    # The room stays an argument although nothing reads it: the products take its memory.
-    return jax.jit(step, donate_argnums=(*STEP_DONATES, _ROOM), keep_unused=True).lower(*args).compile(options)
+    return step_program(model, config, kernels, width).compile(compiler_options)

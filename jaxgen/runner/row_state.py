@@ -40,6 +40,10 @@ class RowState:
     allowed: Int32[ArrayLike, "S V32"]
     """Allowed next tokens of constrained rows: a bit for each token, 32 tokens in a word, the lowest bit first."""
 
+    def with_sampled(self, rows: Int32[Array, "R"], tokens: Int32[Array, "R"]) -> "RowState":
+        """Return the state with the tokens that these rows sampled; rows past the last one are padding."""
+        return replace(self, last_tokens=self.last_tokens.at[rows].set(tokens, mode="drop"))
+
 
 def row_layout(config: EngineConfig) -> PackedWords:
     """Return the layout of one row's RowParams."""

@@ -6,12 +6,9 @@ gets there. The host knows what a plan's rows need, so it chooses the programs. 
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -19,23 +16,13 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, bind, graph_of
-from jaxgen.models.kv_cache import KVCache, init_cache
-from jaxgen.models.placement import abstract_packed_params
-from jaxgen.runner.packer import batch_layout, unpack
-from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import Logprobs, StepOutput, chosen_tokens, count_tokens, last_products, prompt_logprobs_of
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.runner.program import Program, compile_together, int32
+from jaxgen.runner.row_state import RowState
+from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, last_products, prompt_logprobs_of
+from jaxgen.runner.step_layout import StepLayout
 from jaxgen.sampling.row_params import Needs
 from jaxgen.sampling.sampler import token_logprobs
-
-
-@dataclass(frozen=True)
-class Program:
-    """A function and the shapes of its arguments, of which those in ``donated`` are updated in place."""
-
-    function: Any
-    shapes: tuple[Any, ...]
-    donated: tuple[int, ...] = ()
-
 
 LAYERS, LOGPROBS, PROMPT_LOGPROBS = "layers", "logprobs", "prompt_logprobs"
 
@@ -43,15 +30,13 @@ LAYERS, LOGPROBS, PROMPT_LOGPROBS = "layers", "logprobs", "prompt_logprobs"
 def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> dict[str, Program]:
     """Return the programs of a step of ``width`` tokens by name. Programs that choose tokens have the name of a
     Sampling."""
-    graph, layout, vocab_size = graph_of(model), row_layout(config), model.vocab_size
-    num_rows, block_size, num_slots = config.scheduler.max_num_seqs, config.cache.block_size, config.cache.num_slots
+    graph, layout = graph_of(model), StepLayout(model, config, width)
 
     def layers(
         params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
     ) -> tuple[KVCache, RowState, Float[Array, "T D"], Float[Array, "R V"]]:
         bound = bind(graph, params)
-        batch, rows = unpack(words, rows, width, block_size, num_slots)
-        rows = count_tokens(rows, layout, batch, needed=True)
+        rows, batch = begin(rows, words, layout, counted=True)
         hidden, cache = bound(batch, cache)
         return cache, rows, hidden, bound.logits(last_products(bound, hidden, batch))
 
@@ -59,10 +44,9 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
         def choose_tokens(
             rows: RowState, words: Int[Array, "W"], logits: Float[Array, "R V"]
         ) -> tuple[RowState, Int[Array, "R"]]:
-            batch, _ = unpack(words, rows, width, block_size, num_slots)
-            needs = Needs.up_to(sampling)
-            tokens = chosen_tokens(logits, rows, layout, batch.rows, batch.context_lens, needs)
-            return replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop")), tokens
+            plan, needs = layout.plan.split(words), Needs.up_to(sampling)
+            tokens = chosen_tokens(logits, rows, layout, plan["rows"], plan["context_lens"], needs)
+            return rows.with_sampled(plan["rows"], tokens), tokens
 
         return choose_tokens
 
@@ -70,16 +54,12 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
         return Logprobs(*token_logprobs(logits, tokens))
 
     def prompt_logprobs(params: PackedParams, hidden: Float[Array, "T D"], words: Int[Array, "W"]) -> Logprobs:
-        targets = batch_layout(width, min(width, num_rows)).split(words)["prompt_targets"]
-        tile = min(width, num_rows)
-        return prompt_logprobs_of(bind(graph, params), hidden, targets, vocab_size, tile=tile, skip=False)
+        targets, tile = layout.plan.split(words)["prompt_targets"], layout.num_rows
+        return prompt_logprobs_of(bind(graph, params), hidden, targets, layout.vocab_size, tile=tile, skip=False)
 
-    params = abstract_packed_params(model, kernels)
-    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
-    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, num_rows)).size,), jnp.int32)
+    params, cache, rows, words = layout.shapes(kernels)
     _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words)
-    tokens = jax.ShapeDtypeStruct(logits.shape[:1], jnp.int32)
+    tokens = int32(*logits.shape[:1])
     return {
         LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
         **{one.name: Program(choosing(one), (rows, words, logits), donated=(0,)) for one in Sampling},
@@ -94,18 +74,13 @@ class SeparateStep:
     def __init__(self, model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, options: dict[str, str]):
         """Compile all of them, at the same time. ``options``: XLA's."""
         programs = separate_programs(model, config, kernels, width)
-        lowered = {
-            name: jax.jit(one.function, donate_argnums=one.donated).lower(*one.shapes) for name, one in programs.items()
-        }
-        with ThreadPoolExecutor(len(lowered)) as pool:
-            compiled = pool.map(lambda one: one.compile(options), lowered.values())
-        self._programs: Mapping[str, Any] = dict(zip(lowered, compiled, strict=True))
+        self._programs: Mapping[str, Any] = compile_together(programs, options)
         self._choices = [self._programs[one.name] for one in Sampling]
-        num_rows = min(width, config.scheduler.max_num_seqs)
-        first = batch_layout(width, num_rows).first_words
+        layout = StepLayout(model, config, width)
+        first = layout.plan.first_words
         self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]
         self._targets = slice(first["prompt_targets"], first["prompt_targets"] + width)
-        self._none = Logprobs.zeros(num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
+        self._none = Logprobs.zeros(layout.num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(
         self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, room: None

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import ArrayLike, PackedWords
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
+from jaxgen.runner.step_layout import StepLayout
 from jaxgen.sampling.condition import Condition, either
 from jaxgen.sampling.penalties import count_output
 from jaxgen.sampling.row_params import Needs, RowParams
@@ -72,14 +73,13 @@ Step = Callable[
 ]
 
 
-def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords) -> Step:
+def make_step(graph: Graph, layout: StepLayout) -> Step:
     """Return the step of one model: (params, kv_cache, rows, words of a plan, room) -> (kv_cache, rows, room, output).
 
     Pure; meant to be jitted with the cache, the rows and the room donated. ``room`` is memory for the logits: what it
     holds is not read, and what is returned is the room of the next step. Optional work (penalties, filters, draws,
     log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
-    and can be the next step's input before the host has read it. ``width``: the number of tokens (T). ``row_layout``:
-    the layout of the words of ``rows.params``.
+    and can be the next step's input before the host has read it.
     """
 
     def step(
@@ -91,38 +91,46 @@ def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords
     ) -> tuple[KVCache, RowState, Float[Array, "R V"], StepOutput]:
         del room
         model = bind(graph, params)
-        batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
-        rows = count_tokens(rows, row_layout, batch)
+        rows, batch = begin(rows, words, layout)
         hidden, cache = model(batch, cache)
-        products = last_products(model, hidden, batch)
-        rows, output = choose_tokens(model, hidden, products, rows, row_layout, batch, vocab_size)
+        rows, products, output = end(model, hidden, rows, batch, layout)
         return cache, rows, products, output
 
     return step
 
 
-def choose_tokens(
-    model: Model,
-    hidden: Float[Array, "T D"],
-    products: Float[Array, "R V"],
-    rows: RowState,
-    row_layout: PackedWords,
-    batch: StepBatch,
-    vocab_size: int,
-) -> tuple[RowState, StepOutput]:
-    """Sample each row's token from its ``last_products``; return the updated rows and the output."""
-    R, T = len(batch.rows), len(batch.tokens)
+def begin(
+    rows: RowState, words: Int[Array, "W"], layout: StepLayout, counted: Condition | None = None
+) -> tuple[RowState, StepBatch]:
+    """Return the rows with the new blocks of decodes and this step's generated tokens counted, and the plan's batch.
+
+    ``counted``: whether a row counts tokens for penalties; None: the program finds that.
+    """
+    cache = layout.config.cache
+    batch, rows = unpack(words, rows, layout.width, cache.block_size, cache.num_slots)
+    return count_tokens(rows, layout, batch, counted), batch
+
+
+def end(
+    model: Model, hidden: Float[Array, "T D"], rows: RowState, batch: StepBatch, layout: StepLayout
+) -> tuple[RowState, Float[Array, "R V"], StepOutput]:
+    """Sample each row's token from the final hidden states.
+
+    Returns the rows with their tokens, the ``last_products``, and the output.
+    """
+    products, vocab_size = last_products(model, hidden, batch), layout.vocab_size
+    R, T = layout.num_rows, layout.width
     tile = min(R, T, max(PROMPT_LOGITS // vocab_size, LEAST_TILE))
 
     def choose_some(piece: Piece) -> Int[Array, "n"]:
         logits = model.logits(piece(products))
-        return chosen_tokens(logits, rows, row_layout, piece(batch.rows), piece(batch.context_lens))
+        return chosen_tokens(logits, rows, layout, piece(batch.rows), piece(batch.context_lens))
 
     def logprobs_of_some(piece: Piece) -> Logprobs:
         return Logprobs(*token_logprobs(model.logits(piece(products)), piece(tokens)))
 
     tokens = in_pieces(choose_some, jnp.zeros(R, jnp.int32), batch.num_rows, vocab_size)
-    rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
+    rows = rows.with_sampled(batch.rows, tokens)
     none = Logprobs.zeros(R, vocab_size)
     logprobs = lax.cond(
         batch.want_logprobs, lambda: in_pieces(logprobs_of_some, none, batch.num_rows, vocab_size), lambda: none
@@ -132,7 +140,7 @@ def choose_tokens(
         lambda: prompt_logprobs_of(model, hidden, batch.prompt_targets, vocab_size, tile=tile),
         lambda: Logprobs.zeros(T, vocab_size),
     )
-    return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+    return rows, products, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
 def in_pieces[Found](
@@ -162,7 +170,7 @@ def last_products(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -
 def chosen_tokens(
     logits: Float[Array, "n V"],
     rows: RowState,
-    row_layout: PackedWords,
+    layout: StepLayout,
     of_rows: Int[Array, "n"],
     positions: Int[Array, "n"],
     needs: Needs | None = None,
@@ -171,18 +179,16 @@ def chosen_tokens(
 
     ``needs``: None: the program finds what these rows need.
     """
-    params = RowParams(**row_layout.split(rows.params[of_rows]))
+    params = RowParams(**layout.row_params.split(rows.params[of_rows]))
     needed = None if needs is None else needs.constrained
     possible = keep_allowed(logits, rows.allowed, of_rows, params.constrained, needed)
     return sample(possible, params, rows.penalties, of_rows, positions, needs)
 
 
-def count_tokens(
-    rows: RowState, row_layout: PackedWords, batch: StepBatch, needed: Condition | None = None
-) -> RowState:
+def count_tokens(rows: RowState, layout: StepLayout, batch: StepBatch, needed: Condition | None = None) -> RowState:
     """Return the rows with this step's generated tokens counted for penalties. ``needed``: None: if any counts."""
     R = rows.last_tokens.shape[0]
-    params = RowParams(**row_layout.split(rows.params))
+    params = RowParams(**layout.row_params.split(rows.params))
     counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
     counted_rows = jnp.where(counts, batch.token_rows, R)
     return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows, needed))

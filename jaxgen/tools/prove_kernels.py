@@ -26,9 +26,13 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.models.attention import attend, plan_attention
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.positions import Positional
+from jaxgen.models.walk import LayerContext
 from jaxgen.runner.model_runner import device_info
-from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner.packer import batch_layout
 from jaxgen.runner.row_state import RowState, init_rows
+from jaxgen.runner.step import begin
+from jaxgen.runner.step_layout import StepLayout
 
 LAYERS = 2
 MOST_DECODES = 24
@@ -189,10 +193,11 @@ def check_step(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, bud
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
     rows = rows_of_step(shapes, budget)
     inputs = Inputs.random(rows, shapes, budget)
-    step = jax.jit(_make_step(model, budget), donate_argnums=0)
     cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
+    layout = StepLayout(model, _config(shapes, len(cache.data)), budget)
+    step = jax.jit(_make_step(layout), donate_argnums=0)
     given = (
-        _state(model, shapes, inputs.ids),
+        _state(layout, inputs.ids),
         _words(rows, budget, shapes.max_num_seqs),
         inputs.q,
         *inputs.new(rows),
@@ -206,22 +211,28 @@ def check_step(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, bud
     _compare(got, rows, inputs, shapes)
 
 
-def _state(model: DecoderConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
-    """Return a RowState with the rows' block tables."""
-    widest = math.ceil(shapes.max_model_len / shapes.block_size)
-    tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
-    for row_ids, table in zip(ids, tables, strict=False):
-        table[: len(row_ids)] = row_ids
-    config = EngineConfig(
-        CacheConfig(shapes.block_size, widest),
+def _config(shapes: ServedShapes, num_blocks: int) -> EngineConfig:
+    return EngineConfig(
+        CacheConfig(shapes.block_size, num_blocks),
         SchedulerConfig(shapes.max_num_seqs, shapes.max_num_seqs, shapes.max_model_len),
         seed=0,
         max_logit_bias=1,
     )
-    return replace(init_rows(config, model.vocab_size), block_tables=jnp.asarray(tables))
 
 
-def _make_step(model: DecoderConfig, budget: int) -> Any:
+def _state(layout: StepLayout, ids: list[np.ndarray]) -> RowState:
+    """Return a RowState with the rows' block tables."""
+    state = init_rows(layout.config, layout.vocab_size)
+    tables = np.zeros(state.block_tables.shape, np.int32)
+    for row_ids, table in zip(ids, tables, strict=False):
+        table[: len(row_ids)] = row_ids
+    return replace(state, block_tables=jnp.asarray(tables))
+
+
+def _make_step(layout: StepLayout) -> Any:
+    model = layout.model
+    assert isinstance(model, DecoderConfig)
+
     def step(
         cache: KVCache,
         state: RowState,
@@ -231,13 +242,13 @@ def _make_step(model: DecoderConfig, budget: int) -> Any:
         v: Float[Array, "L T K D"],
         sinks: Float[Array, "L H"],
     ) -> tuple[KVCache, Float[Array, "L T H D"]]:
-        batch, _ = unpack(words, state, budget, cache.block_size, cache.num_slots)
+        _, batch = begin(state, words, layout)
         batch = plan_attention(model, cache, batch)
         outputs, window = [], model.widest_window
         for layer in range(LAYERS):
-            qkv, own = (q[layer], k[layer], v[layer]), sinks[layer] if model.attention.sinks else None
-            out, cache = attend(model, *qkv, cache, jnp.int32(layer), batch, window=window, sinks=own)
-            outputs.append(out)
+            at = LayerContext(batch, Positional(), jnp.int32(layer), window, cache.kernels)
+            cache = cache.write(at.index, k[layer], v[layer], batch.slots)
+            outputs.append(attend(model, q[layer], cache, at, sinks[layer] if model.attention.sinks else None))
         return cache, jnp.stack(outputs)
 
     return step

@@ -24,10 +24,13 @@ from flax import nnx
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
+from jaxgen.models.batch import BlockTokens
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route
 from jaxgen.models.placement import place_matrix
+from jaxgen.models.positions import Positional
+from jaxgen.models.walk import LayerContext
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
@@ -58,10 +61,11 @@ def layers_of(graph: Any, kernels: Kernels) -> Callable[..., Any]:
     def program(params: Params, x: jax.Array) -> Any:
         flat: Any = {path: nnx.Param(value) for path, value in params.items()}
         layers = nnx.merge(graph, nnx.from_flat_state(flat))
-        num_tokens = jnp.int32(x.shape[0])
+        nowhere, num_tokens = jnp.arange(len(x)), jnp.int32(len(x))
+        at = LayerContext(BlockTokens(nowhere, nowhere, num_tokens), Positional(), jnp.int32(0), None, kernels)
 
         def visit(layer: Any, _index: Any, _window: Any, total: jax.Array) -> Any:
-            return layer(x, num_tokens, kernels, total)
+            return layer(x, at, total)
 
         return fold_layers(layers, LAYERS, visit, x)
 

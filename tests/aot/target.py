@@ -19,7 +19,10 @@ from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.runner.separate_step import Program
+from jaxgen.runner.program import Program
+
+STEP_DONATES = (1, 2)
+"""Arguments of a step that it updates in place: cache and rows."""
 
 
 @dataclass(frozen=True)

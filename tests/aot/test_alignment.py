@@ -15,10 +15,10 @@ from jaxgen.kernels.choice import ampere, hopper
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.programs import width_programs
-from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.runner.programs import step_program
 from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from scripts.gpu.shapes import LLAMA3_8B
-from tests.aot.target import H200, Executable, Target, compile_for
+from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for
 
 MODEL: ModelConfig = replace(LLAMA3_8B, num_layers=3, vocab_size=1024, hidden_size=512, intermediate_size=1024)
 BUDGET, NARROW = 256, 128
@@ -44,8 +44,8 @@ def check(compiled: Executable, num_layers: int) -> None:
     [(33, BUDGET), (64, BUDGET), (128, BUDGET), (256, BUDGET), (64, NARROW), (128, NARROW)],
 )
 def test_of_a_step(target: Target, max_num_seqs: int, width: int) -> None:
-    step, args = step_program(MODEL, config_of(max_num_seqs), kernels_of(target), width)
-    check(compile_for(target, step, args, STEP_DONATES, read=False), MODEL.num_layers)
+    step = step_program(MODEL, config_of(max_num_seqs), kernels_of(target), width)
+    check(compile_for(target, step.function, step.shapes, STEP_DONATES, read=False), MODEL.num_layers)
 
 
 @pytest.mark.parametrize("max_num_seqs", [33, 64, 128, 256])
@@ -53,7 +53,7 @@ def test_of_a_layer_by_itself(target: Target, max_num_seqs: int) -> None:
     config, kernels = config_of(max_num_seqs), kernels_of(target)
     pool = jax.eval_shape(lambda: LayerPool.zeros(MODEL, config.cache, kernels, num_open=64, keep_inputs=False))
     _, layer, _ = width_programs(MODEL, config, kernels, BUDGET, pool)
-    check(compile_for(target, layer.function, layer.args, (layer.donated,), read=False), num_layers=1)
+    check(compile_for(target, layer.function, layer.shapes, layer.donated, read=False), num_layers=1)
 
 
 def test_an_offset_is_seen(target: Target) -> None:

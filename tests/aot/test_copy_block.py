@@ -8,7 +8,7 @@ from jaxgen.core.config import CacheConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.models.kv_cache import KVCache, init_cache
-from jaxgen.runner.separate_step import Program
+from jaxgen.runner.program import Program
 from tests.aot import cases
 from tests.aot.target import Target, compile_program
 from tests.support.hub_configs import described

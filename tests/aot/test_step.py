@@ -18,7 +18,7 @@ from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, hopper
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
-from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.runner.programs import step_program
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
 from jaxgen.runner.separate_step import separate_programs
 from jaxgen.weights.names import parameters
@@ -26,7 +26,7 @@ from jaxgen.weights.weight_formats import PRODUCTS, with_formats
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
-from tests.aot.target import H200, Executable, Target, compile_for, compile_program
+from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for, compile_program
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +60,14 @@ def compile_step(
     ``num_layers`` None: all of them.
     """
     model = model.of_layers(num_layers or model.num_layers)
-    step, args = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
+    step = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
     if kernels.separate_sampling:
-        layers = separate_programs(model, CONFIG, kernels, CONFIG.scheduler.token_budget)[LAYERS_PROGRAM]
-        step, args = layers.function, layers.shapes
-    _, cache, rows, *_ = args
+        step = separate_programs(model, CONFIG, kernels, CONFIG.scheduler.token_budget)[LAYERS_PROGRAM]
+    _, cache, rows, *_ = step.shapes
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
     options = dict(kernels.compiler_options)
-    return compile_for(target, step, args, donate, read=False, options=options), cache.data, sum(sizes)
+    compiled = compile_for(target, step.function, step.shapes, donate, read=False, options=options)
+    return compiled, cache.data, sum(sizes)
 
 
 def check(target: Target, kernels: Kernels, num_mosaic: int, model: DecoderConfig = LLAMA3_8B) -> Executable:
@@ -206,8 +206,8 @@ def test_codes_are_read_where_they_lie(target: Target) -> None:
 def test_xlas_attention_is_one_loop(target: Target) -> None:
     """At whose every turn the host waits: not one in another, as a CPU has it."""
     model = replace(LLAMA3_8B, num_layers=1, vocab_size=1024)
-    step, args = step_program(model, CONFIG, REFERENCE_GPU, CONFIG.scheduler.token_budget)
-    hlo = compile_for(target, step, args, STEP_DONATES, read=False).hlo
+    step = step_program(model, CONFIG, REFERENCE_GPU, CONFIG.scheduler.token_budget)
+    hlo = compile_for(target, step.function, step.shapes, STEP_DONATES, read=False).hlo
     loops = re.findall(r"^.* while\(.*$", hlo, flags=re.MULTILINE)
     assert len([loop for loop in loops if f",{model.num_kv_heads},16,{model.head_dim}]" in loop]) == 1
 

@@ -17,7 +17,9 @@ from jaxgen.kernels.choice import REFERENCE
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import init_cache
+from jaxgen.models.norms import normed
 from jaxgen.models.positions import rotary_angles
+from jaxgen.models.walk import LayerContext
 from pallas_kernels.gpu import partial_recompute as module
 from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
@@ -192,11 +194,12 @@ def test_reference_equals_the_models_layer(name: str) -> None:
     x = jnp.asarray(rng.normal(size=(tokens, 64)), jnp.float32)
     cache = init_cache(config, CacheConfig(8, blocks))
     positional = layer.positional(positions)
+    at = LayerContext(batch, positional, jnp.int32(1), None, REFERENCE)
 
     def norm(x: jax.Array) -> Any:
-        return x if layer.input_norm is None else layer.input_norm(x, batch.num_tokens, REFERENCE)
+        return normed(layer.input_norm, x, at)
 
-    want = jax.jit(lambda x: layer.attn(norm(x), cache, jnp.int32(1), batch, positional, None)[1])(x)
+    want = jax.jit(lambda x: layer.attn(norm(x), cache, at)[1])(x)
     weights: Any = nnx.to_pure_dict(stacked)["attn"]["qkv"]
     recompute = jax.jit(partial(partial_recompute_ref, norm=norm))
     got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), positional.angles, slots)

@@ -13,10 +13,11 @@ from flax import nnx
 from jaxgen.core.config import CacheConfig
 from jaxgen.core.decoder_config import AttentionConfig, NormConfig, RopeConfig
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
+from jaxgen.models.batch import BlockTokens
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import init_cache
-from jaxgen.models.layer_stack import project
 from jaxgen.models.positions import rotary_angles
+from jaxgen.models.walk import LayerContext
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from tests.kernels.test_gpu_partial_recompute import FAMILIES
@@ -94,8 +95,9 @@ def test_a_layer_is_projected_with_its_norm_of_keys() -> None:
 
     def projected(kernels: Any) -> np.ndarray:
         cache = replace(init_cache(model, CacheConfig(8, 3)), kernels=kernels)
-        about = jnp.int32(1), jnp.arange(16), layer.positional(jnp.arange(16)), jnp.int32(16)
-        return np.asarray(project(layer, x, cache, *about).data)
+        tokens = BlockTokens(jnp.arange(16), jnp.arange(16), jnp.int32(16))
+        at = LayerContext(tokens, layer.positional(tokens.positions), jnp.int32(1), None, kernels)
+        return np.asarray(layer.keys_values(x, cache, at).data)
 
     found, want = projected(REFERENCE_GPU), projected(REFERENCE)
     assert np.abs(want[:2, 1]).min() > 0

@@ -7,7 +7,10 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.kernels.choice import REFERENCE
+from jaxgen.models.batch import BlockTokens
 from jaxgen.models.decoder import DecoderLayers
+from jaxgen.models.positions import Positional
+from jaxgen.models.walk import LayerContext
 from tests.support.engines import LLAMA
 
 X, Y = (np.random.default_rng(seed).normal(size=(8, 32)).astype(jnp.bfloat16) for seed in (0, 1))
@@ -17,7 +20,9 @@ def test_a_branch_is_scaled_by_a_number_that_is_not_rounded_first() -> None:
     """As torch multiplies by a Python number; 0.22 itself is 0.2197 in bfloat16 (Granite)."""
     config = replace(LLAMA, residual_scale=0.22)
     layers = nnx.eval_shape(lambda: DecoderLayers(config, rngs=nnx.Rngs(0)))
-    got = layers._add(lambda residual: jnp.asarray(Y), None, jnp.asarray(X), jnp.int32(8), REFERENCE)
+    tokens = BlockTokens(jnp.arange(8), jnp.arange(8), jnp.int32(8))
+    at = LayerContext(tokens, Positional(), jnp.int32(0), None, REFERENCE)
+    got = layers._add(lambda residual: jnp.asarray(Y), None, jnp.asarray(X), at)
     scaled = (Y.astype(np.float32) * np.float32(0.22)).astype(jnp.bfloat16)
     np.testing.assert_array_equal(got, X + scaled)
     assert (scaled != Y * jnp.bfloat16(0.22)).any()

@@ -78,8 +78,8 @@ def test_attention_plans_once_for_all_layers(kernels: Any) -> None:
 
     model = replace(LLAMA, windows=(32, 32))
     planned = replace(kernels, ragged_paged_attention=attend, plan_attention=plan)
-    step, args = step_program(model, engine_config(), planned, 16)
-    jax.eval_shape(step, *args)
+    step = step_program(model, engine_config(), planned, 16)
+    jax.eval_shape(step.function, *step.shapes)
     assert made == [((16, 4, 16), 32)]
     assert len(taken) == 1, "traced once"
     assert taken[0].shape == (4,)

@@ -19,13 +19,16 @@ from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels import choice
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
+from jaxgen.models.batch import BlockTokens
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import place_matrix
+from jaxgen.models.positions import Positional
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
+from jaxgen.models.walk import LayerContext
 from tests.support.native import native
 
 WIDTH, LAYERS, T = 40, 2, 24
@@ -85,6 +88,12 @@ def draw(config: MoEConfig, dtype: str) -> tuple[Any, dict[str, tuple[np.ndarray
     return graph, params
 
 
+def context(num_tokens: jax.Array, kernels: Kernels) -> LayerContext:
+    """What experts read of it; they have no place and no position."""
+    tokens = BlockTokens(jnp.arange(T), jnp.arange(T), num_tokens)
+    return LayerContext(tokens, Positional(), jnp.int32(0), None, kernels)
+
+
 @cache
 def program(config: MoEConfig, dtype: str, make: Callable[[], Kernels]) -> tuple[Callable[..., np.ndarray], Params]:
     """(x, num_tokens, residual) -> the residual and, added one by one, what each layer makes of x; and the parameters
@@ -101,9 +110,10 @@ def program(config: MoEConfig, dtype: str, make: Callable[[], Kernels]) -> tuple
     def run(params: Any, x: jax.Array, num_tokens: jax.Array, residual: jax.Array) -> Any:
         flat: Any = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
         layers = nnx.merge(graph, nnx.from_flat_state(flat))
+        at = context(num_tokens, kernels)
 
         def visit(layer: Any, _index: Any, _window: Any, sum_: jax.Array) -> Any:
-            return layer(x, num_tokens, kernels, sum_)
+            return layer(x, at, sum_)
 
         return fold_layers(layers, LAYERS, visit, residual)
 
@@ -256,7 +266,7 @@ def test_weights_of_experts_may_be_one_array() -> None:
     @jax.jit
     def run(values: Any, x: jax.Array) -> Any:
         flat: Any = {tuple(path.split(".")): nnx.Param(value[0]) for path, value in values.items()}
-        return nnx.merge(graph, nnx.from_flat_state(flat))(x, jnp.int32(T), REFERENCE, jnp.zeros_like(x))
+        return nnx.merge(graph, nnx.from_flat_state(flat))(x, context(jnp.int32(T), REFERENCE), jnp.zeros_like(x))
 
     got = run({path: value for path, (value, _) in drawn.items()}, x)
     params = {path: value[0].astype(np.float64) for path, (value, _) in drawn.items()}

@@ -17,13 +17,14 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.choice import native as native_kernels
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import abstract_params, graph_of
+from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.offload.build import context_cost, make_planner
 from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.program import Program, int32
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.step_time import StepTimeEstimator
 from tests.models.test_layers_apart import OPT
@@ -320,10 +321,9 @@ def test_a_projection_writes_the_cache_in_place() -> None:
 
     def temporaries(num_blocks: int) -> int:
         cache = jax.eval_shape(lambda: init_cache(model, CacheConfig(BLOCK, num_blocks, keep_inputs=True)))
-        ids, scalar = jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         piece = jax.ShapeDtypeStruct((model.num_layers, BLOCK, model.hidden_size), jnp.float32)
-        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
-        compiled = run.lower(abstract_params(model), cache, ids, scalar, scalar, piece, piece).compile()
+        shapes = abstract_params(model), cache, int32(2), int32(), int32(), piece, piece
+        compiled = Program(partial(project_blocks, model), shapes, donated=(1,)).compile()
         analysis: Any = compiled.memory_analysis()
         return int(analysis.temp_size_in_bytes)
 

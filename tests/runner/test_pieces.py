@@ -48,8 +48,8 @@ def test_nothing_but_the_heads_product_is_of_all_rows() -> None:
     """Bias, scale and soft cap of logits, and whatever samples, are in loops over the rows that are there."""
     head = replace(LLAMA.head, bias=True, scale=0.5, soft_cap=30.0)
     config = engine_config()
-    program, shapes = step_program(replace(LLAMA, head=head), config, REFERENCE, width=16)
-    made = outside_loops(jax.make_jaxpr(program)(*shapes))
+    program = step_program(replace(LLAMA, head=head), config, REFERENCE, width=16)
+    made = outside_loops(jax.make_jaxpr(program.function)(*program.shapes))
     assert [name for name, shape in made if shape == (config.scheduler.max_num_seqs, LLAMA.vocab_size)] == [
         "dot_general"
     ]
@@ -60,8 +60,8 @@ def test_logits_of_prompts_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(step, "PIECE_LOGITS", 2 * LLAMA.vocab_size)
     monkeypatch.setattr(step, "PROMPT_LOGITS", 8 * LLAMA.vocab_size)
     config = engine_config(token_budget=32, max_num_seqs=32)
-    program, shapes = step_program(LLAMA, config, REFERENCE, width=32)
-    made = operations(jax.make_jaxpr(program)(*shapes))
+    program = step_program(LLAMA, config, REFERENCE, width=32)
+    made = operations(jax.make_jaxpr(program.function)(*program.shapes))
     of_vocabulary = {(name, shape[0]) for name, shape in made if shape[1:] == (LLAMA.vocab_size,)}
     assert {rows for name, rows in of_vocabulary if name == "dot_general"} == {32, 8}
     assert {rows for name, rows in of_vocabulary if name != "dot_general"} == {2, 8}

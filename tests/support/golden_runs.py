@@ -19,8 +19,10 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, Params, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import pack_params
-from jaxgen.runner.packer import Packer, unpack
+from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row
+from jaxgen.runner.step import begin
+from jaxgen.runner.step_layout import StepLayout
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.engines import compiled_step, request, run, tokens
@@ -72,14 +74,14 @@ def relative_logit_error(
 
 def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
     """The model alone, jitted: logits of every token of a packed plan."""
-    graph = graph_of(config)
+    graph, layout = graph_of(config), StepLayout(config, limits, limits.scheduler.token_budget)
 
     @jax.jit
     def forward(
         params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
     ) -> tuple[Float[Array, "T V"], KVCache]:
         model = bind(graph, params)
-        batch, _ = unpack(words, rows, limits.scheduler.token_budget, cache.block_size, cache.num_slots)
+        _, batch = begin(rows, words, layout)
         hidden, cache = model(batch, cache)
         return model.logits(model.head_products(hidden, batch.num_tokens)), cache
 

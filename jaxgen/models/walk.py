@@ -1,0 +1,94 @@
+"""The walk over a model's layers, and what each layer is told on it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.config import ModelConfig
+from jaxgen.kernels.kernels import Kernels
+from jaxgen.models.batch import BlockTokens, StepBatch
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.layer_stack import fold_layers
+from jaxgen.models.positions import Positional, Window, window_of_layer
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """What a layer is told in addition to its input and the cache."""
+
+    batch: StepBatch | BlockTokens
+    """BlockTokens: K and V are written, and no row attends."""
+    positional: Positional
+    """That of this layer."""
+    index: Int[ArrayLike, ""]
+    """The layer's place in the cache's arrays."""
+    window: Window
+    """None also where no row attends."""
+    kernels: Kernels
+
+    @property
+    def num_tokens(self) -> Int[ArrayLike, ""]:
+        """The number of tokens before the padding."""
+        return self.batch.num_tokens
+
+
+@runtime_checkable
+class Layer(Protocol):
+    """A decoder layer of a model: all layers if its parameters are stacked, one layer once they are sliced."""
+
+    def positional(self, positions: Int[Array, "T"]) -> Positional:
+        """Return what the layers make of the tokens' positions."""
+
+    def __call__(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> tuple[Float[Array, "T D"], KVCache]:
+        """Return the layer's output, and the cache with its K and V."""
+
+    def keys_values(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> KVCache:
+        """Return the cache with K and V of tokens whose inputs to the layer are ``x`` (KVPR, arXiv 2411.17089).
+
+        They equal what the layer writes in a step: bit for bit if the rows of a product do not depend on their number,
+        else up to rounding. Slots are whole blocks, as for ``KVCache.write``.
+        """
+
+
+Visit = Callable[[Layer, LayerContext, Any], Any]
+
+
+def walk(
+    layers: nnx.Module, config: ModelConfig, batch: StepBatch | BlockTokens, kernels: Kernels, visit: Visit, carry: Any
+) -> Any:
+    """Apply ``visit`` to each of the stacked ``layers``, what it is told, and ``carry``, in order.
+
+    Returns the last carry. A cache is part of it, since XLA updates a carry in place and would copy a scanned array.
+    """
+    positional = cast(Layer, layers).positional(batch.positions)
+
+    def visit_one(layer: Layer, index: Int[Array, ""], window: Window, carry: Any) -> Any:
+        return visit(layer, LayerContext(batch, positional.of_layer(index), index, window, kernels), carry)
+
+    return fold_layers(layers, config.num_layers, visit_one, carry, _windows(config, batch))
+
+
+def context_alone(
+    layer: Layer, config: ModelConfig, batch: StepBatch | BlockTokens, kernels: Kernels, number: Int[Array, ""]
+) -> LayerContext:
+    """Return what layer ``number`` is told where the cache's arrays have no other layer."""
+    positional = layer.positional(batch.positions).of_layer(number)
+    return LayerContext(batch, positional, jnp.int32(0), window_of_layer(_windows(config, batch), number), kernels)
+
+
+def _windows(config: ModelConfig, batch: StepBatch | BlockTokens) -> tuple[int | None, ...]:
+    """Return the layers' windows. K and V depend on none, so one trace of layers that only write them serves all."""
+    return config.windows if isinstance(batch, StepBatch) else ()
+
+
+def run_layer(
+    layer: Layer, at: LayerContext, carry: tuple[Float[Array, "T D"], KVCache]
+) -> tuple[Float[Array, "T D"], KVCache]:
+    """Return the layer's output, and the cache with its K and V, and with its input if the cache keeps inputs."""
+    x, cache = carry
+    return layer(x, cache.keep(at.index, x, at.batch.slots), at)
