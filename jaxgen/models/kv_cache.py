@@ -82,7 +82,7 @@ def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, 
 
 
 def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
-    """Return a cache of zeros: attention may read, and mask, slots that are not written yet, so they must be finite.
+    """Return a cache of zeros; attention masks slots that are not written yet, whatever is there.
 
     With native kernels a block takes memory only once it is written.
     """

@@ -152,7 +152,7 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
 class Inputs(NamedTuple):
     """Random inputs of a step, the blocks ``ids`` of each row, and K and V [L, S, K, D] of each row's whole context.
 
-    ``sinks``: minus infinity, which has no effect, where the model has none.
+    ``sinks``: minus infinity, which has no effect, of each layer's first head, and where the model has none.
     """
 
     ids: list[np.ndarray]
@@ -170,8 +170,9 @@ class Inputs(NamedTuple):
         head = shapes.kv_heads, shapes.head_dim
         k, v = ([_rounded(generator, (LAYERS, row.context, *head), shapes.dtype) for row in rows] for _ in range(2))
         q = _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype)
-        heads = LAYERS, shapes.heads
-        sinks = generator.standard_normal(heads, np.float32) if shapes.sinks else np.full(heads, -np.inf, np.float32)
+        sinks = np.full((LAYERS, shapes.heads), -np.inf, np.float32)
+        if shapes.sinks:
+            sinks[:, 1:] = generator.standard_normal((LAYERS, shapes.heads - 1), np.float32)
         return cls(ids, q, k, v, sinks)
 
     def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
@@ -270,11 +271,10 @@ def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
 
 
 def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 K B D"]:
-    """Return the cache before the step: NaN in blocks without an owner, zeros in slots that are not written yet."""
+    """Return the cache before the step: NaN in blocks without an owner, and in slots that are not written yet."""
     _, _, K, D = inputs.k[0].shape
     cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
     for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
-        cache[ids] = 0
         token = np.arange(row.context - row.length)
         for which, source in enumerate((keys, values)):
             cache[ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)

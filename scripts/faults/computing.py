@@ -146,6 +146,14 @@ KERNELS = (
         ("tests/kernels/test_gpu_write_kv.py::test_equals_the_reference",),
     ),
     Fault(
+        "gpu-value-past-a-context-is-read",
+        "kernels",
+        "pallas_kernels/gpu/attention/tile.py",
+        "token < item.context - tile * KV_TILE, found",
+        "token <= item.context - tile * KV_TILE, found",
+        ("tests/kernels/test_gpu_attention.py::test_matches_the_definition",),
+    ),
+    Fault(
         "cpu-window-longer-by-one",
         "kernels",
         "pallas_kernels/cpu/attention.h",

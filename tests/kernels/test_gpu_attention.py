@@ -35,6 +35,8 @@ from tests.support.attention_cases import (
 )
 from tests.support.interpreted import INTERPRET, RaceError, watched
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
+# The interpreter's, of keys past a context, which are NaN.
 P = PIECE_TOKENS
 SMALL = Case(rows=((1, 70), (5, 130)), heads=8, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16", padding=1)
 EVERYTHING = replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True)

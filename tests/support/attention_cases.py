@@ -47,7 +47,10 @@ class Inputs:
 
 
 def make_inputs(case: Case, seed: int = 0) -> Inputs:
-    """Zero-mean values; NaN in every block that no row may read, finite noise in the unused tail of a used block."""
+    """Zero-mean values; NaN in every block that no row may read, and past each context in its last block.
+
+    The first query head's sink is minus infinity, which weighs nothing.
+    """
     rng = np.random.default_rng(seed)
     bs, K, D = case.block_size, case.kv_heads, case.head_dim
     per_row = [-(-context // bs) for _, context in case.rows]
@@ -61,10 +64,14 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
         tables[row, :n] = ids[at : at + n]
         cache[ids[at : at + n], LAYER] = rng.normal(size=(n, 2, K, bs, D))
         at += n
+        if n:
+            last = cache[tables[row, n - 1], LAYER]
+            last[:, :, case.rows[row][1] - (n - 1) * bs :] = np.nan
     lens, starts = lens_and_starts(case)
     T = max(starts[-1] + case.padding, R)
     q = rng.normal(size=(T, case.heads, D)).astype(np.float32)
     sinks = rng.normal(size=case.heads).astype(np.float32)
+    sinks[0] = -np.inf
     return Inputs(q, cache, tables, starts, lens, sum(length == 1 for length, _ in case.rows), sinks)
 
 

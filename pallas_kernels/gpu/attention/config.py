@@ -112,7 +112,7 @@ class Walk:
 
 
 class WorkItem(NamedTuple):
-    """One item as a CTA sees it: its place in the list, its kv head, and the list's fields."""
+    """One item as a CTA sees it: its place in the list, its kv head, the list's fields, and its row's context."""
 
     index: Scalar
     head: Scalar
@@ -122,6 +122,7 @@ class WorkItem(NamedTuple):
     origin: Scalar
     begin: Scalar
     end: Scalar
+    context: Scalar
 
 
 def for_each_item(
@@ -136,7 +137,9 @@ def for_each_item(
     def step(n: Scalar, tiles: Scalar) -> Scalar:
         at = items[n]
         index = lax.div(at, walk.kv_heads)
-        item = WorkItem(index, lax.rem(at, walk.kv_heads), *(refs[name][index] for name in FIELDS))
+        fields = [refs[name][index] for name in FIELDS]
+        context = refs["context_lens"][fields[FIELDS.index("row")]]
+        item = WorkItem(index, lax.rem(at, walk.kv_heads), *fields, context=context)
         return body(n, item, tiles)
 
     return items.mine, lax.fori_loop(0, items.mine, step, jnp.int32(0))
@@ -145,8 +148,7 @@ def for_each_item(
 def slots_of(walk: Walk, refs: dict[str, Ref], item: WorkItem, tile: Scalar, copy: int) -> tuple[Scalar, Any]:
     """The block and the slots in it of one copy of a KV tile; past the context those of the context's last block again,
     which are masked."""
-    last = refs["context_lens"][item.row] - 1
-    token = jnp.minimum(tile * KV_TILE + copy * walk.block_size, last)
+    token = jnp.minimum(tile * KV_TILE + copy * walk.block_size, item.context - 1)
     count = min(walk.block_size, KV_TILE)
     start = lax.rem(lax.div(token, count), walk.block_size // count) * count
     return refs["tables"][item.row, lax.div(token, walk.block_size)], pl.ds(pl.multiple_of(start, count), count)
@@ -166,6 +168,8 @@ def scratch(walk: Walk) -> dict[str, Any]:
         "v_full": plgpu.Barrier(num_arrivals=walk.copies * walk.slices, num_barriers=stages),
         "consumed": plgpu.Barrier(num_arrivals=n, num_barriers=stages),
     }
+    if walk.tile_groups > 1:
+        kinds["v_hidden"] = plgpu.Barrier(num_arrivals=walk.slices, num_barriers=stages)
     if walk.in_pieces:
         kinds |= {name: plgpu.SMEM((n, rows), jnp.float32) for name in ("maximum", "total")}
     if walk.interpret:

@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, slots_of, tiled
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, WARPGROUP_ROWS
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
-from pallas_kernels.gpu.attention.tile import walk_item, weigh
+from pallas_kernels.gpu.attention.tile import ends_within, hide_rest, walk_item, weigh
 from pallas_kernels.gpu.persistent import Ref, copy, put
 
 STAGES = 2
@@ -93,6 +93,7 @@ def _fold(
         plgpu.wait_gmem_to_smem(0)  # so all warps have left the tile before, and its stage is free
     pl.when(tile + 1 < item.end)(lambda: _fetch_tile(walk, refs, shared, item, tile + 1, walked + 1))
     q, k, v, staging = shared["q"], shared["k"].at[stage], shared["v"].at[stage], shared["weights"]
+    pl.when(ends_within(item, tile))(partial(hide_rest, walk, item, tile, v))
     depths = [pl.ds(first, min(_DEPTH, walk.head_dim - first)) for first in range(0, walk.head_dim, _DEPTH)]
     products = plgpu.layout_cast(jnp.zeros((WARPGROUP_ROWS, KV_TILE), jnp.float32), walk.layout)
     for depth in depths:

@@ -64,7 +64,7 @@ def merge(left: Part, right: Part) -> Part:
 
 def sink(exponents: Array, output: Array) -> Part:
     """A key for each query that weighs 2 ** exponents and has no value; ``output`` is zeros."""
-    maximum = ceiling(exponents)
+    maximum = jnp.maximum(ceiling(exponents), FLOOR)  # of a sink of -inf: no number less an infinity is NaN
     return Part(maximum, jnp.exp2(exponents - maximum), output)
 
 

@@ -80,8 +80,7 @@ def ragged_paged_attention(
     """Compute ``ragged_paged_attention_ref`` on a GPU.
 
     These differ from the twin: scale is positive, ``window`` is not an array, and q has the cache's dtype, bfloat16 or
-    float16. Slots of V past a context, inside its last block, must be finite (a cache begins as zeros). Outputs of
-    tokens without a row are zeros.
+    float16. Outputs of tokens without a row are zeros.
 
     ``plan``: the result of ``plan_attention`` for this window, made once for many layers, since XLA moves little of it
     out of a scan. ``bulk``: use bulk copies, which need Hopper or newer. ``wgmma``: use wgmma, which only Hopper has;

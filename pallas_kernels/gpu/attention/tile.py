@@ -20,7 +20,7 @@ from pallas_kernels.gpu.attention.online_softmax import (
     power_of_two,
     sink,
 )
-from pallas_kernels.gpu.persistent import Ref
+from pallas_kernels.gpu.persistent import Ref, put
 
 Fold = Callable[[Scalar, tuple[Part, Scalar]], tuple[Part, Scalar]]
 """(tile, (of the tiles before it, tiles walked by this CTA)) -> the same with that tile."""
@@ -86,6 +86,19 @@ def _seen(walk: Walk, origin: Scalar, tile: Scalar) -> Any:
     if walk.window is not None:
         seen &= ahead < least + walk.window * walk.group
     return seen
+
+
+def ends_within(item: WorkItem, tile: Scalar) -> Scalar:
+    """Whether a context ends before its last tile does."""
+    return (tile + 1) * KV_TILE > item.context
+
+
+def hide_rest(walk: Walk, item: WorkItem, tile: Scalar, values: Ref) -> None:
+    """Zero a tile's values past the context, in shared memory: a weight of 0 would not hide an infinity or a NaN, which
+    an earlier owner of the block may have left there."""
+    token = plgpu.broadcasted_iota(jnp.int32, values.shape, 0, layout=walk.layout)
+    found = plgpu.load(values, layout=walk.layout, optimized=False)
+    put(values, jnp.where(token < item.context - tile * KV_TILE, found, jnp.zeros_like(found)))
 
 
 def _nothing(walk: Walk) -> Part:

@@ -24,7 +24,7 @@ from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each
 from pallas_kernels.gpu.attention.fetch import fetch
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, WorkItems
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
-from pallas_kernels.gpu.attention.tile import walk_item, weigh
+from pallas_kernels.gpu.attention.tile import ends_within, hide_rest, walk_item, weigh
 from pallas_kernels.gpu.persistent import CTA, Ref
 
 
@@ -100,7 +100,7 @@ def _attend(
     """Compute one warpgroup's share of an item."""
     slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
     q = shared["q"].at[slot, rows]
-    fold = partial(_fold, walk, shared, group, q, item.origin + rows * WARPGROUP_ROWS)
+    fold = partial(_fold, walk, shared, group, q, item)
     plgpu.barrier_wait(shared["q_full"].at[slot])
 
     part, walked = walk_item(walk, refs, item, rows, fold, walked)
@@ -116,7 +116,7 @@ def _fold(
     shared: dict[str, Ref],
     group: Scalar,
     q: Ref,
-    origin: Scalar,
+    item: WorkItem,
     tile: Scalar,
     carry: tuple[Part, Scalar],
 ) -> tuple[Part, Scalar]:
@@ -124,9 +124,17 @@ def _fold(
     part, walked = carry
     stage = lax.rem(walked, walk.stages)
     k, v = shared["k"].at[stage], shared["v"].at[stage, lax.rem(group, walk.slices)]
+    origin = item.origin + lax.div(group, walk.slices) * WARPGROUP_ROWS
+    v_full, is_last = shared["v_full"].at[stage], ends_within(item, tile)
+
+    @pl.when(is_last)
+    def _() -> None:  # before the products, which leave no registers for it
+        await_tile(v_full)
+        _hide_rest(walk, shared, group, item, tile, stage, v)
+
     await_tile(shared["k_full"].at[stage])
     part, weights = weigh(walk, origin, tile, _products(walk, q, k), part)
-    await_tile(shared["v_full"].at[stage])
+    pl.when(jnp.logical_not(is_last))(lambda: await_tile(v_full))
     output = _add_weighted(walk, shared, group, part.output, weights, v)
     _show(walk, k, v)
     plgpu.barrier_arrive(shared["consumed"].at[stage])
@@ -136,6 +144,28 @@ def _fold(
 def await_tile(full: Ref) -> None:
     """Until keys or values have arrived."""
     plgpu.barrier_wait(full)
+
+
+def _hide_rest(
+    walk: Walk, shared: dict[str, Ref], group: Scalar, item: WorkItem, tile: Scalar, stage: Scalar, v: Ref
+) -> None:
+    """Zero the values past the context: once, by the first of the warpgroups that share them."""
+
+    def hide() -> None:
+        hide_rest(walk, item, tile, v)
+        plgpu.commit_smem()
+
+    if walk.tile_groups == 1:
+        hide()
+        return
+    hidden, is_first = shared["v_hidden"].at[stage], group < walk.slices
+
+    @pl.when(is_first)
+    def _() -> None:
+        hide()
+        plgpu.barrier_arrive(hidden)
+
+    pl.when(jnp.logical_not(is_first))(lambda: plgpu.barrier_wait(hidden))
 
 
 def _products(walk: Walk, q: Ref, k: Ref) -> Any:
