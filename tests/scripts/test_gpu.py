@@ -203,7 +203,7 @@ def test_the_step_that_a_server_has_is_compiled_once() -> None:
     for rows in FULL.served_decodes:
         plan = step_times.full_plan(replace(load, rows=rows), config, prompt=False)
         assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(load.context - 1, 1)] * rows
-        assert len({block for chunk in plan.chunks for block in chunk.sequence.block_table}) == rows * 16
+        assert len({block for chunk in plan.chunks for block in chunk.sequence.blocks.table}) == rows * 16
     for sampling in step_times.SAMPLING:
         plan = step_times.full_plan(load, config, sampling)
         ids = [block for chunk in plan.chunks for block in chunk.sequence.blocks.table]
