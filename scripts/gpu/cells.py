@@ -101,6 +101,11 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "" if len(kept) == 1 else "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def paragraphs(*parts: str) -> str:
+    """Join the parts that are not empty."""
+    return "\n\n".join(part for part in parts if part)
+
+
 def _found(row: Row, path: Sequence[str]) -> Any:
     value: Any = row.get("detail", {})
     for name in path:

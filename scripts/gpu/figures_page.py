@@ -1,10 +1,6 @@
 """Format a device's results as the sections of docs/gpu.md."""
 
-from collections.abc import Iterable
-from textwrap import wrap
-
 from scripts.gpu.cells import (
-    NOT_RUN,
     Column,
     Result,
     Row,
@@ -14,13 +10,14 @@ from scripts.gpu.cells import (
     ms_in,
     number,
     of,
+    paragraphs,
     quoted,
     rate,
     state,
     table,
 )
-from scripts.gpu.report import BURST_RATE, COPY_RATE, MATRIX_RATE, State
-from scripts.gpu.rows import rows_of
+from scripts.gpu.checks_page import checks, smoke, verdict, without_result
+from scripts.gpu.report import BURST_RATE, COPY_RATE, MATRIX_RATE
 from scripts.gpu.sizes import FULL, OffloadLoad, StepLoad
 
 DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
@@ -46,7 +43,7 @@ def sections(result: Result) -> list[str]:
     parts = [
         ("In short", _in_short(result)),
         ("Ceilings", _ceilings(result)),
-        ("Whether the kernels run", _smoke(result)),
+        ("Whether the kernels run", smoke(result)),
         ("Attention, one layer", _attention(result)),
         ("The step of Llama-3-8B", _steps(result, FULL.steps)),
         ("The step of OPT-6.7B", _steps(result, FULL.opt_steps)),
@@ -57,14 +54,10 @@ def sections(result: Result) -> list[str]:
         ("The host and the launches", _launches(result)),
         ("Recomputing and staging KV", _offload(result)),
         ("From end to end", _serving(result)),
-        ("Checks", _checks(result)),
-        ("Rows without a result", _without_result(result)),
+        ("Checks", checks(result)),
+        ("Rows without a result", without_result(result)),
     ]
     return [f"### {title}\n\n{text}" for title, text in parts if text]
-
-
-def _paragraphs(*parts: str) -> str:
-    return "\n\n".join(part for part in parts if part)
 
 
 def _in_short(result: Result) -> str:
@@ -87,7 +80,7 @@ def _in_short(result: Result) -> str:
     about = f"""A server of Llama-3-8B's shape in bfloat16 with random weights. The client is `jaxgen benchmark`, with
 prompts of {prompt} and answers of {answer} tokens; times are medians."""
     bullets = "\n".join(f"- {line}." for line in lines)
-    return _paragraphs(about, bullets, "Next to vLLM: **not measured**.") if lines else "Nothing of a server has run."
+    return paragraphs(about, bullets, "Next to vLLM: **not measured**.") if lines else "Nothing of a server has run."
 
 
 def _ceilings(result: Result) -> str:
@@ -96,23 +89,6 @@ def _ceilings(result: Result) -> str:
         if name in found:
             lines.append([title, f"{found[name] / unit:.3g} {of_it}"])
     return table(["what this machine reaches", "rate"], lines)
-
-
-def _verdict(row: Row) -> str:
-    return state(row) or (f"failed: {row['failure']}" if row["failure"] else "passed")
-
-
-def _smoke(result: Result) -> str:
-    """Return the outcome of each kernel and small step, and the bad configurations."""
-    shown = []
-    for plan in rows_of(FULL):
-        row = result.row(plan.name)
-        skipped = plan.instead_of and row.get("state") in (None, State.NOT_NEEDED, State.NOT_REACHED)
-        if plan.part == "smoke" and not skipped:
-            shown.append(plan.name)
-    columns = [("kernels", of("kernels")), ("outcome", _verdict), ("largest error", of("largest_error"))]
-    bad = "\n".join(f"- {one}" for one in result.about.get("bad_configurations", []))
-    return _paragraphs(result.table("row", quoted(shown), columns), bad)
 
 
 def _attention(result: Result) -> str:
@@ -153,7 +129,7 @@ def _steps(result: Result, load: StepLoad) -> str:
         text = f"""The knee (the budget with the highest tokens / time²), which `jaxgen tune` would store:
 **{found["token_budget"]} tokens**, {fraction(knee)} of the floor (goal {KNEE_GOAL:.2f}). By the ceilings alone the
 budget would be {found.get("roofline_token_budget", "unknown")}."""
-    return _paragraphs(result.table("token budget", names, columns), text)
+    return paragraphs(result.table("token budget", names, columns), text)
 
 
 def _served(result: Result) -> str:
@@ -173,7 +149,7 @@ def _served(result: Result) -> str:
         alone = ms_in("alone_seconds")(row)
         text = f"""During copies of blocks to the host, a step takes {ms(row)} ms; alone it takes {alone} ms. The copies
 reach {both[0]} GB/s, and alone {both[1]}."""
-    return _paragraphs(result.table(f"{FULL.served_budget} tokens, 256 rows", names, columns), text)
+    return paragraphs(result.table(f"{FULL.served_budget} tokens, 256 rows", names, columns), text)
 
 
 def _server(result: Result) -> str:
@@ -195,10 +171,10 @@ def _server(result: Result) -> str:
             notes.append(f"{title} takes {number(row['seconds'])} s, with {cached} programs in its cache")
     verified = result.row(f"{SERVER}_verify_determinism")
     if verified:
-        notes.append(f"`verify-determinism`: {_verdict(verified)}")
+        notes.append(f"`verify-determinism`: {verdict(verified)}")
     clients = result.table("clients", names, columns)
     about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
-    return _paragraphs(about, clients, f"{'; '.join(notes)}." if notes else "") if clients else ""
+    return paragraphs(about, clients, f"{'; '.join(notes)}." if notes else "") if clients else ""
 
 
 def _formats(result: Result) -> str:
@@ -223,7 +199,7 @@ def _formats(result: Result) -> str:
     ]
     old = any(state(row) is None and not _of_device(row) for row in map(result.row, experts))
     why = OF_THE_HOST.format(what="the share of the floor is") if old else ""
-    return _paragraphs(
+    return paragraphs(
         result.table("step", quoted(names), columns),
         result.table("product of experts", quoted(experts), of_experts),
         why,
@@ -249,7 +225,7 @@ def _products(result: Result) -> str:
     titles = ["TFLOP/s (of the ceiling), by tokens" if any(line[1] for line in lines) else "product"]
     text = table([*titles, *map(str, FULL.product_tokens), of_bits, f"{of_bits}, whole sums"], lines)
     why = "A served step gives each product a fixed number of rows. So these differences do not change answers."
-    return _paragraphs(text, OF_THE_HOST.format(what="their rates are") if old else "", why) if text else ""
+    return paragraphs(text, OF_THE_HOST.format(what="their rates are") if old else "", why) if text else ""
 
 
 def _equal(row: Row) -> str:
@@ -275,7 +251,7 @@ def _launches(result: Result) -> str:
     kinds = {kind: f"host_{SERVED}_{kind}" for kind in ("decodes", "full")}
     host = result.table("engine's step", kinds, [("time, ms", ms), ("idle device", of("idle_share")), *pieces])
     note = "The host works while the device does. So its time is not the time that the device waits." if host else ""
-    return _paragraphs(profile, host, note)
+    return paragraphs(profile, host, note)
 
 
 def _offload(result: Result) -> str:
@@ -288,7 +264,7 @@ def _offload(result: Result) -> str:
     row = result.row(f"restore_{FULL.steps.name}_{FULL.restored_tokens}")
     lines = [[way, state(row) or ms_in(f"{way}_seconds")(row)] for way in ("transfer", "recompute", "plan")]
     titles = [f"an offloaded context of {FULL.restored_tokens:,} tokens", "first token after, ms"]
-    return _paragraphs(copies, table(titles, lines))
+    return paragraphs(copies, table(titles, lines))
 
 
 def _offload_names(load: OffloadLoad) -> list[str]:
@@ -306,28 +282,4 @@ def _serving(result: Result) -> str:
     ]
     about = f"{load.requests} prompts of {load.prompt} tokens at once, answers of {load.answer}, a 1B Llama shape:"
     text = result.table("engine", names, columns)
-    return _paragraphs(about, text) if text else ""
-
-
-def _checks(result: Result) -> str:
-    rows = result.rows("smoke_", "check_", "parity_", "repeatability_", "sanitizer_", f"{SERVER}_verify")
-    asked = [row for row in rows if row["state"] != State.NOT_NEEDED]
-    verdicts = [_verdict(row) for row in asked]
-    held, failed = verdicts.count("passed"), sum(verdict.startswith("failed") for verdict in verdicts)
-    all_, other = f"Of {len(asked)} checks of kernels, parity and repeatability", len(asked) - held - failed
-    text = f"{all_} {held} held, {failed} failed, {other} have no result."
-    failures = "\n".join(f"- failed: {one}" for one in result.about.get("failures", []))
-    return _paragraphs(text, failures) if asked else f"Kernels, parity and repeatability: {NOT_RUN}."
-
-
-def _without_result(result: Result) -> str:
-    names: dict[str, list[str]] = {}
-    for row in result.about.get("rows", []):
-        if row["state"] not in (State.RAN, State.NOT_NEEDED):
-            names.setdefault(f"{row['state']}: {row['why'].splitlines()[0]}", []).append(row["name"])
-    return "\n\n".join(f"{why}:\n\n{listed(of)}" for why, of in names.items()) or "None."
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names of rows as a block of text: they may be a hundred."""
-    return "\n".join(["```text", *wrap(" ".join(names), 120), "```"])
+    return paragraphs(about, text) if text else ""

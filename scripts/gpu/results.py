@@ -17,7 +17,8 @@ from typing import Any
 
 from scripts.gpu import estimate_page
 from scripts.gpu.cells import Result
-from scripts.gpu.figures_page import listed, sections
+from scripts.gpu.checks_page import listed
+from scripts.gpu.figures_page import sections
 from scripts.gpu.report import State
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
