@@ -22,6 +22,7 @@ from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
 from pallas_kernels.fp8_inputs import fp8_inputs as fp8_inputs
+from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width
 from pallas_kernels.norms import row_sum as row_sum
@@ -133,10 +134,11 @@ def blackwell(num_ctas: int) -> Kernels:
 @cache
 def blackwell_rtx(num_ctas: int) -> Kernels:
     """Return such kernels for compute capability 12, whose shared memory is too small to copy blocks in bulk."""
-    return _pallas("Blackwell RTX", num_ctas, bulk=True, wgmma=False, bulk_copies=False)
+    return _pallas("Blackwell RTX", num_ctas, bulk=True, wgmma=False, is_small=True)
 
 
-def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: bool | None = None) -> Kernels:
+def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool = False) -> Kernels:
+    """``is_small``: whether a thread block has the shared memory of Blackwell RTX."""
     from pallas_kernels.gpu import copy_blocks, expert_product, expert_weights, write_kv
     from pallas_kernels.gpu.attention import ragged_paged_attention  # here: importing Mosaic takes time
 
@@ -145,11 +147,11 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         return replace(product, pack_groups=expert_weights.groups_of_experts, expert_product=of_experts)
 
     options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
-    copies = options | {"bulk": bulk if bulk_copies is None else bulk_copies}
+    copies = options | {"bulk": bulk and not is_small}
     return Kernels(
         name,
         partial(ragged_paged_attention.ragged_paged_attention, **options, wgmma=wgmma),
-        partial(write_kv.write_kv, **options),
+        partial(write_kv.write_kv, **options, shared_memory=BLACKWELL_RTX if is_small else HOPPER),
         partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
@@ -227,7 +229,7 @@ def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int, verdict
     if verdict is None or not verdict.is_right:
         reason = verdict.reason if verdict is not None else "nothing has proven the others"
         return replace(REFERENCE_GPU, reason=f"of the {kernels.name} kernels {reason}")
-    return kernels
+    return _with_loops(kernels, verdict.experts) if verdict.experts else kernels
 
 
 def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels | None, str]:
@@ -237,13 +239,18 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
         return None, f"there are no others for {device.kind} yet"
     if model.kv_dtype != "auto":
         return None, f"no others read a KV cache of {model.kv_dtype}"
+    from pallas_kernels.gpu import write_kv
     from pallas_kernels.gpu.attention.ragged_paged_attention import supports
 
-    shape: dict[str, Any] = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
-    reason = supports(**shape, block_size=block_size, dtype=model.dtype, wgmma=make is hopper) or compiler_trouble()
-    if reason is not None:
-        return None, reason
-    return _for_experts(make(device.num_cores), model), ""
+    kernels = make(device.num_cores)
+    shape: dict[str, Any] = {"kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    memory = BLACKWELL_RTX if make is blackwell_rtx else HOPPER
+    reason = (
+        supports(**shape, heads=model.num_heads, block_size=block_size, wgmma=make is hopper)
+        or write_kv.supports(**shape, bulk=make is not ampere, shared_memory=memory)
+        or compiler_trouble()
+    )
+    return (_for_experts(kernels, model), "") if reason is None else (None, reason)
 
 
 def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
@@ -255,8 +262,11 @@ def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
         reason: str | None = "the others are for Hopper"
     else:
         reason = expert_trouble(shapes, model, kernels.placed)
-    if reason is None:
-        return kernels
+    return kernels if reason is None else _with_loops(kernels, reason)
+
+
+def _with_loops(kernels: Kernels, reason: str) -> Kernels:
+    """Return the kernels with XLA's products of experts, and the reason why."""
     loops: dict[str, Any] = {"expert_product": GPU_EXPERT_PRODUCT, "quantized": _GPU_QUANTIZED, "floats": _GPU_FLOATS}
     return replace(kernels, **loops, reason=f"XLA's loop over tiles for experts: {reason}")
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,7 @@ def judge(
     path = None if folder is None else folder / named_by(key)
     found = None if again else find_json(path, "the kernels are proven again")
     if found is not None:
-        kept = Verdict(found["outcome"], found["reason"])
-        return kept if kept.is_right else Verdict(kept.outcome, f"{kept.reason} (kept; --kernels prove tries again)")
+        return Verdict(found["outcome"], _as_kept(found["reason"]), _as_kept(found.get("experts", "")))
     if not may_run:
         return Verdict(
             "unavailable",
@@ -95,12 +94,22 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
             process.wait(seconds)
+            status: int | None = process.returncode
         except subprocess.TimeoutExpired:
-            return Verdict("timed out", f"their proof was not done after {seconds:.0f} s")
+            status = None
         finally:
             _end(process)
         log.seek(0)
-        return _verdict(process.returncode, file, log.read())
+        told = Verdict(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        if status == 0 and told is not None:
+            return told
+        failed = _failure(status, seconds, log.read())
+        # What it has told before it failed is of all kernels but the product of experts, which it proves last.
+        return failed if told is None or not failed.is_final else replace(told, experts=failed.reason)
+
+
+def _as_kept(reason: str) -> str:
+    return f"{reason} (kept; --kernels prove tries again)" if reason else ""
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
@@ -116,9 +125,10 @@ def _end(process: "subprocess.Popen[str]") -> None:
             process.stdin.close()
 
 
-def _verdict(status: int, file: Path, log: str) -> Verdict:
-    if status == 0 and file.is_file():
-        return Verdict(**json.loads(file.read_text(encoding="utf-8")))
+def _failure(status: int | None, seconds: float, log: str) -> Verdict:
+    """Return the verdict of a process that ended with a status; None: it had to be ended."""
+    if status is None:
+        return Verdict("timed out", f"their proof was not done after {seconds:.0f} s")
     last_line = log.strip().splitlines()[-1:] or ["it said nothing"]
     if status >= 0:
         return Verdict("crashed", f"the process of their proof ended with status {status}: {last_line[0]}")

@@ -115,10 +115,14 @@ class ServedShapes:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of a proof and, if it is not ``right``, the reason in words for the log."""
+    """Outcome of a proof and, if it is not ``right``, the reason in words for the log.
+
+    ``experts``: why the product of experts may not be used although the others are right; empty: it may.
+    """
 
     outcome: Outcome
     reason: str = ""
+    experts: str = ""
 
     @property
     def is_right(self) -> bool:

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, copy, repeat, stream
+from pallas_kernels.gpu.shared_memory import aligned_rows
 
 PIECE_BYTES = 32 * 1024
 """Most bytes of a bulk copy."""
@@ -99,6 +100,12 @@ class _Plan:
         fit = (n for n in range(min(_MAX_BOX, max(1, most)), 0, -1) if self.rows % n == 0)
         return next(fit)
 
+    @property
+    def scratch(self) -> list[Any]:
+        """Stages of a piece, with room for so many rows that the next begins where it may."""
+        rows = aligned_rows(self.piece_rows, self.width * self.dtype.itemsize)
+        return [plgpu.SMEM((STAGES, rows, self.width), self.dtype), plgpu.Barrier(num_barriers=STAGES)]
+
     def copy(
         self,
         count: Int[Array, ""],
@@ -114,19 +121,15 @@ class _Plan:
 
         items = CtaItems(count * per_block, self.num_ctas)
         if self.bulk:
-            stream(items, lambda item: piece(source, item), lambda item: piece(destination, item), *shared)
+            stream(items, lambda item: piece(source, item), lambda item: piece(destination, item), *shared, rows=rows)
         else:
             repeat(0, items.mine, lambda i: copy(piece(source, items[i]), piece(destination, items[i])))
 
     def kernel(self, name: str, body: Callable[..., None], out_type: Any) -> Callable[..., jax.Array]:
-        shared: Any = [
-            plgpu.SMEM((STAGES, self.piece_rows, self.width), self.dtype),
-            plgpu.Barrier(num_barriers=STAGES),
-        ]
         kernel: Callable[..., jax.Array] = plgpu.kernel(
             body,
             out_type=out_type,
-            scratch_types=shared if self.bulk else (),
+            scratch_types=self.scratch if self.bulk else (),
             grid=(self.num_ctas,),
             grid_names=(CTA,),
             compiler_params=plgpu.CompilerParams(),

@@ -13,11 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
-from pallas_kernels.gpu.expert_support import CODE_BITS
+from pallas_kernels.gpu.expert_support import CODE_BITS, scales_of
 from pallas_kernels.gpu.persistent import Ref
-
-WIDE = 2
-"""Tiles of numbers for each warpgroup: one that a wgmma reads, and one that is written."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Codes:
     @property
     def per_stage(self) -> int:
         """Scales of an output that a tile needs."""
-        return 0 if self.group is None else max(1, self.columns // self.group)
+        return scales_of(self.group)
 
     def groups_of(self, k: Int[Array, ""]) -> Any:
         """The groups of the inputs of tile k."""

@@ -5,6 +5,7 @@ registers (pallas_kernels.gpu.expert_codes). It writes the numbers next to the c
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.experimental.pallas as pl
@@ -14,9 +15,8 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
-from pallas_kernels.gpu.expert_codes import WIDE
-from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K
-from pallas_kernels.gpu.expert_tiles import GRANULE, ROWS, Shape, cut
+from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, TILE_K, WIDE
+from pallas_kernels.gpu.expert_tiles import GRANULE, Shape, cut
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 
 _THREAD = "warpgroup"
@@ -202,14 +202,16 @@ def _store(
 ) -> None:
     """Store the rows of an item that are its expert's, one by one, since their number varies."""
     tile, skipped = shape.tile(item), part * ROWS
-    columns = pl.ds(shape.column(item, half), shape.columns)
     first = tiles[tile + 1] + skipped
     begin, end = (jnp.clip(tiles[tile + field] - skipped, 0, ROWS) for field in (2, 3))
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # what was here before has left ``out``
-    put(out, product.astype(out.dtype))
-    plgpu.commit_smem()
+    end = jnp.where(shape.is_past(item, half), begin, end)
 
-    def store(row: Int[Array, ""]) -> None:
-        plgpu.copy_smem_to_gmem(out.at[pl.ds(row, 1)], y_ref.at[pl.ds(first + row, 1), columns])
+    def store(columns: int, row: Int[Array, ""]) -> None:
+        place = pl.ds(shape.column(item, half) + columns, shape.stored)
+        plgpu.copy_smem_to_gmem(out.at[pl.ds(row, 1)], y_ref.at[pl.ds(first + row, 1), place])
 
-    repeat(begin, jnp.where(shape.is_past(item, half), begin, end), store)
+    for columns in range(0, shape.columns, shape.stored):
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # what was here before has left ``out``
+        put(out, product[:, columns : columns + shape.stored].astype(out.dtype))
+        plgpu.commit_smem()
+        repeat(begin, end, partial(store, columns))

@@ -1,13 +1,19 @@
 """Say which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
 
+from pallas_kernels.gpu.shared_memory import COPY_ALIGNMENT, HOPPER, taken
+
+ROWS = 64
+"""Rows of a wgmma; a row has the same bits in each. A tile has as many, or twice as many with MANY_ROWS."""
+STAGES = 4, 3
+"""Stages with tiles of 64 and of 128 rows."""
 TILE_K = 64
 """Inputs in a stage: a row of 128 bytes."""
 COMPUTE = 2
 """Compute warpgroups, each with half of a tile's columns; one more loads."""
 MAX_COLUMNS = 128
 """Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
-_ROW_ALIGNMENT = 128
-"""Bytes that the address of a row of results in shared memory is a multiple of."""
+WIDE = 2
+"""Tiles of numbers that codes become, for each warpgroup: one that a wgmma reads, and one that is written."""
 CODE_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
 """Bits of codes by their dtype; uint4: e2m1."""
 _CODES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
@@ -36,8 +42,11 @@ def supports(
     if codes is not None and (reason := _trouble(codes, dtype, group)) is not None:
         return reason
     if inputs % TILE_K or not columns_of(outputs, coded=codes is not None, result_bytes=result_bytes):
-        of_outputs = MAX_COLUMNS // 2 if codes is not None else COMPUTE * _ROW_ALIGNMENT // result_bytes
+        of_outputs = MAX_COLUMNS // 2 if codes is not None else COMPUTE * COPY_ALIGNMENT // result_bytes
         return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {of_outputs}"
+    for parts in range(1, len(STAGES) + 1):
+        if not stored_columns(outputs, parts, codes=codes, group=group, result_bytes=result_bytes):
+            return f"tiles of {parts * ROWS} rows take more than {HOPPER} bytes of shared memory"
     return None
 
 
@@ -61,8 +70,41 @@ def columns_of(outputs: int, *, coded: bool, result_bytes: int = 4) -> int:
     """
     if coded:
         return next((n for n in (MAX_COLUMNS, MAX_COLUMNS // 2) if outputs % n == 0), 0)
-    aligned = range(MAX_COLUMNS, 0, -_ROW_ALIGNMENT // result_bytes)
+    aligned = range(MAX_COLUMNS, 0, -COPY_ALIGNMENT // result_bytes)
     return next((n for n in aligned if outputs % (COMPUTE * n) == 0), 0)
+
+
+def scales_of(group: int | None) -> int:
+    """Return the scales of an output that a tile's inputs need."""
+    return 0 if group is None else max(1, TILE_K // group)
+
+
+def stored_columns(outputs: int, parts: int, *, codes: str | None, group: int | None, result_bytes: int) -> int:
+    """Return the columns of results that are stored together: as many as fit beside all else, or 0.
+
+    ``parts``: of the rows of a tile, ROWS in each.
+    """
+    columns = columns_of(outputs, coded=codes is not None, result_bytes=result_bytes)
+    rest = {"codes": codes, "group": group, "result_bytes": result_bytes}
+    fit = (n for n in (columns, columns // 2) if shared_bytes(columns, n, parts, **rest) <= HOPPER)  # type: ignore[arg-type]
+    return next((n for n in fit if n * result_bytes % COPY_ALIGNMENT == 0), 0)
+
+
+def shared_bytes(
+    columns: int, stored: int, parts: int, *, codes: str | None, group: int | None, result_bytes: int
+) -> int:
+    """Return the bytes of shared memory of a thread block with ``columns`` in half a tile, of which it stores
+    ``stored`` together."""
+    stages, weights, numbers = STAGES[parts - 1], COMPUTE * columns * TILE_K, 2
+    bits = 8 * numbers if codes is None else CODE_BITS[codes]
+    arrays = [
+        stages * parts * ROWS * TILE_K * numbers,
+        stages * weights * bits // 8,
+        COMPUTE * ROWS * stored * result_bytes,
+        0 if codes is None else WIDE * weights * numbers,
+        stages * COMPUTE * scales_of(group) * columns * numbers,
+    ]
+    return taken(arrays, barriers=2 * stages)
 
 
 def _trouble(codes: str, numbers: str, group: int | None) -> str | None:

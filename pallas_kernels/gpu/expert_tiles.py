@@ -12,17 +12,13 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Int
 
-from pallas_kernels.gpu.expert_codes import WIDE, Codes
-from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K, columns_of, supports
+from pallas_kernels.gpu.expert_codes import Codes
+from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, STAGES, TILE_K, WIDE, columns_of, stored_columns, supports
 
-ROWS = 64
-"""Rows of a wgmma; a row has the same bits in each. A tile has as many, or twice as many with MANY_ROWS."""
 MANY_ROWS = 64
 """Average rows of an expert from which tiles of 128 rows need fewer bytes of the L2 cache per product."""
 GRANULE = 8
 """Rows of the swizzled layout. A tile begins at a multiple of it; rows of the expert before it are not stored."""
-STAGES = 4, 3
-"""Stages with tiles of 64 and of 128 rows."""
 # mypy takes a method of jax without a body for an abstract one.
 _SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 FIELDS = 4
@@ -53,6 +49,8 @@ class Shape:
     outputs: int
     columns: int
     """Of half a tile."""
+    stored: int
+    """Columns of results that are stored together."""
     row_parts: int
     """Of a tile, of ROWS rows each."""
     codes: Codes | None
@@ -70,14 +68,15 @@ class Shape:
         sizes = {"inputs": inputs, "outputs": outputs, "result_bytes": size}
         if reason := supports(**sizes, dtype=x.dtype.name, codes=name, group=group):
             raise NotImplementedError(reason)
-        codes = None if name is None else Codes(weights.dtype, x.dtype, group, TILE_K)
+        parts = 2 if len(x) >= MANY_ROWS * experts else 1
         return cls(
             x.dtype,
             inputs,
             outputs,
-            columns_of(outputs, coded=codes is not None, result_bytes=size),
-            2 if len(x) >= MANY_ROWS * experts else 1,
-            codes,
+            columns_of(outputs, coded=name is not None, result_bytes=size),
+            stored_columns(outputs, parts, codes=name, group=group, result_bytes=size),
+            parts,
+            None if name is None else Codes(weights.dtype, x.dtype, group, TILE_K),
         )
 
     @property
@@ -118,7 +117,7 @@ class Shape:
         scratch = [
             plgpu.SMEM((self.stages, self.row_parts, ROWS, TILE_K), self.dtype, transforms=_SWIZZLED),
             stored if codes is None else plgpu.SMEM(weights, codes.dtype, transforms=codes.transforms),
-            plgpu.SMEM((COMPUTE, ROWS, self.columns), dtype),
+            plgpu.SMEM((COMPUTE, ROWS, self.stored), dtype),
             plgpu.Barrier(num_arrivals=loads, num_barriers=self.stages),
             plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=self.stages),
         ]

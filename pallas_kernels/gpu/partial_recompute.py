@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.gpu import shared_memory as memory
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 from pallas_kernels.partial_recompute import Norm
 from pallas_kernels.rotary import Angles
@@ -20,7 +21,7 @@ COMPUTE = 2
 """Compute warpgroups, which share the weights; one more loads."""
 TILE_K = 64
 """Of the hidden size, in a stage: a row of 128 bytes."""
-STAGES = 4
+_MOST_STAGES = 4
 _MAX_COLUMNS = 256
 """Of a wgmma."""
 # mypy takes a method of jax without a body for an abstract one.
@@ -47,10 +48,11 @@ def partial_recompute(
 
     ``norm`` is XLA's, outside the kernel. To equal the model's, it must be rounded to x's dtype before the product. So
     inside the kernel it would be computed again for every tile. x, weight and cache are of one dtype of 16 bits; E is a
-    multiple of 64, O - 2 * K * D and D multiples of 8. ``run`` divides B, T and 64. One bulk copy writes
-    that many tokens, so a caller who rebuilds whole blocks should set it. The result is undefined if slots are negative
-    or not distinct, or if the promise of ``run`` does not hold. Raises NotImplementedError for other shapes, for a
-    ``k_norm``, and for angles of a part of a head. Raises ValueError for another ``run``.
+    multiple of 64, O - 2 * K * D and D multiples of 8, with angles D one of 16, and D at most 256. ``run`` divides B, T
+    and 64. One bulk copy writes that many tokens, so a caller who rebuilds whole blocks should set it. The result is
+    undefined if slots are negative or not distinct, or if the promise of ``run`` does not hold. Raises
+    NotImplementedError for other shapes, for a ``k_norm``, and for angles of a part of a head. Raises ValueError for
+    another ``run``.
 
     A tile is 128 tokens and some heads of K or of V, at most 256 columns. Reads x once per such group of heads
     and the weights once per 128 tokens, mostly from the L2 cache; 4 * T * E * K * D FLOPs.
@@ -59,6 +61,8 @@ def partial_recompute(
         raise NotImplementedError("a norm of K between the projection and the rotation")
     if angles is not None and 2 * angles[0].shape[-1] != cache.shape[5]:
         raise NotImplementedError(f"rotary angles of {angles[0].shape[-1]} pairs for head_dim {cache.shape[5]}")
+    if angles is not None and cache.shape[5] % 16:
+        raise NotImplementedError(f"angles for head_dim {cache.shape[5]}: half of it is no multiple of 8")
     shape = _Shape.of(cache, x, weight, run, num_ctas)
     pad = -len(slots) % (ROWS * COMPUTE)
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))
@@ -129,12 +133,15 @@ class _Shape:
         first_row = weight.shape[1] - 2 * K * D
         if not (x.dtype == weight.dtype == cache.dtype and cache.dtype.itemsize == 2):
             raise NotImplementedError(f"x, weight and cache of dtypes {x.dtype}, {weight.dtype} and {cache.dtype}")
-        if x.shape[1] % TILE_K or D % 8 or first_row % 8:
+        if x.shape[1] % TILE_K or D % 8 or D > _MAX_COLUMNS or first_row % 8:
             raise NotImplementedError(f"hidden size {x.shape[1]}, head_dim {D}, {first_row} rows of queries")
         if B % run or ROWS % run or len(x) % run:
             raise ValueError(f"run {run} must divide block_size {B}, {ROWS}, and the {len(x)} tokens")
         heads = _heads_of_tile(-(-len(x) // (ROWS * COMPUTE)), K, D, num_ctas)
-        return cls(cache.dtype, N * B, B, K, D, heads, x.shape[1], first_row, run)
+        shape = cls(cache.dtype, N * B, B, K, D, heads, x.shape[1], first_row, run)
+        if not shape.swizzles_out and run * D * cache.dtype.itemsize % memory.COPY_ALIGNMENT:
+            raise NotImplementedError(f"runs of {run} tokens of head_dim {D} begin at odd places of shared memory")
+        return shape
 
     @property
     def columns(self) -> int:
@@ -150,6 +157,14 @@ class _Shape:
         return self.hidden // TILE_K
 
     @property
+    def stages(self) -> int:
+        """As many as fit."""
+        step = (ROWS * COMPUTE + self.columns) * TILE_K * self.dtype.itemsize
+        out = COMPUTE * ROWS * self.head_dim * self.dtype.itemsize
+        fit = (n for n in range(_MOST_STAGES, 0, -1) if memory.taken([n * step, out], barriers=2 * n) <= memory.HOPPER)
+        return next(fit)
+
+    @property
     def swizzles_out(self) -> bool:
         """Whether halves of heads and runs of tokens are whole tiles of the layout without bank conflicts."""
         return self.head_dim // 2 % TILE_K == 0 and self.run % 8 == 0
@@ -161,11 +176,11 @@ class _Shape:
 
     def scratch(self) -> list[Any]:
         return [
-            plgpu.SMEM((STAGES, ROWS * COMPUTE, TILE_K), self.dtype, transforms=_SWIZZLED),
-            plgpu.SMEM((STAGES, self.columns, TILE_K), self.dtype, transforms=_SWIZZLED),
+            plgpu.SMEM((self.stages, ROWS * COMPUTE, TILE_K), self.dtype, transforms=_SWIZZLED),
+            plgpu.SMEM((self.stages, self.columns, TILE_K), self.dtype, transforms=_SWIZZLED),
             plgpu.SMEM((COMPUTE, ROWS, self.head_dim), self.dtype, transforms=_SWIZZLED if self.swizzles_out else ()),
-            plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
-            plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=STAGES),
+            plgpu.Barrier(num_arrivals=2, num_barriers=self.stages),
+            plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=self.stages),
         ]
 
 
@@ -195,12 +210,12 @@ class _Pipe:
 
     def load_all(self, x_ref: Ref, weight_ref: Ref) -> None:
         """All that this CTA's tiles need, each stage as soon as it is free; returns when all have been used."""
-        steps = jnp.int32(self.shape.steps)
+        steps, stages = jnp.int32(self.shape.steps), self.shape.stages
         total = self.items.mine * steps
 
         def load(n: Int[Array, ""]) -> None:
-            stage = lax.rem(n, jnp.int32(STAGES))
-            pl.when(n >= STAGES)(lambda: plgpu.barrier_wait(self.free.at[stage]))
+            stage = lax.rem(n, jnp.int32(stages))
+            pl.when(n >= stages)(lambda: plgpu.barrier_wait(self.free.at[stage]))
             token, group = self.shape.place(self.items[lax.div(n, steps)])
             inner = pl.ds(lax.rem(n, steps) * TILE_K, TILE_K)
             rows = pl.ds(self.shape.first_row + group * self.shape.columns, self.shape.columns)
@@ -210,10 +225,10 @@ class _Pipe:
             plgpu.copy_gmem_to_smem(weight_ref.at[rows, inner], self.weight.at[stage], self.full.at[stage])
 
         def drain(n: Int[Array, ""]) -> None:
-            plgpu.barrier_wait(self.free.at[lax.rem(n, jnp.int32(STAGES))])
+            plgpu.barrier_wait(self.free.at[lax.rem(n, jnp.int32(stages))])
 
         repeat(0, total, load)
-        repeat(jnp.maximum(total - STAGES, 0), total, drain)
+        repeat(jnp.maximum(total - stages, 0), total, drain)
 
     def product(self, i: Int[Array, ""], warpgroup: Int[Array, ""]) -> Float[Array, "64 columns"]:
         """x @ weight.T of this warpgroup's rows of the CTA's tile number i, in float32."""
@@ -226,13 +241,13 @@ class _Pipe:
                 plgpu.commit_smem()
 
         def release(n: Int[Array, ""]) -> None:
-            stage = lax.rem(n, jnp.int32(STAGES))
+            stage = lax.rem(n, jnp.int32(self.shape.stages))
             read(stage)
             plgpu.barrier_arrive(self.free.at[stage])
 
         def multiply(acc: Ref) -> Float[Array, "64 columns"]:
             def step(k: Int[Array, ""]) -> None:
-                stage = lax.rem(first + k, jnp.int32(STAGES))
+                stage = lax.rem(first + k, jnp.int32(self.shape.stages))
                 plgpu.barrier_wait(self.full.at[stage])
                 read(stage)
                 plgpu.wgmma(acc, self.x.at[stage, rows], self.weight.at[stage].transpose((1, 0)))

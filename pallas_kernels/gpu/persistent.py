@@ -63,22 +63,24 @@ def stream(
     destination: Callable[[jax.Array], Ref],
     stages: Ref,
     loaded: Ref,
+    *,
+    rows: int,
 ) -> None:
     """Copy each item from ``source(item)`` to ``destination(item)`` in global memory by bulk copies (Hopper).
 
-    ``stages`` is [num_stages, *item], ``loaded`` has a barrier for each stage. All stages but the one that is being
-    stored are being loaded.
+    ``stages`` is [num_stages, rows, ...] with at least the ``rows`` of an item, ``loaded`` has a barrier for each
+    stage. All stages but the one that is being stored are being loaded.
     """
-    num_stages = stages.shape[0]
+    num_stages, staged = stages.shape[0], pl.ds(0, rows)
 
     def load(i: Int[Array, ""]) -> None:
         stage = lax.rem(i, jnp.int32(num_stages))
-        plgpu.copy_gmem_to_smem(source(items[i]), stages.at[stage], loaded.at[stage])
+        plgpu.copy_gmem_to_smem(source(items[i]), stages.at[stage, staged], loaded.at[stage])
 
     def store(i: Int[Array, ""]) -> None:
         stage = lax.rem(i, jnp.int32(num_stages))
         plgpu.barrier_wait(loaded.at[stage])
-        plgpu.copy_smem_to_gmem(stages.at[stage], destination(items[i]))
+        plgpu.copy_smem_to_gmem(stages.at[stage, staged], destination(items[i]))
         plgpu.wait_smem_to_gmem(1, wait_read_only=True)
         # So the store before this one has left its stage.
         pl.when((i > 0) & (i - 1 + num_stages < items.mine))(lambda: load(i - 1 + num_stages))

@@ -71,7 +71,7 @@ def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
     shapes = _shapes(model, tokens, rows)
     verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, START_SECONDS)
     detail = {"gpu": asdict(gpu), "outcome": verdict.outcome, "seconds_in_all": round(time.monotonic() - began, 1)}
-    return Measurement(detail=detail, failure=None if verdict.is_right else verdict.reason)
+    return Measurement(detail=detail, failure=verdict.reason or verdict.experts or None)
 
 
 def case(bench: Bench, case: Case) -> Run:

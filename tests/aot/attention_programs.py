@@ -33,7 +33,6 @@ class Shape:
 
 SHAPES = {
     "llama_3_8b": Shape(T=256, R=256, H=32, K=8, D=128, L=32, N=2048),
-    "llama_3_8b_long": Shape(T=2048, R=256, H=32, K=8, D=128, L=32, N=2048),
     "opt_6.7b": Shape(T=256, R=256, H=32, K=32, D=128, L=32, N=512),
     "qwen_0.5b": Shape(T=256, R=256, H=14, K=2, D=64, L=24, N=2048),
     "opt_2.7b": Shape(T=512, R=256, H=32, K=32, D=80, L=32, N=512),

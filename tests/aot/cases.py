@@ -12,6 +12,7 @@ from pallas_kernels.gpu.attention.items import MOST_VALUES
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.expert_product import expert_product
 from pallas_kernels.gpu.partial_recompute import partial_recompute
+from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
 
@@ -57,6 +58,8 @@ LLAMA3_8B = array(64, 32, 2, 8, 64, 128)
 OPT_6_7B = array(16, 32, 2, 32, 64, 128)
 SMALL_HEADS = array(64, 12, 2, 4, 16, 64, dtype=jnp.float16)
 """Of dimension 64, in blocks of 16 tokens."""
+ODD_BLOCKS = array(16, 53, 2, 1, 16, 80)
+"""Their pieces are 106 rows of 160 bytes, no multiple of 128."""
 
 
 def kv(cache: Any, tokens: int) -> Any:
@@ -115,9 +118,14 @@ FEW_SPILLED, AMPERE_SPILLED, BLACKWELL_SPILLED = 16, 64, 224
 CASES = (
     Case("write_kv", write_kv, write(LLAMA3_8B, 256), needs=BULK),
     Case("write_kv_heads_64", write_kv, write(SMALL_HEADS, 37), needs=BULK),
+    Case("write_kv_heads_80", write_kv, write(array(64, 12, 2, 2, 64, 80), 37), needs=BULK),
+    Case("write_kv_heads_96", write_kv, write(array(64, 12, 2, 3, 64, 96), 37), needs=BULK),
+    Case("write_kv_64_heads", write_kv, write(array(16, 12, 2, 64, 64, 128), 256), needs=LARGE),
+    Case("write_kv_32_heads_rtx", partial(write_kv, shared_memory=BLACKWELL_RTX), write(OPT_6_7B, 256), needs=(12,)),
     Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False, needs=LARGE),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
+    Case("gather_blocks_53_layers", gather_blocks, (ODD_BLOCKS, index(16), index()), in_place=False, needs=LARGE),
     Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs=None),
     Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs=None),
     Case(
@@ -146,6 +154,7 @@ CASES = (
     Case("expert_product_gpt_oss_20b", experts, expert_args(64, 4, 32, 2880, 5760), in_place=False),
     Case("expert_product_fp8", experts, expert_args(2048, 8, 128, 2048, 1536, jnp.float8_e4m3fn), in_place=False),
     Case("expert_product_int4", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int4), in_place=False),
+    Case("expert_product_int8", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int8), in_place=False),
     Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
     *(
         Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, FEW_SPILLED))

@@ -31,7 +31,7 @@ def _is_for(item: pytest.Item, major: int) -> bool:
         return bool((params["max_num_seqs"], params.get("width", 256)) == (64, 256))
     if major in BLACKWELL:
         return isinstance(case, Case) and (case.needs is None or major in case.needs)
-    return not (isinstance(case, Case) and case.needs == BLACKWELL)
+    return not (isinstance(case, Case) and case.needs is not None and set(case.needs) <= set(BLACKWELL))
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,12 @@ from typing import Any
 import jax
 import pytest
 from jax.experimental import topologies
+from jax.experimental.mosaic.gpu.core import artificial_shared_memory_limit
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.program import Program
+from tests.aot.addresses import misaligned_copies
 
 STEP_DONATES = (1, 2)
 """Arguments of a step that it updates in place: cache and rows."""
@@ -29,6 +31,8 @@ STEP_DONATES = (1, 2)
 class _Device(AbstractDevice):
     compute_capability: str
     """As real GPUs have it; Mosaic takes sm_90 where there is none."""
+    shared_memory_per_block_optin: int
+    """Bytes that a thread block may have."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Target:
               shared_memory_per_block: 49152  registers_per_core_limit: 65536  registers_per_block_limit: 65536
               block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
               core_count: {self.device.num_cores}  {self.info}
+              shared_memory_per_block_optin: {self.device.shared_memory_per_block_optin}
               driver_version: "13.0.0"
               runtime_version: "13.0.0"
               compile_time_toolkit_version: "13.0.0"
@@ -71,30 +76,30 @@ class Target:
 
 
 H200 = Target(
-    _Device("NVIDIA H200", 132, "gpu", compute_capability="9.0"),
+    _Device("NVIDIA H200", 132, "gpu", compute_capability="9.0", shared_memory_per_block_optin=232_448),
     "major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES",
-    "shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448  fpus_per_core: 128"
+    "shared_memory_per_core: 233472  fpus_per_core: 128"
     "  memory_bandwidth: 4814000000000  l2_cache_size: 62914560  clock_rate_ghz: 1.98"
     "  device_memory_size: 150119055360",
 )
 A100 = Target(
-    _Device("NVIDIA A100-SXM4-80GB", 108, "gpu", compute_capability="8.0"),
+    _Device("NVIDIA A100-SXM4-80GB", 108, "gpu", compute_capability="8.0", shared_memory_per_block_optin=166_912),
     "major: 8 minor: 0",
-    "shared_memory_per_core: 167936  shared_memory_per_block_optin: 166912  fpus_per_core: 64"
+    "shared_memory_per_core: 167936  fpus_per_core: 64"
     "  memory_bandwidth: 2039000000000  l2_cache_size: 41943040  clock_rate_ghz: 1.41"
     "  device_memory_size: 84986691584",
 )
 B200 = Target(
-    _Device("NVIDIA B200", 148, "gpu", compute_capability="10.0"),
+    _Device("NVIDIA B200", 148, "gpu", compute_capability="10.0", shared_memory_per_block_optin=232_448),
     "major: 10 minor: 0 feature_extension: ACCELERATED_FEATURES",
-    "shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448  fpus_per_core: 128"
+    "shared_memory_per_core: 233472  fpus_per_core: 128"
     "  memory_bandwidth: 8000000000000  l2_cache_size: 132644864  clock_rate_ghz: 1.965"
     "  device_memory_size: 191000000000",
 )
 RTX_5090 = Target(
-    _Device("NVIDIA GeForce RTX 5090", 170, "gpu", compute_capability="12.0"),
+    _Device("NVIDIA GeForce RTX 5090", 170, "gpu", compute_capability="12.0", shared_memory_per_block_optin=101_376),
     "major: 12 minor: 0 feature_extension: ACCELERATED_FEATURES",
-    "shared_memory_per_core: 102400  shared_memory_per_block_optin: 101376  fpus_per_core: 128"
+    "shared_memory_per_core: 102400  fpus_per_core: 128"
     "  memory_bandwidth: 1792000000000  l2_cache_size: 100663296  clock_rate_ghz: 2.41"
     "  device_memory_size: 34100000000",
 )
@@ -120,6 +125,8 @@ class MosaicKernel:
     spill_loads: int
     shared_memory: int
     """Dynamic, of a thread block."""
+    misaligned: tuple[str, ...] = ()
+    """Bulk copies whose address in shared memory may not be aligned."""
 
     @property
     def register_trouble(self) -> str | None:
@@ -218,6 +225,16 @@ def _elements(dimensions: str) -> int:
     return math.prod(map(int, filter(None, dimensions.split(","))))
 
 
+def lower_for(target: Target, function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = ()) -> Any:
+    """Lower ``function`` of arguments shaped like ``args`` (pytrees).
+
+    ValueError if a kernel takes more shared memory than the target has. Mosaic asks no device that is not there.
+    """
+    mesh, room = AbstractMesh((), (), abstract_device=target.device), target.device.shared_memory_per_block_optin
+    with use_abstract_mesh(mesh), artificial_shared_memory_limit(room):
+        return jax.jit(function, donate_argnums=donate).trace(*args).lower(lowering_platforms=("cuda",))
+
+
 def compile_for(
     target: Target,
     function: Callable[..., Any],
@@ -238,8 +255,7 @@ def compile_for(
         if read:
             patch.setenv("MOSAIC_GPU_DUMP_TO", dump)
         with use_abstract_mesh(AbstractMesh((), (), abstract_device=target.device)):
-            traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
-            lowered = traced.lower(lowering_platforms=("cuda",))
+            lowered = lower_for(target, function, shapes, donate)
             compiled: Any = lowered.compile(compiler_options={"xla_dump_to": dump, **(options or {})})
         kernels = tuple(_read(Path(dump)))
         # Of a program that no pass of thunks changes there is only the first list.
@@ -298,4 +314,5 @@ def _read(dump: Path) -> Iterator[MosaicKernel]:
                 stores,
                 loads,
                 int(launched[1]),
+                tuple(misaligned_copies(ptx)),
             )

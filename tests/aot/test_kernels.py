@@ -32,9 +32,11 @@ def test_compiles(case: Case, target: Target) -> None:
         assert max(kernel.spill_stores, kernel.spill_loads) <= case.most_spilled
         assert kernel.register_trouble is None, kernel
         assert kernel.shared_memory <= MAX_SHARED_MEMORY[target.major]
+        assert not kernel.misaligned, kernel
     cache_bytes = case.cache.size * case.cache.dtype.itemsize
     assert compiled.aliased == (cache_bytes if case.in_place else 0)
     assert not compiled.copies(case.cache)
+    assert not compiled.fused_mosaic
     assert compiled.temporaries < max(cache_bytes / 32, MAX_TEMPORARIES)
 
 

@@ -133,6 +133,25 @@ def test_those_for_a_gpu_are_taken_if_they_are_right(
     assert found.reason in caplog.text
 
 
+def test_experts_alone_fall_back_if_only_their_product_is_wrong() -> None:
+    found = choose(HOPPER, EXPERTS, 64, directory(), Verdict("right", experts="they failed on this device"))
+    made = choice.hopper(132)
+    assert found.ragged_paged_attention is made.ragged_paged_attention
+    assert found.expert_product is choice.GPU_EXPERT_PRODUCT
+    assert found.reason == "XLA's loop over tiles for experts: they failed on this device"
+
+
+@pytest.mark.parametrize(
+    ("device", "kv_heads", "reason"),
+    [(ADA, 1, "1 kv heads of 64 are not a multiple of 128 numbers"), (RTX_50, 256, ""), (HOPPER, 320, "more than 256")],
+)
+def test_keys_and_values_that_no_kernel_writes(device: DeviceInfo, kv_heads: int, reason: str) -> None:
+    model = replace(LLAMA, dtype="bfloat16", head_dim=64, num_heads=kv_heads, num_kv_heads=kv_heads)
+    kernels, found = choice.made_for(device, model, 64)
+    assert (kernels is None) == bool(reason)
+    assert reason in found
+
+
 def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
     assert choose(CPU, model, 64, directory()) == native_kernels(ELEMENTS, "bfloat16")

@@ -15,8 +15,7 @@ import pytest
 from pallas_kernels.expert_product import expert_product_ref
 from pallas_kernels.gpu import expert_tiles
 from pallas_kernels.gpu.expert_product import expert_product
-from pallas_kernels.gpu.expert_support import COMPUTE, TILE_K, columns_of
-from pallas_kernels.gpu.expert_tiles import ROWS, STAGES
+from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, STAGES, TILE_K, columns_of
 from tests.support.interpreted import RaceError, run
 
 I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 96, ROWS + 22  # noqa: E741
@@ -140,6 +139,12 @@ def test_tiles_of_128_rows_give_the_same_bits(counts: Sequence[int], monkeypatch
     wanted = multiplied() if counts == COUNTS else multiply(args)
     monkeypatch.setattr(expert_tiles, "MANY_ROWS", 1)
     np.testing.assert_array_equal(multiply(args), wanted)
+
+
+@pytest.mark.full  # as above
+def test_columns_stored_one_part_after_another_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_tiles, "stored_columns", lambda *_, **__: 48)
+    np.testing.assert_array_equal(multiply(case()), multiplied())
 
 
 @pytest.mark.full  # as above

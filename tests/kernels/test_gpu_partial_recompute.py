@@ -21,11 +21,13 @@ from jaxgen.models.norms import normed
 from jaxgen.models.positions import rotary_angles
 from jaxgen.models.walk import LayerContext
 from pallas_kernels.gpu import partial_recompute as module
-from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
+from pallas_kernels.gpu.partial_recompute import ROWS, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from tests.support.interpreted import RaceError, run
 
-N, L, K, B, D, E, H = 12, 2, 2, 16, 32, TILE_K * (STAGES + 2), 4
+STAGES = 4
+"""With these shapes."""
+N, L, K, B, D, E, H = 12, 2, 2, 16, 64, TILE_K * (STAGES + 2), 4
 T = 2 * ROWS * 2 - 80
 NUM_CTAS = 3
 """Of eight tiles of one head, so that none has only one."""

@@ -59,6 +59,23 @@ def test_how_a_proof_ends(proof: Callable[[str], None], code: str, outcome: str,
     assert says in verdict.reason
 
 
+TOLD = Verdict("right", experts="their proof did not end")
+"""Before a process proves the product of experts."""
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("pass", TOLD),
+        ("import os; os.abort()", Verdict("right", experts="the process of their proof was ended by SIGABRT")),
+        ("import os; os.kill(os.getpid(), 9)", Verdict("killed", "the process of their proof was ended by SIGKILL")),
+    ],
+)
+def test_what_is_proven_before_experts_stays_proven(proof: Callable[[str], None], code: str, verdict: Verdict) -> None:
+    proof(f"import pathlib, sys; pathlib.Path(sys.argv[1]).write_text({json.dumps(asdict(TOLD))!r}); {code}")
+    assert run_proof({}, seconds=60) == verdict
+
+
 def test_one_that_hangs_is_ended_with_all_that_it_started(proof: Callable[[str], None], tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     proof(

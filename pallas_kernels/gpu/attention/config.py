@@ -9,15 +9,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu import persistent
+from pallas_kernels.gpu import persistent, shared_memory
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, WARPGROUP_ROWS, value_slices
 from pallas_kernels.gpu.attention.online_softmax import LOG2_E
 from pallas_kernels.gpu.persistent import Interpret, Ref
 
 Scalar = Any
 
-SHARED_MEMORY = 227 * 1024
-"""Bytes of shared memory that a CTA may have on Hopper."""
 _RESERVED = 3072
 """Of these for barriers, maxima and sums, each aligned to 1024 bytes."""
 _MOST_STAGES = 4
@@ -107,7 +105,7 @@ class Walk:
     def _stages(self, query_slots: int) -> int:
         row = self.head_dim * jnp.dtype(self.dtype).itemsize
         out = self.head_dim * 4 if self.in_pieces else row
-        left = SHARED_MEMORY - _RESERVED - self.tile_groups * WARPGROUP_ROWS * (query_slots * row + out)
+        left = shared_memory.HOPPER - _RESERVED - self.tile_groups * WARPGROUP_ROWS * (query_slots * row + out)
         return left // (2 * KV_TILE * row)
 
 
@@ -137,9 +135,9 @@ def for_each_item(
     def step(n: Scalar, tiles: Scalar) -> Scalar:
         at = items[n]
         index = lax.div(at, walk.kv_heads)
-        fields = [refs[name][index] for name in FIELDS]
-        context = refs["context_lens"][fields[FIELDS.index("row")]]
-        item = WorkItem(index, lax.rem(at, walk.kv_heads), *fields, context=context)
+        fields = {name: refs[name][index] for name in FIELDS}
+        context = refs["context_lens"][fields["row"]]
+        item = WorkItem(index, lax.rem(at, walk.kv_heads), **fields, context=context)
         return body(n, item, tiles)
 
     return items.mine, lax.fori_loop(0, items.mine, step, jnp.int32(0))
