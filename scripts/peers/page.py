@@ -6,24 +6,33 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
 from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
-from scripts.peers.page_texts import ELSEWHERE, LONG_PROMPTS, OPEN_LOOPS, ROUNDING, TERMS
+from scripts.peers.page_texts import ELSEWHERE, LONG_PROMPTS, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Shape
-from scripts.peers.summary import HOW_TO_READ, ONLY, OURS, Goal, Loads, Rounds, overview, percentile_of, verdict
-from scripts.peers.tables import in_ms, listed, middle, table, values, with_spread
+from scripts.peers.summary import (
+    HOW_SHORT,
+    HOW_TO_READ,
+    NONE,
+    ONLY,
+    OURS,
+    Goal,
+    Loads,
+    Rounds,
+    overview,
+    percentile_of,
+    shown,
+    verdict,
+)
+from scripts.peers.tables import in_ms, listed, middle, table, values
 
 SLA = "4"
-"""FastGen's middle rate, tokens/s, where one number is compared."""
-SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
-GOALS = (
-    Goal("output tokens/s", lambda cell: float(cell["output_tokens_per_s"]), is_time=False),
-    Goal("first token (TTFT) P95", percentile_of("ttft_s", "p95"), is_time=True),
-    Goal("gap between tokens P95", percentile_of("inter_token_s", "p95"), is_time=True),
-    Goal("requests/s within targets", lambda cell: float(cell["effective_per_s"][SLA]), is_time=False),
-)
+"""FastGen's middle rate, tokens/s."""
+TOKENS = Goal("output tokens/s", lambda cell: float(cell["output_tokens_per_s"]), is_time=False)
+GAP = Goal("gap between tokens P95", percentile_of("inter_token_s", "p95"), is_time=True)
+WITHIN = Goal("requests/s within targets", lambda cell: float(cell["effective_per_s"][SLA]), is_time=False)
+GOALS = (TOKENS, Goal("first token (TTFT) P95", percentile_of("ttft_s", "p95"), is_time=True), GAP, WITHIN)
 WIDTH = 120
 NOTHING = "**Nothing has been measured yet.**"
 
@@ -54,7 +63,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         for name, mine in by_format.items()
     }
     yield purpose(records, shape)
-    yield from choice(closed, GOALS)
+    yield from choice(closed, GOALS, HOW_TO_READ if shape.name == DEFAULT else HOW_SHORT)
     yield TERMS.format(prompt=PROMPT_MEAN, completion=OUTPUT_MEAN).strip("\n") if shape.name == DEFAULT else ELSEWHERE
     for name, mine in by_format.items():
         yield f"## {name}"
@@ -63,13 +72,22 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     yield made_by(shape)
 
 
-def choice(loads: Mapping[str, Loads], goals: Sequence[Goal]) -> Iterator[str]:
-    """Yield the summary: in words, and as a table for each format."""
+def choice(loads: Mapping[str, Loads], goals: Sequence[Goal], how: str = HOW_SHORT) -> Iterator[str]:
+    """Yield the summary: in words, and as a table for each format. ``how``: says how to read it."""
     yield "## Which server to choose"
-    yield paragraph(verdict(loads.values(), goals))
+    yield from in_words(loads, goals)
     tables = [overview(name, mine, goals) for name, mine in loads.items()]
-    yield paragraph(HOW_TO_READ + (ONLY if any("only " in one for one in tables) else ""))
+    notes = {"only ": ONLY, "| none |": NONE}
+    yield paragraph(how + "".join(note for word, note in notes.items() if word in "".join(tables)))
     yield from tables
+
+
+def in_words(loads: Mapping[str, Loads], goals: Sequence[Goal]) -> Iterator[str]:
+    """Yield in how many comparisons jaxgen is best, and a list of the others."""
+    first, *behind = verdict(loads, goals)
+    yield first
+    if behind:
+        yield "\n".join(map(point, behind))
 
 
 def purpose(records: Records, shape: Shape) -> str:
@@ -84,7 +102,9 @@ def purpose(records: Records, shape: Shape) -> str:
 def made_by(shape: Shape) -> str:
     load = "" if shape.load == CLIENTS else f" --load {shape.load}"
     return paragraph(
-        f"`python -m scripts.peers{load} --shape {shape.name}` makes this page from docs/results/{shape.results.name}."
+        f"`python -m scripts.peers{load} --shape {shape.name} --page-only` makes this page from "
+        f"docs/results/{shape.results.name}. To measure on your machine, give `--results FILE` in place of "
+        "`--page-only`."
     )
 
 
@@ -97,26 +117,6 @@ def _rounds(servers: list[Line], load: Cell) -> dict[str, Rounds]:
     """Return the figures of each server that has any."""
     found = {peer: cells(servers, peer, load) for peer in values(servers, "peer")}
     return {peer: rounds for peer, rounds in found.items() if rounds}
-
-
-def ratios(ours: Rounds, theirs: Rounds, load: Cell) -> list[float]:
-    """Of the rounds that have both figures; over 1 where ours is ahead."""
-    pairs = [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
-    if load.long_every:
-        times = [(a["inter_token_s"]["p95"], b["inter_token_s"]["p95"]) for a, b in pairs]
-        return [b / a for a, b in times if a and b]
-    rates = [tuple(_rate(one, load) for one in pair) for pair in pairs]
-    return [a / b for a, b in rates if a and b]
-
-
-def _rate(cell: Line, load: Cell) -> float:
-    return float(cell["effective_per_s"][SLA] if load.rate else cell["output_tokens_per_s"])
-
-
-def _within_targets(cells: list[Line]) -> str:
-    """Return the effective throughput at all SLAs; one number where they are equal."""
-    texts = [f"{median(cell['effective_per_s'][sla] for cell in cells):.2f}" for sla in SLAS_SHOWN]
-    return ", ".join(texts[:1] if len(set(texts)) == 1 else texts)
 
 
 def _figures(servers: list[Line]) -> Iterator[str]:
@@ -137,37 +137,38 @@ def _figures(servers: list[Line]) -> Iterator[str]:
 
 def load_table(loads: Sequence[tuple[Cell, dict[str, Rounds]]]) -> str:
     """Return the figures of each server under loads of one kind."""
+    kind = loads[0][0]
+    goal = GAP if kind.long_every else WITHIN if kind.rate else TOKENS
     rows = []
     for load, rounds in loads:
         for peer, theirs in rounds.items():
             mine = list(theirs.values())
-            row = [f"{load.rate or load.clients:g}", peer]
-            row += [middle(mine, "output_tokens_per_s"), _within_targets(mine)]
+            row = [f"{load.rate:g}", _came(mine)] if load.rate else [str(load.clients)]
+            row += [peer, str(len(mine)), middle(mine, "output_tokens_per_s"), f"{WITHIN.middle(theirs):.2f}"]
             row += [in_ms(mine, "ttft_s", q) for q in ("p50", "p95")]
             row += [in_ms(mine, "inter_token_s", q) for q in ("p50", "p95", "p99")]
             row += [middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if load.long_every else []
-            rows.append([*row, "" if peer == OURS else with_spread(ratios(rounds.get(OURS, {}), theirs, load))])
-    kind = loads[0][0]
-    head = ["arriving/s" if kind.rate else "clients", "server", "tokens/s", "requests/s within targets"]
-    head += ["TTFT P50", "P95", "gap P50", "P95", "P99"]
-    return table([*head, *(["long prompts' tokens/s"] if kind.long_every else []), "jaxgen over it"], rows)
+            rows.append([*row, "" if peer == OURS else shown(goal, rounds.get(OURS, {}), theirs)])
+    head = ["planned/s", "came/s"] if kind.rate else ["clients"]
+    head += ["server", "rounds", "tokens/s", "requests/s within targets"]
+    head += ["TTFT P50", "P95", "gap P50", "P95", "P99", *(["long prompts' tokens/s"] if kind.long_every else [])]
+    return table([*head, f"jaxgen's lead in {goal.title}"], rows)
+
+
+def _came(cells: list[Line]) -> str:
+    """Return how many requests arrived in a second of the window."""
+    return f"{median(cell['ttft_s']['count'] / cell['seconds'] for cell in cells):.1f}"
 
 
 def origin(records: Records, *notes: str) -> Iterator[str]:
     """Yield how the figures were measured: the machine, rounds, ``notes``, the servers, and what failed."""
     servers = records.of_kind("server")
     yield "## How it was measured"
-    yield "\n".join(map(point, [_machine(records.of_kind("machine")[-1], servers), turns(servers), *notes]))
+    yield "\n".join(map(point, [_machine(records.of_kind("machine")[-1], servers), TURNS, *notes]))
     yield from _rounding(servers)
     yield servers_table(servers)
+    yield from filter(None, ["\n".join(point(SETTINGS[peer]) for peer in values(servers, "peer") if peer in SETTINGS)])
     yield from failures(records)
-
-
-def turns(lines: list[Line]) -> str:
-    """Return how often each server had its turn."""
-    counts = {peer: len({one["round"] for one in lines if one["peer"] == peer}) for peer in values(lines, "peer")}
-    times = (f"{peer} {'once' if count == 1 else f'{count} times'}" for peer, count in counts.items())
-    return f"**Rounds.** The servers took turns: {listed(times)}."
 
 
 def window(servers: list[Line]) -> str:
@@ -239,13 +240,14 @@ def agreement(servers: list[Line]) -> str:
         if ours := answers.pop(OURS, []):
             count, length = len(ours), len(ours[0])
             found = {peer: agree(ours, theirs) for peer, theirs in answers.items()}
-            parts += [f"{name}: {', '.join(f'{peer} {first} and {every}' for peer, (first, every) in found.items())}"]
+            parts += [f"{name}, {peer}: {first} and {every}" for peer, (first, every) in found.items()]
     if not parts:
         return text
     rounded = any(FORMATS[name].is_quantised for name in values(servers, "format"))
     why = "so rounding decides" + (", and each server rounds its weights in its own way" if rounded else "")
     return (
-        f"{text} Of {count} greedy completions, these agree with jaxgen's in the first token, and in all {length}: "
+        f"{text} Each server completed the same {count} prompts greedily, with {length} tokens each. The next numbers "
+        "say how many completions have jaxgen's first token, and how many have all of its tokens. "
         f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, {why}."
     )
 

@@ -7,16 +7,16 @@ A *client* sends a request, reads the whole completion, and sends the next reque
 completions {completion} tokens on average.
 
 - *TTFT* is the time to the first token. A *gap* is the time between two tokens of a completion. Times are in ms.
-  P50 is the median, and 95 % of the values are below P95.
-- *Requests/s within targets* is FastGen's effective throughput ([benchmark.md](benchmark.md#results)). It counts
-  requests that start in the measured window. The first token must come within prompt tokens / 512 s, and later tokens
-  at the SLA or faster. The SLA is 4 tokens/s above. Below it is 2, 4 and 6. One number stands for three equal ones.
-- *jaxgen over it* is jaxgen's tokens/s over the server's. Figures are medians of the rounds. A ratio is the median of
-  the rounds' ratios, with the least and the greatest. So it is not a quotient of two other columns.
+  P50 is the median, and 95 % of the values are below P95. A dash: there is no value, or too many requests got no token.
+- *Requests/s within targets* counts requests that start in the measured window and meet two targets. The first token
+  comes within 1 s for each 512 tokens of the prompt. After that, at least 4 tokens come each second
+  ([benchmark.md](benchmark.md#results), where this is the effective throughput with SLA 4).
+- Figures are medians of the *rounds*. *jaxgen's lead* compares medians, as in the tables above. The least and the
+  greatest lead in single rounds are in brackets.
 - Prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS. So all servers compute the same
   number of tokens.
 - A library without an HTTP server has a *small server* in front of it (scripts/peers/token_server.py). It neither
-  validates requests nor makes text, as real servers must.
+  validates requests nor makes text. So figures of OpenVINO GenAI are a little better than those of a real server.
 - Other pages: [1B, also in 8 and 4 bits](peers-1b.md), [conversations](peers-agents-88m.md),
   [JSON schemas](peers-schemas-88m-smollm2.md), [GPUs](peers-gpu.md).
 - jaxgen weighs early first tokens against short gaps. `--inter-token-target` makes gaps shorter
@@ -24,13 +24,21 @@ completions {completion} tokens on average.
 """
 ELSEWHERE = "[peers.md](peers.md#terms-and-load) explains the terms and the load."
 OPEN_LOOPS = (
-    "Requests arrive by a Poisson process, whether earlier ones have ended or not. The last column compares requests/s "
-    "within targets."
+    "Requests come at random times (a Poisson process), whether earlier ones have ended or not. *Planned/s* is the "
+    "mean of that process, and *came/s* is what came in the measured window."
 )
 LONG_PROMPTS = (
-    "Long prompts have completions of {answer} tokens. Only their own column counts them. The last column is the "
-    "server's P95 gap over jaxgen's."
+    "Long prompts have completions of {answer} tokens. They count only in the column *long prompts' tokens/s*, when "
+    "their first token comes. Fewer tokens/s than arrive: the load was too high. More: earlier prompts had waited. "
+    "The other columns are those of the clients."
 )
+TURNS = "**Rounds.** The servers took turns. The column *rounds* says how often a server was measured under a load."
+SETTINGS = {
+    "vLLM": "vLLM had `--dtype`, `--max-model-len` and `--max-num-seqs 64`. Its KV cache had 4 GiB "
+    "(`VLLM_CPU_KVCACHE_SPACE`), and a thread was bound to each core (`VLLM_CPU_OMP_THREADS_BIND`). All else, such as "
+    "tokens of a step and the prefix cache, was vLLM's default.",
+}
+"""How servers were started that have many settings."""
 ROUNDING = {
     "jaxgen": "jaxgen: `jaxgen serve --quantization`.",
     "OpenVINO GenAI": "OpenVINO GenAI: `optimum-cli export openvino --weight-format`. 8 bits are by channel and "

@@ -38,9 +38,12 @@ class Records:
 
 
 def by_round(servers: Iterable[Line], peer: str, load: dict[str, Any]) -> dict[int, Line]:
-    """A peer's figures of the load with these values, by round; the newest where a round has several."""
+    """Return a peer's figures of the load with these values, and the window's seconds, by round.
+
+    Where a round has several, they are the newest.
+    """
     return {
-        server["round"]: cell
+        server["round"]: {"seconds": server["seconds"], **cell}
         for server in servers
         if server["peer"] == peer
         for cell in server["cells"]

@@ -19,18 +19,17 @@ def values(lines: Iterable[Line], name: str) -> list[Any]:
     return list(dict.fromkeys(line[name] for line in lines))
 
 
-def with_spread(ratios: list[float]) -> str:
-    """Return the median of the rounds' ratios, with the least and the greatest of them."""
-    if not ratios:
+def with_spread(text: str, ratios: list[float]) -> str:
+    """Return the text, with the least and the greatest of the rounds' ratios where there are several."""
+    return f"{text} ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else text
+
+
+def middle(lines: list[Line], name: str) -> str:
+    """Return the median over rounds of a figure, with a decimal if it is small."""
+    if not lines:
         return "-"
-    if len(ratios) == 1:
-        return f"**{ratios[0]:.2f}** (one round)"
-    return f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def middle(lines: list[Line], name: str, digits: int = 0) -> str:
-    """Return the median over rounds of a figure."""
-    return f"{median(cell[name] for cell in lines):.{digits}f}" if lines else "-"
+    value = median(line[name] for line in lines)
+    return f"{value:.{1 if value < 100.0 else 0}f}"
 
 
 def in_ms(lines: list[Line], name: str, q: str | int) -> str:

@@ -17,13 +17,12 @@ from scripts.peers.comparison import Comparison
 from scripts.peers.load import Cell, Times, Window, gaps, window_figures
 from scripts.peers.loads import LOADS
 from scripts.peers.loads.load import Load
-from scripts.peers.page import cells, ratios, sections, write_page
+from scripts.peers.page import cells, sections, write_page
 from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.shapes import FORMATS, SHAPES, Format, Shape
-from scripts.peers.summary import Goal, overview, percentile_of, verdict
-from scripts.peers.tables import with_spread
+from scripts.peers.summary import Goal, overview, percentile_of, shown, verdict
 from scripts.peers.token_server import Front, NewTokens
 from tests.support.peers import LIMITS, MACHINE, FakePeer, lines_with, server
 
@@ -80,17 +79,18 @@ def cell(speed: float, p95: float | None = 0.02, **fields: Any) -> dict[str, Any
     return {**known, **fields}
 
 
-def test_ratios_pair_figures_of_the_same_round() -> None:
-    ours, theirs = {0: cell(100), 1: cell(300), 2: cell(500)}, {1: cell(100), 0: cell(100), 3: cell(100)}
-    assert ratios(ours, theirs, Cell(clients=4)) == [1.0, 3.0]
-    assert ratios({0: cell(3.0)}, {0: cell(2.0, output_tokens_per_s=9.0)}, Cell(rate=2.0)) == [1.5]
-    assert with_spread([1.0, 3.0]) == "**2.00** (1.00 to 3.00)"
-    assert with_spread([]) == "-"
+def test_a_lead_compares_medians_and_shows_rounds_that_both_have() -> None:
+    ours, theirs = {0: cell(100), 1: cell(300), 2: cell(500)}, {1: cell(100), 0: cell(100), 3: cell(400)}
+    assert shown(RATE, ours, theirs) == "3.00 (1.00 to 3.00)"
+    assert shown(RATE, theirs, ours) == "**0.33** (0.33 to 1.00)"
+    assert shown(RATE, ours, {7: cell(100)}) == "3.00"
+    assert shown(RATE, {}, theirs) == "-"
 
 
-def test_beside_long_prompts_the_ratio_is_of_times() -> None:
-    ours, theirs = {0: cell(1, 0.02), 1: cell(1, 0.02)}, {0: cell(1, 0.05), 1: cell(1, None)}
-    assert ratios(ours, theirs, Cell(clients=4, long_every=1.0)) == [2.5]
+def test_a_lead_in_times_is_the_inverse() -> None:
+    ours, theirs = {0: cell(1, 0.02), 1: cell(1, 0.02)}, {0: cell(1, 0.05), 1: cell(1, 0.04)}
+    assert shown(TIME, ours, theirs) == "2.25 (2.00 to 2.50)"
+    assert shown(TIME, ours, {0: cell(1, 0.05), 1: cell(1, None)}) == "-"
 
 
 def test_agreement_counts_first_tokens_and_whole_answers() -> None:
@@ -112,22 +112,25 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     records.add("machine", **MACHINE)
     for index, rate in enumerate((200.0, 300.0, 100.0)):
         records.add("server", **server("jaxgen", index, [cell(rate), cell(9.0, 0.01, long_every=1.0, long=cell(2.0))]))
+    came = cell(9.0, rate=2.0, clients=0)
+    came["ttft_s"] = {**came["ttft_s"], "count": 3}
+    records.add("server", **server("jaxgen", 3, [came]))
     slow = [cell(100.0, wrong_lengths=3), cell(9.0, 0.04, long_every=1.0, long=cell(2.0))]
     records.add("server", **server("Other", 0, slow))
     records.add("server", **server("Other", 1, [cell(100.0, None)], answers=[[1, 2], [3, 9]]))
     records.add("failure", round=2, peer="Other", format="float32", error="it broke\nbecause of that")
     write_page(sections(records, SHAPES["88m"]), tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "| 4 | jaxgen | 200 | 4.00, 2.00, 0.00 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 |  |" in text
-    assert "| 4 | Other | 100 | 2.00, 1.00, 0.00 | 10.0 | - | 10.0 | - | 30.0 |" in text  # a round has no P95
-    assert "**2.50** (2.00 to 3.00) |" in text
-    assert "| 1000 | **4.00** (one round) |" in text
+    assert "| 4 | jaxgen | 3 | 200 | 2.00 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 |  |" in text
+    assert "| 4 | Other | 2 | 100 | 1.00 | 10.0 | - | 10.0 | - | 30.0 |" in text  # a round has no P95
+    assert "2.00 (2.00 to 3.00) |" in text
+    assert "| 1000 | 4.00 |" in text
     assert "### 4 clients with a prompt of 2,000 tokens every second" in text
-    assert "| output tokens/s | jaxgen 2.50 |" in text
+    assert "| output tokens/s | jaxgen 2.00 |" in text
     assert "jaxgen is best or equal in 4 of 4 comparisons." in text
-    assert "The servers took turns: jaxgen 3 times and Other 2 times." in text
     assert "Completions of a wrong length: 3." in text
-    assert "agree with jaxgen's in the first token, and in all 2: float32: Other 2 and 1." in " ".join(text.split())
+    assert "all of its tokens. float32, Other: 2 and 1. Random" in " ".join(text.split())
+    assert "| 2 | 1.5 | jaxgen | 1 |" in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
     assert lines_with(text, "| Other | Other 1.2 | as it comes | 3 | 1.00 |")
 
@@ -141,10 +144,13 @@ TIME = Goal("gap", percentile_of("inter_token_s", "p95"), is_time=True)
     [
         (RATE, [300.0], {"a": [100.0], "b": [200.0]}, "jaxgen 1.50"),
         (RATE, [100.0, 100.0, 300.0], {"a": [200.0, 200.0, 100.0]}, "**a 0.50**"),
-        (RATE, [101.0], {"a": [100.0]}, "equal 1.01"),
+        (RATE, [102.4], {"a": [100.0]}, "equal"),
+        (RATE, [102.6], {"a": [100.0]}, "jaxgen 1.03"),
+        (RATE, [97.6], {"a": [100.0]}, "equal"),
+        (RATE, [97.4], {"a": [100.0]}, "**a 0.97**"),
         (RATE, [0.0], {"a": [0.0]}, "none"),
         (RATE, [2.0, 2.0], {"a": [0.0, 0.0]}, "only jaxgen"),
-        (RATE, [2.0, 2.0], {"a": [0.0, 1.0]}, "jaxgen 2.00"),
+        (RATE, [2.0, 2.0], {"a": [0.0, 1.0]}, "jaxgen 4.00"),
         (RATE, [0.0], {"a": [3.0]}, "**only a**"),
         (RATE, [1.0], {}, "-"),
         (TIME, [0.02], {"a": [0.03]}, "jaxgen 1.50"),
@@ -162,15 +168,19 @@ def test_a_cell_names_the_best_server(goal: Goal, ours: list[Any], others: dict[
     assert overview("x", [("4", rounds)], [goal]).splitlines()[-1] == f"| {goal.title} | {expected} |"
 
 
-def test_the_verdict_says_to_whom_we_lose_and_in_what() -> None:
+def test_the_verdict_says_who_is_best_where() -> None:
     loads = [
-        (str(rate), {"jaxgen": {0: cell(100.0, 0.02)}, "a": {0: cell(rate, p95)}})
-        for rate, p95 in ((50.0, 0.01), (200.0, 0.02))
+        (str(rate), {"jaxgen": {0: cell(100.0, 0.02)}, "a": {0: cell(rate, p95)}, "b": {0: cell(101.0, 0.03)}})
+        for rate, p95 in ((50.0, 0.01), (200.0, 0.01))
     ]
-    text = verdict([loads], [RATE, TIME])
-    assert text == "jaxgen is best or equal in 2 of 4 comparisons. It loses at some loads: to a in gap and tokens/s."
-    assert verdict([loads[:1]], [RATE]) == "jaxgen is best or equal in 1 of 1 comparisons."
-    assert verdict([[("1", {"a": {0: cell(1.0)}})]], [RATE]) == "Servers have not been measured in the same round."
+    assert list(verdict({"x": loads}, [RATE, TIME])) == [
+        "jaxgen is best or equal in 1 of 4 comparisons. In the others, the best servers are:",
+        "a in gap: x with 50.0 and 200.0.",
+        "a in tokens/s: x with 200.0.",
+    ]
+    assert list(verdict({"x": loads[:1]}, [RATE])) == ["jaxgen is best or equal in 1 of 1 comparisons."]
+    alone = {"x": [("1", {"a": {0: cell(1.0)}})]}
+    assert list(verdict(alone, [RATE])) == ["No load has been measured with two servers."]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def cell(load: Agents, first: float, cached: int | None) -> dict[str, Any]:
     }
 
 
-def test_the_page_pairs_rounds(tmp_path: Path) -> None:
+def test_the_page_compares_medians(tmp_path: Path) -> None:
     records = Records.read(tmp_path / "r.jsonl")
     records.add("machine", **MACHINE)
     load = Agents(8, 2)
@@ -124,9 +124,9 @@ def test_the_page_pairs_rounds(tmp_path: Path) -> None:
         records.add("server", **server("jaxgen", index, [cell(load, first, 19)]))
     records.add("server", **server("Other", 1, [cell(load, 0.3, None)]))
     text = "\n".join(sections(records, LOADS["agents"].shapes["88m"]))
-    assert "| 8 agents of 2 turns | jaxgen | 200 | 200 | 800 | 500 | 500 | 2 | 1, 1 |  |  |" in text
-    (theirs,) = lines_with(text, "| 8 agents of 2 turns | Other | 300 | 300 | 1200 | 500 |")
-    assert theirs.endswith("| 500 | 2 | - | **1.50** (one round) | **1.50** (one round) |")
+    assert "| 8 agents of 2 turns | jaxgen | 3 | 200 | 200 | 800 | 500 | 500 | 2.0 | 1, 1 |  |  |" in text
+    (theirs,) = lines_with(text, "| 8 agents of 2 turns | Other | 1 | 300 | 300 | 1200 | 500 |")
+    assert theirs.endswith("| 500 | 2.0 | - | 1.50 | 1.50 |")
     assert lines_with(text, "| 8 agents of 2 turns | Other | 1200 | 300 |")
     assert lines_with(text, "| first token (TTFT) P50 | jaxgen 1.50 |")
 

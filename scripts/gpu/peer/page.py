@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from scripts.gpu.peer.settings import COMPLETION, FULL, PROMPT, TIMES
 from scripts.peers.agreement import agree
 from scripts.peers.load import Cell
-from scripts.peers.page import GOALS, load_table, paragraph, point, turns
+from scripts.peers.page import GOALS, in_words, load_table, paragraph, point
+from scripts.peers.page_texts import TURNS
 from scripts.peers.records import Line, Records
-from scripts.peers.summary import OURS, Goal, Rounds, choices, percentile_of, verdict
-from scripts.peers.tables import in_ms, listed, middle, table, values, with_spread
+from scripts.peers.summary import OURS, Goal, Rounds, choices, percentile_of, shown
+from scripts.peers.tables import in_ms, listed, middle, table, values
 
 TITLE = "# jaxgen and vLLM on a GPU"
 NOTHING = (
@@ -59,7 +60,7 @@ def _measured(records: Records, lines: list[Line]) -> Iterator[str]:
         "under the same load of the same client."
     )
     yield "## What to choose today"
-    yield paragraph(verdict([loads], GOALS))
+    yield from in_words({"": loads}, GOALS)
     yield "\n".join(map(point, choices(loads, GOALS)))
     if closed:
         yield "## Clients in closed loops"
@@ -99,12 +100,12 @@ def _long(rounds: dict[str, Rounds]) -> str:
     ours, rows = rounds.get(OURS, {}), []
     for peer, theirs in rounds.items():
         mine = list(theirs.values())
-        leads = [LONG_GOAL.gain(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
         times = [in_ms(mine, "ttft_s", q) for q in ("p50", "p95")]
-        ratios = with_spread([lead for lead in leads if lead]) if peer != OURS else ""
-        rows.append([peer, *times, middle(mine, "prompt_tokens_per_s"), ratios])
+        lead = shown(LONG_GOAL, ours, theirs) if peer != OURS else ""
+        rows.append([peer, str(len(mine)), *times, middle(mine, "prompt_tokens_per_s"), lead])
     tokens = next(iter(next(iter(rounds.values())).values()))["prompt"]
-    return table([f"{tokens:,} tokens", "TTFT P50", "P95", "prompt tokens/s", "its TTFT P50 over jaxgen's"], rows)
+    head = [f"{tokens:,} tokens", "rounds", "TTFT P50", "P95", "prompt tokens/s", "jaxgen's lead in TTFT P50"]
+    return table(head, rows)
 
 
 def _notes(records: Records, about: Line) -> Iterator[str]:
@@ -113,7 +114,7 @@ def _notes(records: Records, about: Line) -> Iterator[str]:
         device = f"{about['gpu']}, {about['memory_mib']} MiB, {about['power_limit_w']} W, driver {about['driver']}"
     yield f"**Machine.** {device}; {about['cores']} cores, where the client runs too; {about['started']}."
     lines = records.of_kind("load")
-    yield turns(lines)
+    yield TURNS
     wrong = sum(line["wrong_lengths"] for line in lines)
     busiest = max(line.get("client_cpu_share", 0.0) for line in lines)
     yield f"**Checks.** Completions of a wrong length: {wrong}. The client used {busiest:.2f} of a core at most."

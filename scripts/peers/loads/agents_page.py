@@ -8,8 +8,8 @@ from scripts.peers.loads.agents import Agents
 from scripts.peers.page import NOTHING, agreement, choice, made_by, origin, purpose
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
-from scripts.peers.summary import OURS, Goal, Rounds, percentile_of
-from scripts.peers.tables import in_ms, table, values, with_spread
+from scripts.peers.summary import OURS, Goal, Rounds, percentile_of, shown
+from scripts.peers.tables import in_ms, middle, table, values
 
 GOALS = (
     Goal("first token (TTFT) P50", percentile_of("ttft_s", "p50"), is_time=True),
@@ -27,8 +27,8 @@ length. The next turn follows at once.
   turns alone. A *gap* is the time between two tokens. Times are in ms.
 - *Computed again* counts tokens of a turn's prompt that the server has had before and computes once more: the median
   over turns, and the most. A conversation's last token is always one of them.
-- *Over jaxgen's* is the server's time over jaxgen's. jaxgen is ahead where it is over 1. Figures are medians of the
-  rounds. A ratio is the median of the rounds' ratios, with the least and the greatest.
+- Figures are medians of the *rounds*. *jaxgen's lead* compares medians, as in the table above. The least and the
+  greatest lead in single rounds are in brackets.
 """
 REQUESTS = (
     "**Requests.** Prompts are token ids. Decoding is greedy and ignores EOS. Each round has other prompts, so at "
@@ -77,15 +77,11 @@ def _figures(loads: list[tuple[Agents, dict[str, Rounds]]]) -> str:
             times = [in_ms(mine, "ttft_s", q) for q in ("p50", "p95")]
             gaps = [in_ms(mine, "inter_token_s", q) for q in ("p50", "p95")]
             first = in_ms(mine, "ttft_by_turn_s", 0)
-            rate = f"{median(cell['output_tokens_per_s'] for cell in mine):.0f}"
-            over = [with_spread(_ratios(ours, rounds, q)) if peer != OURS else "" for q in ("p50", "p95")]
-            rows.append([load.name, peer, *times, first, *gaps, rate, _again(rounds), *over])
-    head = ["load", "server", "TTFT P50", "P95", "TTFT of first turns", "gap P50", "P95", "tokens/s", "computed again"]
-    return table([*head, "TTFT P50 over jaxgen's", "P95 over jaxgen's"], rows)
-
-
-def _ratios(ours: Rounds, theirs: Rounds, q: str) -> list[float]:
-    return [theirs[index]["ttft_s"][q] / ours[index]["ttft_s"][q] for index in sorted(ours.keys() & theirs.keys())]
+            rate = middle(mine, "output_tokens_per_s")
+            leads = [shown(goal, ours, rounds) if peer != OURS else "" for goal in GOALS[:2]]
+            rows.append([load.name, peer, str(len(mine)), *times, first, *gaps, rate, _again(rounds), *leads])
+    head = ["load", "server", "rounds", "TTFT P50", "P95", "TTFT of first turns", "gap P50", "P95", "tokens/s"]
+    return table([*head, "computed again", "jaxgen's lead in TTFT P50", "in TTFT P95"], rows)
 
 
 def _again(rounds: Rounds) -> str:

@@ -8,7 +8,7 @@ from scripts.peers.loads.schemas import MOST_TOKENS, PROMPT_TOKENS, WITH, WITHOU
 from scripts.peers.page import NOTHING, choice, made_by, origin, purpose, window
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import Shape
-from scripts.peers.summary import OURS, Goal, Rounds
+from scripts.peers.summary import OURS, Goal, Rounds, shown
 from scripts.peers.tables import in_ms, table, values, with_spread
 
 GOALS = (
@@ -23,8 +23,8 @@ At first every completion must fit a JSON schema, and has {MOST_TOKENS} tokens a
 a schema. Each completion is then as long as that server's mean completion with it.
 
 - In a *ticket*, most tokens are the only ones that fit: names of keys, and choices. An *order* is mostly free text.
-- *With over without* compares the tokens/s of one server with the schema and without it.
-- *jaxgen over it* compares completions/s. Servers write the same form in different numbers of tokens.
+- *With / without* is a server's tokens/s with the schema, divided by those without it.
+- *jaxgen's lead* compares completions/s, not tokens/s: servers write the same form in different numbers of tokens.
 - *Ended* is the share of completions that were not cut at {MOST_TOKENS} tokens. *TTFT* is the time to the first token.
   A *gap* is the time between two tokens. Times are in ms. Figures are medians of the rounds.
 """
@@ -34,9 +34,10 @@ REQUESTS = (
     "white space, and random weights then write nothing else."
 )
 COLUMNS = [
+    "rounds",
     "tokens/s with the schema",
     "without",
-    "with over without",
+    "with / without",
     "completions/s with the schema",
     "tokens per completion",
     "ended",
@@ -44,7 +45,7 @@ COLUMNS = [
     "P95",
     "gap P50 with, without",
     "P95 with, without",
-    "jaxgen over it",
+    "jaxgen's lead in completions/s",
 ]
 
 
@@ -93,20 +94,16 @@ def _row(peer: str, rounds: Rounds, ours: Rounds) -> list[str]:
     gaps = [", ".join(in_ms(halves[name], "inter_token_s", q) for name in (WITH, WITHOUT)) for q in ("p50", "p95")]
     ended = sum(half["ended"] for half in under) / sum(half["completed"] for half in under)
     speeds = [cell[WITH]["output_tokens_per_s"] / cell[WITHOUT]["output_tokens_per_s"] for cell in rounds.values()]
-    answers = [_answers(ours[index]) / _answers(rounds[index]) for index in sorted(ours.keys() & rounds.keys())]
     return [
         peer,
+        str(len(rounds)),
         middle(WITH, "output_tokens_per_s"),
         middle(WITHOUT, "output_tokens_per_s"),
-        with_spread(speeds),
+        with_spread(f"{median(speeds):.2f}", speeds),
         middle(WITH, "requests_per_s", digits=2),
         middle(WITH, "answer_tokens"),
         f"{100 * ended:.0f} %",
         *(in_ms(under, "ttft_s", q) for q in ("p50", "p95")),
         *gaps,
-        with_spread(answers) if peer != OURS else "",
+        shown(GOALS[0], ours, rounds) if peer != OURS else "",
     ]
-
-
-def _answers(cell: Line) -> float:
-    return float(cell[WITH]["requests_per_s"])
