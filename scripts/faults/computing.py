@@ -111,6 +111,14 @@ MODELS = (
         ("tests/models/test_parity.py::test_logits_agree",),
     ),
     Fault(
+        "layers-are-not-told-their-windows",
+        "models",
+        "jaxgen/models/walk.py",
+        "return config.windows if isinstance(batch, StepBatch) else ()",
+        "return ()",
+        ("tests/models/test_parity.py::test_logits_agree",),
+    ),
+    Fault(
         "prompt-logprob-lost-between-chunks",
         "models",
         "jaxgen/runner/packer.py",
