@@ -85,6 +85,7 @@ def test_a_lead_compares_medians_and_shows_rounds_that_both_have() -> None:
     assert shown(RATE, theirs, ours) == "**0.33** (0.33 to 1.00)"
     assert shown(RATE, ours, {7: cell(100)}) == "3.00"
     assert shown(RATE, {}, theirs) == "-"
+    assert shown(RATE, {0: cell(97.6)}, {0: cell(100)}) == "0.98"  # equal, so not bold
 
 
 def test_a_lead_in_times_is_the_inverse() -> None:
