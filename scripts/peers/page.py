@@ -8,7 +8,7 @@ from textwrap import fill
 
 from scripts.peers.agreement import agree
 from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
-from scripts.peers.page_texts import ELSEWHERE, LONG_PROMPTS, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
+from scripts.peers.page_texts import ELSEWHERE, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Shape
 from scripts.peers.summary import (
@@ -64,7 +64,8 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     }
     yield purpose(records, shape)
     yield from choice(closed, GOALS, HOW_TO_READ if shape.name == DEFAULT else HOW_SHORT)
-    yield TERMS.format(prompt=PROMPT_MEAN, completion=OUTPUT_MEAN).strip("\n") if shape.name == DEFAULT else ELSEWHERE
+    terms = TERMS.format(prompt=PROMPT_MEAN, completion=OUTPUT_MEAN, answer=LONG_ANSWER).strip("\n")
+    yield terms if shape.name == DEFAULT else ELSEWHERE
     for name, mine in by_format.items():
         yield f"## {name}"
         yield from _figures(mine)
@@ -101,11 +102,9 @@ def purpose(records: Records, shape: Shape) -> str:
 
 def made_by(shape: Shape) -> str:
     load = "" if shape.load == CLIENTS else f" --load {shape.load}"
-    return paragraph(
-        f"`python -m scripts.peers{load} --shape {shape.name} --page-only` makes this page from "
-        f"docs/results/{shape.results.name}. To measure on your machine, give `--results FILE` in place of "
-        "`--page-only`."
-    )
+    text = f"`python -m scripts.peers{load} --shape {shape.name} --page-only` makes this page from docs/results/"
+    other = " To measure on your machine, give `--results FILE` in place of `--page-only`."
+    return paragraph(f"{text}{shape.results.name}.{other if shape.name == DEFAULT and not load else ''}")
 
 
 def cells(servers: Iterable[Line], peer: str, load: Cell) -> Rounds:
@@ -131,7 +130,6 @@ def _figures(servers: list[Line]) -> Iterator[str]:
     for load in loads:
         if load.long_every:
             yield f"### {load.name}"
-            yield paragraph(LONG_PROMPTS.format(answer=LONG_ANSWER))
             yield load_table([(load, _rounds(servers, load))])
 
 
@@ -246,8 +244,8 @@ def agreement(servers: list[Line]) -> str:
     rounded = any(FORMATS[name].is_quantised for name in values(servers, "format"))
     why = "so rounding decides" + (", and each server rounds its weights in its own way" if rounded else "")
     return (
-        f"{text} Each server completed the same {count} prompts greedily, with {length} tokens each. The next numbers "
-        "say how many completions have jaxgen's first token, and how many have all of its tokens. "
+        f"{text} Each server completed the same {count} prompts greedily, with {length} tokens each. "
+        "Completions with jaxgen's first token, and with all of its tokens: "
         f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, {why}."
     )
 

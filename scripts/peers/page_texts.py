@@ -11,12 +11,13 @@ completions {completion} tokens on average.
 - *Requests/s within targets* counts requests that start in the measured window and meet two targets. The first token
   comes within 1 s for each 512 tokens of the prompt. After that, at least 4 tokens come each second
   ([benchmark.md](benchmark.md#results), where this is the effective throughput with SLA 4).
-- Figures are medians of the *rounds*. *jaxgen's lead* compares medians, as in the tables above. The least and the
-  greatest lead in single rounds are in brackets.
-- Prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS. So all servers compute the same
-  number of tokens.
+- Figures are medians of the *rounds*. The last column is *jaxgen's lead*, as above. In brackets: the least and the
+  greatest lead in a single round.
+- Some loads add *long prompts* with completions of {answer} tokens. They count only in the column *long prompts'
+  tokens/s*, when their first token comes. Fewer than arrive: the load was too high. More: earlier ones had waited.
+- Prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS.
 - A library without an HTTP server has a *small server* in front of it (scripts/peers/token_server.py). It neither
-  validates requests nor makes text. So figures of OpenVINO GenAI are a little better than those of a real server.
+  validates requests nor makes text. So OpenVINO GenAI's figures are a little too good.
 - Other pages: [1B, also in 8 and 4 bits](peers-1b.md), [conversations](peers-agents-88m.md),
   [JSON schemas](peers-schemas-88m-smollm2.md), [GPUs](peers-gpu.md).
 - jaxgen weighs early first tokens against short gaps. `--inter-token-target` makes gaps shorter
@@ -27,16 +28,10 @@ OPEN_LOOPS = (
     "Requests come at random times (a Poisson process), whether earlier ones have ended or not. *Planned/s* is the "
     "mean of that process, and *came/s* is what came in the measured window."
 )
-LONG_PROMPTS = (
-    "Long prompts have completions of {answer} tokens. They count only in the column *long prompts' tokens/s*, when "
-    "their first token comes. Fewer tokens/s than arrive: the load was too high. More: earlier prompts had waited. "
-    "The other columns are those of the clients."
-)
-TURNS = "**Rounds.** The servers took turns. The column *rounds* says how often a server was measured under a load."
+TURNS = "**Rounds.** The servers took turns; the column *rounds* says how often."
 SETTINGS = {
-    "vLLM": "vLLM had `--dtype`, `--max-model-len` and `--max-num-seqs 64`. Its KV cache had 4 GiB "
-    "(`VLLM_CPU_KVCACHE_SPACE`), and a thread was bound to each core (`VLLM_CPU_OMP_THREADS_BIND`). All else, such as "
-    "tokens of a step and the prefix cache, was vLLM's default.",
+    "vLLM": "vLLM had `--max-num-seqs 64`, a KV cache of 4 GiB (`VLLM_CPU_KVCACHE_SPACE`) and a thread bound to each "
+    "core. All other settings were its defaults.",
 }
 """How servers were started that have many settings."""
 ROUNDING = {

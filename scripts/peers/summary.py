@@ -18,8 +18,8 @@ HOW_TO_READ = (
     f"{LEVEL[0]} to {LEVEL[1]}. Figures are medians of rounds, from the tables below."
 )
 HOW_SHORT = (
-    "A cell names the best server, and jaxgen's lead over the best other one: above 1 jaxgen is ahead "
-    "([how to read it](peers.md#which-server-to-choose))."
+    "A cell names the best server and jaxgen's lead ([how to read it](peers.md#which-server-to-choose)). Above 1 "
+    "jaxgen is ahead."
 )
 ONLY = " *Only*: no other server met the targets."
 NONE = " *None*: no server met the targets."

@@ -85,6 +85,7 @@ def test_a_lead_compares_medians_and_shows_rounds_that_both_have() -> None:
     assert shown(RATE, theirs, ours) == "**0.33** (0.33 to 1.00)"
     assert shown(RATE, ours, {7: cell(100)}) == "3.00"
     assert shown(RATE, {}, theirs) == "-"
+    assert shown(RATE, {0: cell(97.6)}, {0: cell(100)}) == "0.98"  # equal, so not bold
 
 
 def test_a_lead_in_times_is_the_inverse() -> None:
@@ -129,7 +130,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "| output tokens/s | jaxgen 2.00 |" in text
     assert "jaxgen is best or equal in 4 of 4 comparisons." in text
     assert "Completions of a wrong length: 3." in text
-    assert "all of its tokens. float32, Other: 2 and 1. Random" in " ".join(text.split())
+    assert "all of its tokens: float32, Other: 2 and 1. Random" in " ".join(text.split())
     assert "| 2 | 1.5 | jaxgen | 1 |" in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
     assert lines_with(text, "| Other | Other 1.2 | as it comes | 3 | 1.00 |")

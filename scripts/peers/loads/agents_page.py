@@ -27,8 +27,7 @@ length. The next turn follows at once.
   turns alone. A *gap* is the time between two tokens. Times are in ms.
 - *Computed again* counts tokens of a turn's prompt that the server has had before and computes once more: the median
   over turns, and the most. A conversation's last token is always one of them.
-- Figures are medians of the *rounds*. *jaxgen's lead* compares medians, as in the table above. The least and the
-  greatest lead in single rounds are in brackets.
+- Figures are medians of the *rounds*. In brackets: the least and the greatest lead in a single round.
 """
 REQUESTS = (
     "**Requests.** Prompts are token ids. Decoding is greedy and ignores EOS. Each round has other prompts, so at "
