@@ -102,7 +102,7 @@ class _Plan:
 
     @property
     def scratch(self) -> list[Any]:
-        """Stages of a piece, with room for so many rows that the next begins where it may."""
+        """Stages of a piece, each padded with rows so that the next stage is aligned."""
         rows = aligned_rows(self.piece_rows, self.width * self.dtype.itemsize)
         return [plgpu.SMEM((STAGES, rows, self.width), self.dtype), plgpu.Barrier(num_barriers=STAGES)]
 

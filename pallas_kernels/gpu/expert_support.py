@@ -80,7 +80,7 @@ def scales_of(group: int | None) -> int:
 
 
 def stored_columns(outputs: int, parts: int, *, codes: str | None, group: int | None, result_bytes: int) -> int:
-    """Return the columns of results that are stored together: as many as fit beside all else, or 0.
+    """Return the columns of results that are stored together: as many as fit with all else, or 0.
 
     ``parts``: of the rows of a tile, ROWS in each.
     """

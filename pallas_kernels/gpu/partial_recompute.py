@@ -62,7 +62,7 @@ def partial_recompute(
     if angles is not None and 2 * angles[0].shape[-1] != cache.shape[5]:
         raise NotImplementedError(f"rotary angles of {angles[0].shape[-1]} pairs for head_dim {cache.shape[5]}")
     if angles is not None and cache.shape[5] % 16:
-        raise NotImplementedError(f"angles for head_dim {cache.shape[5]}: half of it is no multiple of 8")
+        raise NotImplementedError(f"angles for head_dim {cache.shape[5]}: it must be a multiple of 16")
     shape = _Shape.of(cache, x, weight, run, num_ctas)
     pad = -len(slots) % (ROWS * COMPUTE)
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))

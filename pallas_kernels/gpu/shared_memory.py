@@ -21,5 +21,5 @@ def aligned_rows(rows: int, row_bytes: int) -> int:
 
 
 def taken(arrays: Iterable[int], barriers: int) -> int:
-    """Return the bytes that Mosaic takes for arrays of so many bytes each, and for barriers."""
+    """Return the bytes that Mosaic takes for arrays of these sizes in bytes, and for barriers."""
     return sum(-(-size // _ARRAY_ALIGNMENT) * _ARRAY_ALIGNMENT for size in arrays) + barriers * _BARRIER_BYTES

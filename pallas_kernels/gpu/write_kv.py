@@ -30,8 +30,10 @@ def supports(
     if not bulk:
         trouble = kv_heads * head_dim % _WARPGROUP != 0
         return f"{kv_heads} kv heads of {head_dim} are not a multiple of {_WARPGROUP} numbers" if trouble else None
-    if row_bytes % 16 or max(kv_heads, head_dim) > _MAX_BOX:
-        return f"{kv_heads} kv heads of {head_dim} in {dtype} are no rows of 16 bytes, or more than {_MAX_BOX}"
+    if max(kv_heads, head_dim) > _MAX_BOX:
+        return f"{kv_heads} kv heads of {head_dim}: one of the two is more than {_MAX_BOX}"
+    if row_bytes % 16:
+        return f"a head of {head_dim} numbers of {dtype} takes {row_bytes} bytes, not a multiple of 16"
     if not num_stages(kv_heads, row_bytes, shared_memory):
         return f"a token of {kv_heads} kv heads of {head_dim} takes more than {shared_memory} bytes of shared memory"
     return None
@@ -106,7 +108,7 @@ def write_kv(
 
 
 def _scratch(kv_heads: int, head_dim: int, dtype: Any, shared_memory: int) -> list[Any]:
-    """Return a stage's K and V [heads, 1, D], each with room for so many heads that the next begins where it may."""
+    """Return the stages of K and V [heads, 1, D], each padded with heads so that the next one is aligned."""
     row_bytes = head_dim * dtype.itemsize
     stages = num_stages(kv_heads, row_bytes, shared_memory)
     return [
