@@ -238,15 +238,17 @@ def agreement(servers: list[Line]) -> str:
         if ours := answers.pop(OURS, []):
             count, length = len(ours), len(ours[0])
             found = {peer: agree(ours, theirs) for peer, theirs in answers.items()}
-            parts += [f"{name}, {peer}: {first} and {every}" for peer, (first, every) in found.items()]
+            parts += [
+                f"in {name} {first} first tokens and {every} completions of {peer}"
+                for peer, (first, every) in found.items()
+            ]
     if not parts:
         return text
     rounded = any(FORMATS[name].is_quantised for name in values(servers, "format"))
     why = "so rounding decides" + (", and each server rounds its weights in its own way" if rounded else "")
     return (
         f"{text} Each server completed the same {count} prompts greedily, with {length} tokens each. "
-        "Completions with jaxgen's first token, and with all of its tokens: "
-        f"{'; '.join(parts)}. Random weights make several tokens nearly equally likely, {why}."
+        f"Equal to jaxgen's are {'; '.join(parts)}. Random weights make several tokens nearly equally likely, {why}."
     )
 
 

@@ -10,11 +10,12 @@ completions {completion} tokens on average.
   P50 is the median, and 95 % of the values are below P95. A dash: there is no value, or too many requests got no token.
 - *Requests/s within targets* counts requests that start in the measured window and meet two targets. The first token
   comes within 1 s for each 512 tokens of the prompt. After that, at least 4 tokens come each second
-  ([benchmark.md](benchmark.md#results), where this is the effective throughput with SLA 4).
-- Figures are medians of the *rounds*. The last column is *jaxgen's lead*, as above. In brackets: the least and the
-  greatest lead in a single round.
+  ([benchmark.md](benchmark.md#results) calls this *effective*, with an SLA of 4 tokens/s).
+- Figures are medians of the *rounds*. The last column is jaxgen's lead over the row's server. In brackets: the least
+  and the greatest lead in a single round.
 - Some loads add *long prompts* with completions of {answer} tokens. They count only in the column *long prompts'
-  tokens/s*, when their first token comes. Fewer than arrive: the load was too high. More: earlier ones had waited.
+  tokens/s*, when their first token comes. If fewer come than arrive, the server could not keep up. If more, earlier
+  ones had waited.
 - Prompts are token ids, and no two are alike. Decoding is greedy and ignores EOS.
 - A library without an HTTP server has a *small server* in front of it (scripts/peers/token_server.py). It neither
   validates requests nor makes text. So OpenVINO GenAI's figures are a little too good.

@@ -130,7 +130,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "| output tokens/s | jaxgen 2.00 |" in text
     assert "jaxgen is best or equal in 4 of 4 comparisons." in text
     assert "Completions of a wrong length: 3." in text
-    assert "all of its tokens: float32, Other: 2 and 1. Random" in " ".join(text.split())
+    assert "are in float32 2 first tokens and 1 completions of Other. Random" in " ".join(text.split())
     assert "| 2 | 1.5 | jaxgen | 1 |" in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
     assert lines_with(text, "| Other | Other 1.2 | as it comes | 3 | 1.00 |")
