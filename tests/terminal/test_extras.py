@@ -50,7 +50,6 @@ TOOLS = [
     ("openai", "scripts.measure.pairs"),
     ("aiohttp", "scripts.peers"),
     ("optax", "scripts.demo_model"),
-    ("matplotlib", "scripts.gpu.results"),
 ]
 
 
