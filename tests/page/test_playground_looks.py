@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Fake
-from tests.page.playground import chat_engine, is_done, opened, send, setting
+from tests.page.playground import Held, becomes_true, chat_engine, is_done, opened, send, setting
 from tests.page.test_axe import LOOKS, NewContext, look, width_is_enough
 from tests.support.axe import violations
 
@@ -79,7 +79,7 @@ def test_panels_of_a_phone_open_where_their_buttons_are(new_context: NewContext,
     opened(page, fake(chat_engine("Some lines.\n\n" * 60)).url)
     send(page, "Hi")
     is_done(page)
-    assert page.evaluate("scrollY") > 1000
+    becomes_true(page, "scrollY > 1000")
     for name in ("Playground", "Chats", "Parameters"):
         expect(page.get_by_text(name, exact=True).first).to_be_in_viewport()
     expect(page.locator("#draft")).to_be_in_viewport()
@@ -95,6 +95,33 @@ def test_panels_of_a_phone_open_where_their_buttons_are(new_context: NewContext,
     button.click()
     send(page, "And on")
     expect(page.locator("#parameters")).not_to_be_visible()
+
+
+AT_END = "document.documentElement.scrollHeight - scrollY - innerHeight < 1"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_page_stays_at_its_end_until_the_user_leaves_it(page: Page, fake: Fake, leaves: bool) -> None:
+    """Also if it has grown by much when the browser tells that it was scrolled."""
+    held = Held(500)
+    opened(page, fake(chat_engine("Some lines.\n\n" * 60, pace=held)).url)
+    send(page, "Hi")
+    becomes_true(page, f"scrollY > 500 && {AT_END}")
+    if leaves:
+        page.mouse.wheel(0, -400)
+        becomes_true(page, f"!({AT_END})")
+    else:
+        page.evaluate("""() => {
+            document.querySelector("main").style.paddingBottom = "1000px";
+            dispatchEvent(new Event("scroll"));
+        }""")
+        assert not page.evaluate(AT_END)
+    held.release()
+    is_done(page)
+    if leaves:
+        assert not page.evaluate(AT_END)
+    else:
+        becomes_true(page, AT_END)
 
 
 def test_what_has_the_focus_is_not_behind_a_bar(page: Page, fake: Fake) -> None:

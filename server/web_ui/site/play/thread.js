@@ -13,9 +13,13 @@ function useEnd(shown, chat, growing) {
   const atEnd = useRef(true);
   const before = useRef({});
   useEffect(() => {
+    let top = scrollY;
     const scrolled = () => {
       const page = document.documentElement;
-      atEnd.current = page.scrollHeight - page.scrollTop - page.clientHeight < NEAR_PIXELS;
+      const near = page.scrollHeight - page.scrollTop - page.clientHeight < NEAR_PIXELS;
+      // The page may have grown since we scrolled to its end; only a user scrolls up.
+      if (near || page.scrollTop < top) atEnd.current = near;
+      top = page.scrollTop;
     };
     addEventListener("scroll", scrolled, { passive: true });
     return () => removeEventListener("scroll", scrolled);
