@@ -1,4 +1,4 @@
-"""The bytes of a KV cache: one value that all ask who count memory or copies. Host only, no jax."""
+"""The format of a KV cache, from which memory and copies are counted in bytes. Host only, no jax."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -10,7 +10,7 @@ from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFormat:
-    """What a KV cache has of each token, and how many tokens make a block.
+    """The format of a KV cache: what it keeps of each token, and how many tokens make a block.
 
     A row is the keys, or the values, of one token and KV head in one layer. ``keep_inputs``: a block on the device also
     has the layer inputs of its tokens, numbers of the model's ``dtype``.

@@ -138,7 +138,7 @@ def blackwell_rtx(num_ctas: int) -> Kernels:
 
 
 def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool = False) -> Kernels:
-    """``is_small``: whether a thread block has the shared memory of Blackwell RTX."""
+    """Return Pallas kernels. ``is_small``: whether a thread block has the shared memory of Blackwell RTX."""
     from pallas_kernels.gpu import copy_blocks, expert_product, expert_weights, write_kv
     from pallas_kernels.gpu.attention import ragged_paged_attention  # here: importing Mosaic takes time
 

@@ -2,7 +2,8 @@
 
 from scripts.faults.computing import KERNELS, MODELS, SAMPLING, WEIGHTS
 from scripts.faults.fault import Fault
-from scripts.faults.scheduling import CACHE, OFFLOAD, SCHEDULER, SIZING
+from scripts.faults.memory import CACHE, OFFLOAD, SIZING
+from scripts.faults.scheduling import SCHEDULER
 from scripts.faults.serving import BATCHES, SERVER, TEXT
 
 FAULTS: tuple[Fault, ...] = (

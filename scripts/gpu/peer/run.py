@@ -30,7 +30,7 @@ _QUERY = ("nvidia-smi", "--format=csv,noheader,nounits", "--query-gpu")
 
 
 class Run:
-    """``ends``: when all must have ended, by the monotonic clock. ``logs``: where servers' outputs go."""
+    """A run over all servers. ``ends``: its end by the monotonic clock. ``logs``: the folder of servers' outputs."""
 
     def __init__(self, records: Records, warm_up: Batch, loads: Sequence[Load], ends: float, logs: Path) -> None:
         self._records = records
@@ -195,7 +195,7 @@ def _cores() -> list[int]:
 
 
 def _facts(port: int) -> list[str]:
-    """Return what a server's /metrics says of its settings."""
+    """Return what a server's /metrics says of its settings: nothing if it has no such page."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
             lines = page.read().decode(errors="replace").splitlines()

@@ -43,8 +43,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``attempts``: tried in order until one is ready; none for a server that runs at ``url``. ``model``: its name in
-    requests. ``versions``: of its packages."""
+    """A server to measure. ``attempts``: tried in order until one is ready; none for a server that runs at ``url``.
+    ``model``: its name in requests. ``versions``: of its packages."""
 
     name: str
     attempts: tuple[Attempt, ...]

@@ -18,7 +18,8 @@ TIMES = {1: (6.0, 5.0), 16: (6.0, 6.0), 64: (8.0, 8.0), 256: (10.0, 15.0)}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``config``: values of config.json, as JSON. ``jaxgen_flags``: of ``jaxgen serve`` besides the model."""
+    """The settings of a run. ``config``: values of config.json, as JSON. ``jaxgen_flags``: of ``jaxgen serve``,
+    without the model."""
 
     about: str
     config: str
