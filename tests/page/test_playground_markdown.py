@@ -136,6 +136,18 @@ def test_formulas_and_code_are_drawn(page: Page, fake: Fake) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == 'def f(): # $x$\n    return "1"'
 
 
+def test_formulas_are_drawn_where_frames_come_late(page: Page, fake: Fake) -> None:
+    """The library is there before the first effect that waits for a frame."""
+    page.add_init_script(
+        """requestAnimationFrame = () => 0;
+        const soon = setTimeout;
+        setTimeout = (call, milliseconds = 0) => soon(call, milliseconds + 500);"""
+    )
+    opened(page, fake(chat_engine("$a$")).url)
+    send(page, "Hi")
+    expect(is_done(page).locator("math")).to_have_text("a")
+
+
 def test_what_is_done_stays_while_more_comes(page: Page, fake: Fake) -> None:
     """So that a selection or the focus in it is not lost."""
     held = Held(12)

@@ -26,7 +26,8 @@ function Markdown({ text, live }) {
   const box = useRef(null);
   const made = useRef({ text: null, cost: 0, at: -Infinity });
   const [, again] = useReducer((count) => count + 1, 0);
-  useEffect(() => onLibrary(() => {
+  // Before the effect that draws, and so asks for libraries: one may come sooner than the effects after a frame.
+  useLayoutEffect(() => onLibrary(() => {
     made.current.text = null;
     again();
   }), []);
