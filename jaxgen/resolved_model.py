@@ -27,7 +27,7 @@ from jaxgen.core.identity import Identity, digest_of
 from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
 from jaxgen.core.kv_events import parse_kv_events
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import Compiled, compile_for, program_texts
+from jaxgen.engine.start.runners import Compiled, compile_for, program_texts
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.free_memory import return_free_memory
 from jaxgen.hardware.nvidia import versions

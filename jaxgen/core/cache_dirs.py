@@ -49,7 +49,7 @@ class CacheDirs:
     packaged: Path | None = None
     """Files of models that Python packages ship, see jaxgen.weights.packaged_files."""
     starts: Path | None = None
-    """What an engine found out before its first request, see jaxgen.engine.findings."""
+    """What an engine found out before its first request, see jaxgen.engine.start.findings."""
     prepared: Path | None = None
     """Weights as a CPU's programs read them, see jaxgen.models.prepared_params."""
     traced: Path | None = None

@@ -26,9 +26,9 @@ from jaxgen.engine.output_processor import OutputProcessor
 from jaxgen.engine.quiet import Quiet
 from jaxgen.engine.recorder import Recorder, StepTimings
 from jaxgen.engine.recovery import recover
-from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
+from jaxgen.engine.start.runners import Compiled, compile_for, make_device, start_device
+from jaxgen.engine.start.warm_up import warm_up
 from jaxgen.engine.step_meter import StepMeter
-from jaxgen.engine.warm_up import warm_up
 from jaxgen.journal import Journal
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload

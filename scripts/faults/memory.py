@@ -198,10 +198,10 @@ SIZING = (
     Fault(
         "what-is-compared-at-the-start-is-too-long",
         "sizing",
-        "jaxgen/engine/narrow.py",
+        "jaxgen/engine/start/narrow.py",
         "room) - answer)",
         "room) - answer + 1)",
-        ("tests/engine/test_narrow.py::test_what_is_compared_fits_every_context",),
+        ("tests/engine/start/test_narrow.py::test_what_is_compared_fits_every_context",),
     ),
     Fault(
         "plan-without-temporaries",

@@ -21,7 +21,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine.runners import program_texts
+from jaxgen.engine.start.runners import program_texts
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner

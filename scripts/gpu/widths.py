@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxgen.engine.narrow import StepOfBoth, steps_of_both
+from jaxgen.engine.start.narrow import StepOfBoth, steps_of_both
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from scripts.gpu.bench import Bench, Options

@@ -14,7 +14,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
 from jaxgen.engine.recorder import StepTimings
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.server.benchmark.requests import FIRST_ID

@@ -12,7 +12,7 @@ from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.runner.step import StepOutput
 from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens

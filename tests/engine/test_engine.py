@@ -13,7 +13,7 @@ import pytest
 from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.engine.runners import program_texts
+from jaxgen.engine.start.runners import program_texts
 from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations

@@ -11,7 +11,7 @@ from jaxgen.core.config import ModelConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
@@ -133,7 +133,7 @@ def test_a_projection_of_other_bits_is_told(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize("model", [SMALL, pytest.param(OPT, marks=pytest.mark.full)], ids=["llama", "opt"])
 def test_the_narrow_program_runs_here_too(monkeypatch: pytest.MonkeyPatch, model: ModelConfig) -> None:
     """It is compared while blocks are filled, by steps that are run twice."""
-    monkeypatch.setattr("jaxgen.engine.narrow.CLEARLY_FASTER", np.inf)
+    monkeypatch.setattr("jaxgen.engine.start.narrow.CLEARLY_FASTER", np.inf)
     wanted = requests("abcde")
     engine = engine_of("plan", model=model, narrow_width=8)
     assert answers(run(engine, wanted)) == expected(wanted, model)

@@ -21,7 +21,7 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore

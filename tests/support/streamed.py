@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine.findings import Findings, keep_findings, kept_findings
-from jaxgen.engine.finite import check_finite
-from jaxgen.engine.narrow import NarrowResult, compare
-from jaxgen.engine.step_time_probe import measure_step_time
+from jaxgen.engine.start.findings import Findings, keep_findings, kept_findings
+from jaxgen.engine.start.finite import check_finite
+from jaxgen.engine.start.narrow import NarrowResult, compare
+from jaxgen.engine.start.step_time_probe import measure_step_time
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.step_time import StepTimeEstimator
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.engine import narrow
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.narrow import compare
+from jaxgen.engine.start import narrow
+from jaxgen.engine.start.narrow import compare
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.scheduling.scheduler import Scheduler

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine import narrow, warm_up
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.findings import Findings, keep_findings, kept_findings
-from jaxgen.engine.narrow import NarrowResult
-from jaxgen.engine.step_time_probe import StepSamples
+from jaxgen.engine.start import narrow, warm_up
+from jaxgen.engine.start.findings import Findings, keep_findings, kept_findings
+from jaxgen.engine.start.narrow import NarrowResult
+from jaxgen.engine.start.step_time_probe import StepSamples
 from jaxgen.scheduling.cost_model import StepSample
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
 

@@ -10,7 +10,7 @@ import pytest
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import Compiled
+from jaxgen.engine.start.runners import Compiled
 from jaxgen.kernels.choice import native
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, params_of
 from tests.support.native import native as library

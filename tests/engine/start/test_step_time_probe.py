@@ -8,8 +8,8 @@ import pytest
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine import step_time_probe
-from jaxgen.engine.step_time_probe import measure_step_time
+from jaxgen.engine.start import step_time_probe
+from jaxgen.engine.start.step_time_probe import measure_step_time
 from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.step_time import StepTimeModel
 

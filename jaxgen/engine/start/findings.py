@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jaxgen.core.kept_files import find_json, keep_json
-from jaxgen.engine.narrow import NarrowResult
-from jaxgen.engine.step_time_probe import StepSamples
+from jaxgen.engine.start.narrow import NarrowResult
+from jaxgen.engine.start.step_time_probe import StepSamples
 
 
 @dataclass(frozen=True, slots=True)
