@@ -27,6 +27,7 @@ from jaxgen.core.identity import Identity, digest_of
 from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
 from jaxgen.core.kv_events import parse_kv_events
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.runners import Compiled, compile_for, program_texts
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.free_memory import return_free_memory
@@ -235,7 +236,7 @@ class ResolvedModel:
             params, weights = loading.result()
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
-        engine = Engine(
+        engine = build_engine(
             *(model, config, params, eos_token_ids),
             compiled=compiled,
             identity=identity,

@@ -62,7 +62,7 @@ OPTIONS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 12_000, "token_budg
 
 
 def build(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch, tries: Tries, **options: Any) -> Any:
-    monkeypatch.setattr(resolved_model, "Engine", tries)
+    monkeypatch.setattr(resolved_model, "build_engine", tries)
     wanted = EngineOptions(**OPTIONS, **options)
     return parts.build(parts.resolve(wanted), wanted, own_texts(parts.directory), progress=False)
 

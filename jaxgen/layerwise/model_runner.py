@@ -147,12 +147,19 @@ class LayerwiseRunner:
         """Load the rows that the plan admits."""
         self._rows = self._row_programs.load(self._rows, plan, self._loader)
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and run its step; return when it is done.
 
-        ``narrow``: which program runs it. ``again``: the same plan will be run once more. Raises what a copy raised;
-        then the content of cache and rows is undefined until ``reset``.
+        ``narrow``: which program runs it. Raises what a copy raised; then the content of cache and rows is undefined
+        until ``reset``.
         """
+        return self._run(plan, narrow)
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        """See Runner. Blocks that the step fills stay open, as the next run writes them too."""
+        return self._run(plan, narrow, again=True)
+
+    def _run(self, plan: StepPlan, narrow: bool | None, *, again: bool = False) -> StepOutput:
         before, started = self.stream.traffic, time.perf_counter()
         step = self.begin(plan, narrow=narrow)
         if again:

@@ -253,7 +253,7 @@ class KVTransfer:
             return
         count = len(group.blocks)
         pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - count)
-        self._device.cache = self._scatter(self._device.cache, self._ids(group.blocks), np.int32(count), *pieces)
+        self._device.update_cache(self._scatter, self._ids(group.blocks), np.int32(count), *pieces)
 
     def _ended(self) -> Iterator[tuple[Restore, bool]]:
         under_way: deque[_Incoming] = deque()

@@ -41,7 +41,7 @@ class Projection:
         ids = np.zeros(self.group, np.int32)
         ids[:count] = blocks
         pieces += (pieces[0],) * (self.group - count)
-        device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
+        device.update_cache(partial(self._run, device.params), ids, np.int32(count), np.int32(start), *pieces)
 
     def measure(self) -> float:
         """Return seconds per token, from the fastest run of a whole group. Writes no block; waits for the device."""

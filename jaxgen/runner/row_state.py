@@ -13,12 +13,10 @@ from jaxtyping import Array, Bool, Int32
 
 from jaxgen.arrays import ArrayLike, PackedWords
 from jaxgen.core.config import EngineConfig
+from jaxgen.core.limits import MAX_MASKED_TOKENS
 from jaxgen.core.sequence import Sequence
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
 from jaxgen.sampling.row_params import RowParams
-
-MAX_MASKED_TOKENS = 128
-"""Most EOS and stop tokens of one row; they are masked while it has fewer than min_tokens tokens."""
 
 MASKS_AT_ONCE = 8
 """Most rows whose allowed tokens are loaded in one call."""

@@ -240,7 +240,8 @@ class Verifier:
             while waiting and waiting[-1][0] <= step:
                 self._engine.add(waiting.pop()[1])
             if fill:
-                self._engine.limit_prompts(self._random.randint(1, self._engine.config.scheduler.token_budget))
+                most = self._engine.config.scheduler.token_budget
+                self._engine.scheduler.limit_prompts(self._random.randint(1, most))
             for event in self._engine.step():
                 if event.finish_reason is FinishReason.ERROR:
                     raise RuntimeError(event.error)
@@ -249,7 +250,7 @@ class Verifier:
                 if len(events[name]) == length:
                     self._engine.abort(name)
             step += 1
-        self._engine.limit_prompts(None)
+        self._engine.scheduler.limit_prompts(None)
         return events
 
 

@@ -20,6 +20,7 @@ from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
@@ -177,7 +178,7 @@ class _Trial:
         started = time.perf_counter()
         compiled = compile_step(model, config, kernels)
         self._compile_seconds = time.perf_counter() - started
-        engine = Engine(model, config, params, frozenset(), compiled=compiled)
+        engine = build_engine(model, config, params, frozenset(), compiled=compiled)
         self._load = FullSteps(engine, decodes=self._decodes, context=context, steps=steps)
         least, most = _BLOCK_STEPS
         self._steps = min(max(least, int(_BLOCK_SECONDS / self._load.seconds(_ESTIMATE_STEPS))), most)

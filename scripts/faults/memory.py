@@ -94,8 +94,8 @@ CACHE = (
     Fault(
         "request-that-the-scheduler-lost-has-no-end",
         "scheduler",
-        "jaxgen/engine/engine.py",
-        "[*failed, *[s for s in self._outbox.open if not self._lives(s)]]",
+        "jaxgen/engine/requests.py",
+        "[*failed, *[s for s in self._outbox.open if not self._scheduler.lives(s)]]",
         "failed",
         ("tests/engine/test_ends.py",),
     ),

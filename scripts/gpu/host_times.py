@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.kernels import Kernels
 from scripts.gpu.bench import Bench, Shared, UnavailableError
 from scripts.gpu.kernels import kernels_for
@@ -80,11 +80,11 @@ class Probe:
         config = served_config(sizes)
         compiled = shared.compiled_step(model, config, kernels)
         params = shared.params_of(model, kernels)
-        self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
+        self.engine = build_engine(model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
         # The engine has no hooks, and would need them only here.
-        scheduler: Any = self.engine._scheduler
-        device: Any = self.engine._device
+        scheduler: Any = self.engine.scheduler
+        device: Any = self.engine.runner
         self.wait: Callable[[], None] = device.wait
         scheduler.schedule = self._time(scheduler.schedule, "schedule")
         scheduler.complete = self._time(scheduler.complete, "complete")

@@ -13,7 +13,7 @@ from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.runner.programs import compile_step
@@ -39,7 +39,7 @@ class Subject:
 
     def answers(self, requests: list[Request]) -> dict[str, Answer]:
         """Return the answers of a new engine, with an empty cache, to all these requests at once."""
-        engine = Engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
+        engine = build_engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
         return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
 
     @cached_property

@@ -10,6 +10,7 @@ from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.device_memory import DeviceMemory
@@ -33,7 +34,9 @@ def jaxgen(bench: Bench) -> Run:
     config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(bench)
     compiled = compile_step(load.model, config, kernels)
-    engine = Engine(load.model, config, bench.shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
+    engine = build_engine(
+        load.model, config, bench.shared.params_of(load.model, kernels), frozenset(), compiled=compiled
+    )
     return lambda: _served(load, engine, kernels.name)
 
 

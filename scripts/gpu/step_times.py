@@ -213,8 +213,12 @@ def filled_device(
         blocks = encode(jax.random.normal(jax.random.key(1), shape, jnp.dtype(model.dtype)), cache_dtype(model))
         return blocks[jnp.arange(num_blocks) % distinct]
 
-    del device.cache  # first, since two may not fit
-    device.cache = KVCache(fill(), compiled.kernels)
+    def refilled(cache: KVCache) -> KVCache:
+        for array in jax.tree.leaves(cache):  # first, since two may not fit
+            array.delete()
+        return KVCache(fill(), compiled.kernels)
+
+    device.update_cache(refilled)
     return device
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxgen.engine.start.narrow import StepOfBoth, steps_of_both
+from jaxgen.runner.interface import StepArrays
 from jaxgen.runner.model_runner import ModelRunner
-from jaxgen.runner.step import StepOutput
 from scripts.gpu.bench import Bench, Options
 from scripts.gpu.kernels import kernels_for
 from scripts.gpu.report import Measurement, Run
@@ -39,7 +39,7 @@ def compare(bench: Bench, load: StepLoad, widths: tuple[int, int], rows: int, op
     return run
 
 
-def _unequal(steps: Sequence[StepOfBoth], part: Callable[[StepOutput], Any]) -> int:
+def _unequal(steps: Sequence[StepOfBoth], part: Callable[[StepArrays], Any]) -> int:
     """Return the number of rows whose bytes differ in this part of the outputs."""
     result = 0
     for step in steps:

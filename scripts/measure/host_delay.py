@@ -45,7 +45,7 @@ def measure(tokens: int, rows: int, seconds: float, steps: int) -> dict[str, Any
     scheduler = SchedulerConfig(tokens, min(rows + 1, tokens), CONTEXT + 8 * steps + 128, prefix_caching=False)
     config = EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 16)
     engine = sleeping_engine(LLAMA3_8B, config, lambda _: seconds)
-    device: Any = engine._device  # the engine has no hooks, and would need them only here
+    device: Any = engine.runner  # the engine has no hooks, and would need them only here
     fill(engine, Load(CONTEXT, rows, steps))
     idle = watch(device, config)
     engine.step()

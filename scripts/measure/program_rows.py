@@ -18,6 +18,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import pack_params
@@ -38,7 +39,7 @@ def decoding(model: DecoderConfig, kernels: Kernels, params: PackedParams, rows:
     scheduler = SchedulerConfig(CPU_WIDTH, rows, LONGEST, prefix_caching=False)
     config = EngineConfig(cache, scheduler, seed=0, max_logit_bias=300, run_ahead=False)
     compiled = compile_step(model, config, kernels)
-    engine = Engine(model, config, dict(params), frozenset(), compiled=compiled)
+    engine = build_engine(model, config, dict(params), frozenset(), compiled=compiled)
     wanted = SamplingParams(max_tokens=LONGEST - PROMPT_TOKENS, temperature=0.0, ignore_eos=True)
     for client in range(clients):
         engine.add(Request(f"{client}", tuple(range(3 + client, 3 + client + PROMPT_TOKENS)), wanted))

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-import jaxgen.engine.engine
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.join import join_engine
+from jaxgen.engine.start.warm_up import warm_up
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.step import Logprobs, StepOutput
 
 StepSeconds = Callable[[StepPlan], float]
@@ -22,10 +22,8 @@ TOKEN = 1
 
 def sleeping_engine(model: ModelConfig, config: EngineConfig, step_seconds: StepSeconds) -> Engine:
     """Return an engine whose device sleeps; nothing is compiled or loaded."""
-    device = SleepingRunner(model, config, step_seconds)
-    module: Any = jaxgen.engine.engine
-    module.make_device = lambda *_: device  # the engine makes its device itself, from programs that are compiled
-    return Engine(model, config, {}, frozenset(), compiled=object.__new__(CompiledStep))
+    runner = SleepingRunner(model, config, step_seconds)
+    return join_engine(model, config, runner, warm_up(runner, model, config))
 
 
 class Awaited(np.ndarray):
@@ -59,12 +57,15 @@ class SleepingRunner:
     def load(self, plan: StepPlan) -> None:
         pass
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
-        del narrow, again
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        del narrow
         self._due = max(self._due, time.monotonic()) + self._step_seconds(plan)
         tokens: Any = np.full(self._rows, TOKEN, np.int32).view(Awaited)
         tokens.due = self._due
         return StepOutput(tokens, self._logprobs, self._prompt_logprobs, self._hidden)
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        return self.run(plan, narrow=narrow)
 
     def wait(self) -> None:
         time.sleep(max(0.0, self._due - time.monotonic()))

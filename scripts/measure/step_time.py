@@ -22,6 +22,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE, choose
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import Params, init_params
@@ -70,7 +71,7 @@ def build(
     started = time.perf_counter()
     compiled = compile_step(model, config, kernels)
     seconds = time.perf_counter() - started
-    return Engine(model, config, params, frozenset(), compiled=compiled), seconds
+    return build_engine(model, config, params, frozenset(), compiled=compiled), seconds
 
 
 def fill(engine: Engine, load: Load) -> None:

@@ -12,8 +12,8 @@ from jaxgen.assemble import find_parts
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine.engine import Engine, _InFlight
-from jaxgen.engine.recorder import StepTimings
+from jaxgen.engine import observer
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.runners import compile_for
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
@@ -31,25 +31,21 @@ class MeasuredStep:
     narrow: bool
 
 
-class MeasuredEngine(Engine):
-    """Keeps what each step took, from when it was dispatched, or the one before it read if that was later, until it
-    was read."""
+class MeasuredEngine(observer.Observer):
+    """An engine, and what each of its steps took."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        """Arguments as of ``build_engine``."""
+        self.engine = build_engine(*args, **kwargs, observers=[self])
         self.measured: list[MeasuredStep] = []
 
     @property
     def has_narrow(self) -> bool:
         """Whether steps of decodes only run a program of their own."""
-        return self._device.uses_narrow(StepPlan(()))
+        return self.engine.runner.uses_narrow(StepPlan(()))
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
-        result = super()._count(step, began, ended)
-        plan = step.plan
-        sample = StepSample(plan.num_tokens, plan.num_positions, ended - began, plan.num_contexts)
-        self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
-        return result
+    def read(self, step: observer.MeasuredStep) -> None:
+        self.measured.append(MeasuredStep(step.sample, step.narrow))
 
 
 @contextmanager
@@ -74,7 +70,7 @@ class LiveRun:
     def __init__(self, engine: MeasuredEngine, load: Load, seed: int) -> None:
         """``seed``: of the prompts' tokens; with another no prefix is found cached."""
         self.recorder = Recorder()
-        self._engine = engine
+        self._engine = engine.engine
         self._load = load
         self._random = random.Random(seed)
         self._began = 0.0

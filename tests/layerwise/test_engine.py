@@ -11,6 +11,7 @@ from jaxgen.core.config import ModelConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from jaxgen.kernels.kernels import Kernels
@@ -40,7 +41,7 @@ def engine_of(
     """Return an engine; ``bandwidth``: of its links, which it has measured."""
     config = streamed(policy, narrow_width)
     compiled = compiled or compiled_layers(model, policy, kernels, narrow_width)
-    engine = Engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
+    engine = build_engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
     if bandwidth is not None:
         assert config.streaming is not None
         device = device_of(engine)
@@ -50,8 +51,8 @@ def engine_of(
 
 
 def device_of(engine: Engine) -> LayerwiseRunner:
-    assert isinstance(engine._device, LayerwiseRunner)
-    return engine._device
+    assert isinstance(engine.runner, LayerwiseRunner)
+    return engine.runner
 
 
 def stats(engine: Engine) -> OffloadStats:

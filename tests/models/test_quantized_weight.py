@@ -15,7 +15,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import FLOATS as NUMBERS
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
 from jaxgen.core.request import TokenEvent
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, blackwell, blackwell_rtx, hopper, native
 from jaxgen.kernels.kernels import QuantizedProduct
 from jaxgen.models.placement import abstract_packed_params, pack_params, placed_formats
@@ -205,7 +205,9 @@ def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
 def test_native_kernels_answer_as_the_numbers_of_fp4() -> None:
     model = quantized(TIED, FP4)
     config, plain = engine_config(), replace(model, weight_formats=())
-    exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
+    exact = build_engine(
+        plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config)
+    )
     found = run(make_engine(model, kernels=native(library())), REQUESTS)
     assert first_logprobs(found) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
 
@@ -236,7 +238,9 @@ def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
     model = quantized(TIED, INT4)
     by_twins, by_native = (run(make_engine(model, kernels=kernels), REQUESTS) for kernels in (TWINS, native(library())))
     config, plain = engine_config(), replace(model, weight_formats=())
-    exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
+    exact = build_engine(
+        plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config)
+    )
     # inputs near a half round either way
     assert first_logprobs(by_native) == pytest.approx(first_logprobs(by_twins), abs=0.05)
     assert first_logprobs(by_native) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
@@ -264,7 +268,9 @@ def test_a_request_has_the_same_bits_alone_and_among_others(model: DecoderConfig
 def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
     model = mixed(LLAMA) if name == "mixed" else quantized(LLAMA, (FORMATS | FLOATS)[name])
     config, plain = engine_config(), replace(model, weight_formats=())
-    exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
+    exact = build_engine(
+        plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config)
+    )
     found = run(make_engine(model, kernels=REFERENCE_GPU), REQUESTS)
     assert first_logprobs(found) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=1e-4)
 

@@ -11,6 +11,7 @@ import pytest
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, OffloadConfig
 from jaxgen.core.host_dtype import HostDType, group_of
+from jaxgen.offload.build import Offload
 from jaxgen.offload.codec import Quantised, decode, encode
 from tests.support.engines import (
     LLAMA,
@@ -105,7 +106,7 @@ def test_an_engine_goes_on_with_what_comes_back(host_dtype: HostDType) -> None:
     prompts = [rng.integers(3, 300, size=n).tolist() for n in (90, 80, 100, 70)]
     wanted = [request(f"r{i}", prompt, max_tokens=1, temperature=0.0, logprobs=5) for i, prompt in enumerate(prompts)]
     first, second = run(engine, wanted), run(engine, wanted)
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     assert engine.offload.tier.counters.restored_tokens > 0
     for name in first:
         assert len(tokens(second[name])) == 1

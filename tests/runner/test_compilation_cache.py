@@ -19,7 +19,7 @@ from jaxlib.xla_client import AutotuneCacheMode
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.request import TokenEvent
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.identify import program_digest
 from jaxgen.runner import autotuned_files, compilation_cache
 from jaxgen.runner.compilation import num_compilations
@@ -170,7 +170,7 @@ def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: C
     def serve(directory: Path) -> dict[str, list[TokenEvent]]:
         jax.clear_caches()
         with persistent_compilation(directory):
-            engine = Engine(LLAMA, engine_config(), params, frozenset({EOS}))
+            engine = build_engine(LLAMA, engine_config(), params, frozenset({EOS}))
         found = run(
             engine,
             [

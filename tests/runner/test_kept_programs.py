@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.request import TokenEvent
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
@@ -83,7 +83,7 @@ def test_an_engine_has_the_bits_of_the_programs_that_were_compiled(tmp_path: Pat
         compiled = kept_or_compiled(path, kernels, compile_)
         params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
         found = tmp_path / "found.json"
-        engine = Engine(LLAMA, config, params, frozenset({EOS}), compiled=compiled, findings=found)
+        engine = build_engine(LLAMA, config, params, frozenset({EOS}), compiled=compiled, findings=found)
         events = run(
             engine,
             [

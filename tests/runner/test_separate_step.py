@@ -8,6 +8,7 @@ import pytest
 
 from jaxgen.core.sampling_params import Grammar, Sampling, SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.runner import step
 from jaxgen.runner.programs import CompiledStep, compile_step
@@ -42,7 +43,7 @@ def requests(names: list[str]) -> list[Any]:
 
 
 def engine_of(compiled: CompiledStep) -> Engine:
-    return Engine(MODEL, CONFIG, params_of(MODEL), frozenset({EOS}), compiled=compiled)
+    return build_engine(MODEL, CONFIG, params_of(MODEL), frozenset({EOS}), compiled=compiled)
 
 
 @pytest.mark.full  # compiles the programs of two steps

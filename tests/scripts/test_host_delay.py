@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import jaxgen.engine.engine
 from scripts.measure import host_delay
 
 STEPS = 4
@@ -14,8 +13,6 @@ STEPS = 4
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make every plan take longer to pack."""
-    made: Any = jaxgen.engine.engine
-    monkeypatch.setattr(made, "make_device", made.make_device)  # the script puts its own there
 
     class Slow:
         def __init__(self, config: Any):

@@ -21,8 +21,8 @@ def check_finite(device: Runner, model: ModelConfig, config: EngineConfig) -> No
     plan = _plan(model, config)
     output = device.run(plan)
     # A token whose logit is NaN is never sampled, which does no harm. If all are, the chosen one's logprob is -inf.
-    arrays = (output.hidden[: plan.num_tokens], output.logprobs.chosen[:1])
-    if all(np.isfinite(np.asarray(numbers, np.float32)).all() for numbers in arrays):
+    hidden, chosen = (np.asarray(array, np.float32) for array in (output.hidden, output.logprobs.chosen))
+    if np.isfinite(hidden[: plan.num_tokens]).all() and np.isfinite(chosen[:1]).all():
         return
     device.reset()
     layer = device.first_not_finite(plan)

@@ -12,8 +12,7 @@ import numpy as np
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
-from jaxgen.runner.interface import Runner
-from jaxgen.runner.step import StepOutput
+from jaxgen.runner.interface import Runner, StepArrays
 from jaxgen.runner.timing import TimedStep, dummy_sequence, time_step
 from jaxgen.scheduling.scheduler import Scheduler
 
@@ -110,10 +109,11 @@ def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
     ]
 
 
-def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:
+def _same_bits(narrow: StepArrays, wide: StepArrays, num_rows: int) -> bool:
     """Whether tokens, log-probabilities and hidden states of the first ``num_rows`` rows, a token each, are equal."""
-    found, expected = (jax.tree.leaves((output.tokens, output.logprobs, output.hidden)) for output in (one, other))
-    return all(
-        np.asarray(a)[:num_rows].tobytes() == np.asarray(b)[:num_rows].tobytes()
-        for a, b in zip(found, expected, strict=True)
-    )
+
+    def rows(output: StepArrays) -> list[bytes]:
+        arrays = jax.tree.leaves((output.tokens, output.logprobs, output.hidden))
+        return [np.asarray(array)[:num_rows].tobytes() for array in arrays]
+
+    return rows(narrow) == rows(wide)

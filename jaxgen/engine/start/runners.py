@@ -54,7 +54,7 @@ def _texts(compiled: Compiled) -> Iterable[str | None]:
     return (program.as_text() for program in programs)
 
 
-def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:
+def make_runner(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:
     """Make the runner of these programs. If the cache is streamed, ``params`` are copied and the dict is emptied."""
     if isinstance(compiled, CompiledStep):
         return ModelRunner(model, config, params, compiled)
@@ -69,7 +69,7 @@ def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, 
     )
 
 
-def start_device(device: Runner, model: ModelConfig, config: EngineConfig) -> None:
+def start_runner(runner: Runner, model: ModelConfig, config: EngineConfig) -> None:
     """Let a runner that streams its cache measure links and steps, after the choice of programs; no-op for others."""
-    if isinstance(device, LayerwiseRunner) and config.streaming is not None:
-        start_streaming(device, model, config, config.streaming)
+    if isinstance(runner, LayerwiseRunner) and config.streaming is not None:
+        start_streaming(runner, model, config, config.streaming)

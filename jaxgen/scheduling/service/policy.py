@@ -80,11 +80,13 @@ class ServicePolicy(Fifo):
         prediction = self._set_place(sequence, now, in_flight, next_is_planned=True)
         if prediction is None:
             prediction = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
+        assert self._step_times is not None, "predictions come from them"
         return Quote(
             cached_tokens=sequence.standing.num_expected,
             first_token=prediction.first_token,
             inter_token=prediction.inter_token,
             longest_step=prediction.longest_step,
+            spread=self._step_times.spread,
         )
 
     def prediction(

@@ -11,6 +11,7 @@ import pytest
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start import narrow, warm_up
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.findings import Findings, keep_findings, kept_findings
 from jaxgen.engine.start.narrow import NarrowResult
 from jaxgen.engine.start.step_time_probe import StepSamples
@@ -41,7 +42,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def start(findings: Path | None) -> Engine:
-    return Engine(
+    return build_engine(
         LLAMA, CONFIG, params_of(LLAMA), frozenset(), compiled=compiled_step(LLAMA, CONFIG), findings=findings
     )
 
@@ -54,7 +55,7 @@ def test_the_next_start_takes_what_this_one_found(
     assert done == [*CHECKS]
     second = start(tmp_path / "found.json")
     assert done == [*CHECKS]
-    assert second._device.uses_narrow(StepPlan(()))
+    assert second.runner.uses_narrow(StepPlan(()))
     assert second.stats().pace == first.stats().pace
     start(None)
     assert done == [*CHECKS, *CHECKS]
@@ -64,7 +65,7 @@ def test_a_program_that_gave_other_bits_stays_unused(tmp_path: Path, done: list[
     path = tmp_path / "found.json"
     samples = (StepSample(1, 0, 0.01), StepSample(8, 0, 0.02))
     keep_findings(path, Findings(NarrowResult(equal=False, ratio=0.5), StepSamples(samples, ())))
-    assert not start(path)._device.uses_narrow(StepPlan(()))
+    assert not start(path).runner.uses_narrow(StepPlan(()))
     assert done == []
 
 
@@ -95,7 +96,7 @@ def test_a_program_that_was_a_little_too_slow_is_timed_once_more(
     compared(monkeypatch, done, narrow.CLEARLY_FASTER + 0.01)
     for expected in ([*CHECKS], ["compare"], [], []):
         del done[:]
-        assert not start(tmp_path / "found.json")._device.uses_narrow(StepPlan(()))
+        assert not start(tmp_path / "found.json").runner.uses_narrow(StepPlan(()))
         assert done == expected
 
 
@@ -108,7 +109,7 @@ def test_a_program_that_is_fast_enough_at_the_second_time_is_used(
     compared(monkeypatch, done, narrow.CLEARLY_FASTER)
     for expected in (["compare", "measure_step_time"], []):
         del done[:]
-        assert start(path)._device.uses_narrow(StepPlan(()))
+        assert start(path).runner.uses_narrow(StepPlan(()))
         assert done == expected
 
 
@@ -118,7 +119,7 @@ def test_a_program_that_is_clearly_slower_is_not_timed_again(
     compared(monkeypatch, done, narrow.CLEARLY_SLOWER)
     for expected in ([*CHECKS], []):
         del done[:]
-        assert not start(tmp_path / "found.json")._device.uses_narrow(StepPlan(()))
+        assert not start(tmp_path / "found.json").runner.uses_narrow(StepPlan(()))
         assert done == expected
 
 

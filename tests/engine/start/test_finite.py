@@ -9,7 +9,7 @@ import pytest
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.runners import Compiled
 from jaxgen.kernels.choice import native
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, params_of
@@ -26,7 +26,7 @@ def start(model: ModelConfig, config: EngineConfig, compiled: Compiled, name: st
     array = np.array(params[name])
     array[place] = value
     params[name] = jnp.asarray(array)
-    Engine(model, config, params, frozenset({EOS}), compiled=compiled)
+    build_engine(model, config, params, frozenset({EOS}), compiled=compiled)
 
 
 @pytest.mark.parametrize(

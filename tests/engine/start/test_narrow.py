@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start import narrow
+from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.narrow import compare
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
@@ -46,7 +47,7 @@ def count_runs(compiled: CompiledStep) -> tuple[CompiledStep, dict[str, int]]:
 
 
 def engine_of(compiled: CompiledStep) -> Engine:
-    return Engine(LLAMA, CONFIG, params_of(LLAMA), frozenset(), compiled=compiled)
+    return build_engine(LLAMA, CONFIG, params_of(LLAMA), frozenset(), compiled=compiled)
 
 
 @pytest.mark.shipped
@@ -75,7 +76,7 @@ def test_more_decodes_than_the_narrow_program_takes_run_by_the_wide_one(monkeypa
     monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
     few = replace(CONFIG, narrow_width=2)
     compiled, runs = count_runs(compiled_step(LLAMA, few))
-    engine = Engine(LLAMA, few, params_of(LLAMA), frozenset(), compiled=compiled)
+    engine = build_engine(LLAMA, few, params_of(LLAMA), frozenset(), compiled=compiled)
     runs.update(run=0, narrow=0)
     todo = [request(f"r{i}", prompt, max_tokens=4 + 4 * i, seed=i, ignore_eos=True) for i, prompt in enumerate(PROMPTS)]
     events = run(engine, todo)

@@ -16,6 +16,7 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import KVTierStats
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.engine import Engine
+from jaxgen.offload.build import Offload
 from jaxgen.offload.kv_tier import prefetcher
 from jaxgen.offload.kv_tier.directory import FOLDER, DirectoryStore
 from jaxgen.offload.kv_tier.value import content_of, frame
@@ -118,7 +119,7 @@ def test_a_fetch_begins_while_its_request_waits_and_others_go_on(
         engine.add(request(f"other {n}", [5 + n, 6, 7], max_tokens=50, temperature=0.0, ignore_eos=True))
     engine.step()
     engine.add(asked())
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     assert engine.offload.tier.fetcher is not None
     engine.offload.tier.fetcher.tier.wait(60)  # the blocks are looked up
     events = engine.step()
