@@ -1,8 +1,7 @@
 """What watches an engine: it is told of each request and each step, in the engine's thread. Host only, no jax."""
 
 from collections import abc
-from dataclasses import dataclass
-from typing import override
+from typing import NamedTuple, override
 
 from jaxgen.core.request import TokenEvent
 from jaxgen.core.sequence import Chunk, Restore, Sequence
@@ -10,8 +9,7 @@ from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.cost_model import StepSample
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class MeasuredStep(NamedTuple):
     """A step whose output was read. Times are seconds by the engine's clock."""
 
     number: int

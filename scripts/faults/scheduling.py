@@ -100,6 +100,22 @@ SCHEDULER = (
         ("tests/engine/test_ends.py::test_an_idle_engine_that_holds_blocks_counts_it_and_begins_with_an_empty_cache",),
     ),
     Fault(
+        "each-step-read-before-the-next-is-launched",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "(last, step) if self.runs_ahead else (step, None)",
+        "(step, None)",
+        ("tests/engine/test_loop.py::test_a_step_is_launched_before_the_last_one_is_read",),
+    ),
+    Fault(
+        "background-runs-right-after-others",
+        "scheduler",
+        "jaxgen/scheduling/scheduler.py",
+        "            self._hold.extend(now)\n",
+        "            pass\n",
+        ("tests/engine/test_loop.py::test_the_background_waits_for_a_while_after_others",),
+    ),
+    Fault(
         "chunk-beyond-the-budget",
         "scheduler",
         "jaxgen/scheduling/planner.py",

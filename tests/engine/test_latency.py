@@ -47,7 +47,7 @@ def test_by_hand() -> None:
     one.tokens.append(7)
     meter.read(measured(StepPlan((Chunk(one, 0, 5),), (one,)), 104.0))
     meter.read(measured(StepPlan((Chunk(one, 5, 8),)), 105.0))
-    meter.read(replace(measured(StepPlan((Chunk(one, 13, 1),)), 106.0), width=2, narrow=True))
+    meter.read(measured(StepPlan((Chunk(one, 13, 1),)), 106.0)._replace(width=2, narrow=True))
     last = meter.latency_of(one, 109.5)
     assert (last.queue_seconds, last.prompt_seconds, last.decode_seconds) == (1, 3, 5.5)
     assert (last.prompt_chunks, last.steps, last.preemptions) == (4, 5, 1)
