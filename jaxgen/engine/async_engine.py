@@ -1,6 +1,6 @@
 """Run the engine in a thread of its own, and deliver its events to event loops; implements EngineClient.
 
-Public methods run in event loops' threads, and private ones from ``_main`` on in the engine's. Host only, no jax.
+Any thread calls public methods; private ones from ``_main`` on run in the engine's thread. Host only, no jax.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The inbox of an engine's thread: messages from event loops, and for how long the thread waits for them.
 
-Any thread puts messages in; the engine's thread takes them, and calls all other methods. Host only, no jax.
+Any thread puts messages in and may close it; only the engine's thread takes them. Host only, no jax.
 """
 
 import threading

@@ -20,16 +20,16 @@ class Findings:
     slow_starts: int = 0
 
 
-def kept_findings(path: Path | None) -> Findings | None:
+def read_findings(path: Path | None) -> Findings | None:
     """Return the findings of an earlier start, or None if there are none. A damaged file is removed, with a warning."""
-    kept = find_json(path, "the programs are checked and timed again")
-    if kept is None:
+    values = find_json(path, "the programs are checked and timed again")
+    if values is None:
         return None
-    narrow = kept["narrow"]
+    narrow = values["narrow"]
     result = None if narrow is None else NarrowResult(**narrow)
-    return Findings(result, StepSamples.read(kept["times"]), kept["slow_starts"])
+    return Findings(result, StepSamples.read(values["times"]), values["slow_starts"])
 
 
-def keep_findings(path: Path | None, findings: Findings) -> None:
+def write_findings(path: Path | None, findings: Findings) -> None:
     """Write the findings for the next start. If that fails, log a warning."""
     keep_json(path, asdict(findings))

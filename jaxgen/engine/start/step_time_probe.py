@@ -34,7 +34,7 @@ class StepSamples:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "StepSamples":
         """Return the samples that ``dataclasses.asdict`` has told, and JSON has carried."""
-        return cls(*(tuple(StepSample(**one) for one in values[name]) for name in ("wide", "narrow")))
+        return cls(*(tuple(StepSample(**sample) for sample in values[name]) for name in ("wide", "narrow")))
 
     def estimator(self, config: EngineConfig) -> StepTimeEstimator:
         """Return an estimator that has seen these steps."""

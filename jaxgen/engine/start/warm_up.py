@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine.start.findings import Findings, keep_findings, kept_findings
+from jaxgen.engine.start.findings import Findings, read_findings, write_findings
 from jaxgen.engine.start.finite import check_finite
 from jaxgen.engine.start.narrow import NarrowResult, compare
 from jaxgen.engine.start.step_time_probe import measure_step_time
@@ -30,13 +30,13 @@ def warm_up(
     are not finite.
     """
     device.run(StepPlan(()))
-    known = kept_findings(findings)
+    known = read_findings(findings)
     if known is None:
         known = _find_out(device, model, config)
-        keep_findings(findings, known)
+        write_findings(findings, known)
     elif known.narrow is not None and known.narrow.may_be_chance and known.slow_starts < MOST_SLOW_STARTS:
         known = _time_again(device, model, config, known)
-        keep_findings(findings, known)
+        write_findings(findings, known)
     elif known.narrow is not None:
         _choose(device, config, known.narrow, "an earlier start found")
         if known.narrow.use_narrow:

@@ -12,7 +12,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start import narrow, warm_up
 from jaxgen.engine.start.build import build_engine
-from jaxgen.engine.start.findings import Findings, keep_findings, kept_findings
+from jaxgen.engine.start.findings import Findings, read_findings, write_findings
 from jaxgen.engine.start.narrow import NarrowResult
 from jaxgen.engine.start.step_time_probe import StepSamples
 from jaxgen.scheduling.cost_model import StepSample
@@ -64,7 +64,7 @@ def test_the_next_start_takes_what_this_one_found(
 def test_a_program_that_gave_other_bits_stays_unused(tmp_path: Path, done: list[str]) -> None:
     path = tmp_path / "found.json"
     samples = (StepSample(1, 0, 0.01), StepSample(8, 0, 0.02))
-    keep_findings(path, Findings(NarrowResult(equal=False, ratio=0.5), StepSamples(samples, ())))
+    write_findings(path, Findings(NarrowResult(equal=False, ratio=0.5), StepSamples(samples, ())))
     assert not start(path).runner.uses_narrow(StepPlan(()))
     assert done == []
 
@@ -74,10 +74,10 @@ def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
         NarrowResult(equal=True, ratio=0.1), StepSamples((StepSample(3, 2, 0.1),), (StepSample(1, 0, 0.3),))
     )
     for one in (found, replace(found, narrow=None), replace(found, slow_starts=2)):
-        keep_findings(tmp_path / "found.json", one)
-        assert kept_findings(tmp_path / "found.json") == one
-    assert kept_findings(tmp_path / "others.json") is None
-    assert kept_findings(None) is None
+        write_findings(tmp_path / "found.json", one)
+        assert read_findings(tmp_path / "found.json") == one
+    assert read_findings(tmp_path / "others.json") is None
+    assert read_findings(None) is None
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, done: list[str], ratio: float) -> None:
@@ -135,4 +135,4 @@ def test_a_damaged_file_is_found_out_again(
         start(path)
     assert done == [*CHECKS]
     assert f"{path} is damaged: the programs are checked and timed again" in caplog.text
-    assert kept_findings(path) is not None
+    assert read_findings(path) is not None
