@@ -12,7 +12,7 @@ from jinja2.parser import Parser
 
 from jaxgen.core.errors import ConfigError, HelperLostError
 from jaxgen.core.model_info import ChatFormat
-from jaxgen.core.text_files import read_text
+from jaxgen.files.text_files import read_text
 from jaxgen.processes.helper import Target
 from jaxgen.processes.helpers import for_conversations
 from jaxgen.text.named_templates import TEMPLATE_NAMES

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxgen.core.identity import digest_of
-from jaxgen.core.kept_files import find_json, keep_json
+from jaxgen.files.cache_files import find_json, keep_json
 from jaxgen.weights.files import member
 from jaxgen.weights.headers import weight_files
 from jaxgen.weights.manifest import checksums_of, is_converted, read_manifest

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.text_files import read_text
+from jaxgen.files.text_files import read_text
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

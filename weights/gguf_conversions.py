@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.identity import DIGITS, digest_of
 from jaxgen.core.quantization import STORED_AS, Quantization
+from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.terminal.extras import need
 from jaxgen.weights.contents import file_checksums
 from jaxgen.weights.gguf.file import parts_of_file

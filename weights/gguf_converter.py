@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 
-from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import Quantization
+from jaxgen.files.digested_files import DigestedFiles
 from jaxgen.weights.atomic import PARTIAL, REPLACED
 from jaxgen.weights.convert import convert
 from jaxgen.weights.gguf_conversions import conversion_digest, is_whole

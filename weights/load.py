@@ -16,7 +16,7 @@ from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import STORED_AS, Quantization
-from jaxgen.core.text_files import check_not_pointer
+from jaxgen.files.text_files import check_not_pointer
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE

@@ -14,7 +14,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part, PartFormat
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
-from jaxgen.core.text_files import check_not_pointer
+from jaxgen.files.text_files import check_not_pointer
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json

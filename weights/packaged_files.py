@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 
 import filelock
 
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.terminal.extras import need
 from jaxgen.terminal.progress import Advance, show_progress
 from jaxgen.weights.contents import file_checksums

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.text_files import check_not_pointer
+from jaxgen.files.text_files import check_not_pointer
 from jaxgen.weights.files import member
 from jaxgen.weights.tensors import Array
 from jaxgen.weights.weight_files import weight_files_of

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jaxgen.core.kept_files import find_json, keep_json
 from jaxgen.engine.narrow import NarrowResult
 from jaxgen.engine.step_time_probe import StepSamples
+from jaxgen.files.cache_files import find_json, keep_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT
 from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels import proof
 
 PROOF_TOLERANCE = proof.TOLERANCE

@@ -3,7 +3,7 @@
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import NATIVE_BITS
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.verdict import EXPERT_WEIGHTS, ExpertShapes
+from jaxgen.kernels.proving.verdict import EXPERT_WEIGHTS, ExpertShapes
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.parts import DTYPES, ELEMENTS, part_of_codes, part_of_experts
 

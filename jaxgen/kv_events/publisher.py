@@ -12,8 +12,8 @@ import zmq
 
 from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.kv_events import FLAG, KVEventsConfig
 from jaxgen.core.stats import KVEventStats
+from jaxgen.kv_events.config import FLAG, KVEventsConfig
 from jaxgen.kv_events.wire import encode
 
 logger = logging.getLogger(__name__)

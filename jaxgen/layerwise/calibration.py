@@ -9,7 +9,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+from jaxgen.layerwise.planning.rates import Split, StepSeconds, transfer_all
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.timing import dummy_sequence
 

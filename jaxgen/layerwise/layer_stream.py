@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from jaxgen.layerwise.layer_pool import LayerPool
-from jaxgen.layerwise.layer_store import LayerStore, SavedBlock, StreamedBlock
 from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.planning.layer_store import LayerStore, SavedBlock, StreamedBlock
 from jaxgen.layerwise.programs import LayerPrograms
 from jaxgen.models import PackedParams
-from jaxgen.offload.link import Transfer
+from jaxgen.offload.transfer.link import Transfer
 
 
 @dataclass(frozen=True, slots=True)

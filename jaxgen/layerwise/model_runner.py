@@ -19,11 +19,11 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
 from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traffic
-from jaxgen.layerwise.meter import StreamMeter
+from jaxgen.layerwise.planning.layer_store import LayerStore, StreamedBlock
+from jaxgen.layerwise.planning.meter import StreamMeter
+from jaxgen.layerwise.planning.rates import Split, transfer_all
 from jaxgen.layerwise.programs import LayerPrograms, WidthPrograms, take_apart
-from jaxgen.layerwise.rates import Split, transfer_all
 from jaxgen.models import PackedParams
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.placement import pack_params

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxgen.core.kept_files import make_room, new_file
+from jaxgen.files.cache_files import make_room, new_file
 from jaxgen.models import PackedParams
 
 logger = logging.getLogger(__name__)

@@ -7,14 +7,14 @@ from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.core.sequence import Restore
 from jaxgen.core.stats import KVTierStats, OffloadStats
-from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.kv_tier.build import build_prefetcher
-from jaxgen.offload.kv_transfer import KVTransfer
-from jaxgen.offload.projection import Projection
-from jaxgen.offload.rates import RateMeter
-from jaxgen.offload.restore_plan import ContextCost, plan_restore
-from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
-from jaxgen.offload.tier import OffloadTier, Planner, Split
+from jaxgen.offload.planning.rates import RateMeter
+from jaxgen.offload.planning.restore_plan import ContextCost, plan_restore
+from jaxgen.offload.planning.staging import SAVING_GROUPS, group_size, projected_blocks
+from jaxgen.offload.tiers.host_store import HostBlock, HostStore
+from jaxgen.offload.tiers.kv_tier.build import build_prefetcher
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Planner, Split
+from jaxgen.offload.transfer.kv_transfer import KVTransfer
+from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.scheduling.step_time import StepTimeEstimator

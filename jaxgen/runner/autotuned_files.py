@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jaxgen.core.kept_files import find, keep
+from jaxgen.files.cache_files import find, keep
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import jax
 from jax._src import compilation_cache as jax_internals  # nothing public names a program's entry
 from jaxlib import xla_client  # nothing of jax tells for which processor XLA compiles
 
-from jaxgen.core.kept_files import find, keep, make_room
+from jaxgen.files.cache_files import find, keep, make_room
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.program import shapes_of
 from jaxgen.runner.programs import CompiledStep, RowPrograms

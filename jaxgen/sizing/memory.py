@@ -15,8 +15,8 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
-from jaxgen.core.tier_address import tier_address
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.planning.staging import staging_bytes
+from jaxgen.offload.tiers.kv_tier.address import tier_address
 from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, vocabulary_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache

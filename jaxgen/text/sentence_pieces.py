@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models
 
 from jaxgen.core.errors import ConfigError, RequestRefusedError
-from jaxgen.core.text_files import read_text
+from jaxgen.files.text_files import read_text
 from jaxgen.text.piece_model import BYTE, CONTROL, UNKNOWN, USER_DEFINED, PieceModel
 from jaxgen.text.token_lengths import TokenLengths, VocabularyFacts
 from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE, check_library

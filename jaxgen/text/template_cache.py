@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.identity import digest_of
-from jaxgen.core.kept_files import find, keep
+from jaxgen.files.cache_files import find, keep
 
 LIBRARIES = ("jinja2", "transformers")
 """What compiles and renders templates."""

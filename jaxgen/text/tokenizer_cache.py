@@ -7,10 +7,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError, one_line
-from jaxgen.core.kept_files import find, keep
-from jaxgen.core.text_files import read_text
+from jaxgen.files.cache_files import find, keep
+from jaxgen.files.digested_files import DigestedFiles
+from jaxgen.files.text_files import read_text
 from jaxgen.text.sentence_pieces import read_sentence_pieces
 from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer

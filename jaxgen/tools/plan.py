@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.assembly.find_model import dequantised_bytes, find_model, token_budget, weight_bytes
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, weight_bytes
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan

@@ -1,6 +1,6 @@
 """Compare a GPU's kernels with float64, in the shapes of served steps.
 
-Runs in a child process (jaxgen.kernels.proof), because a faulty kernel may crash or hang.
+Runs in a child process (jaxgen.kernels.proving.proof), because a faulty kernel may crash or hang.
 """
 
 import json
@@ -25,7 +25,7 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.kernels.gpu_proof import PROOF_TOLERANCE, prove_block_copies, prove_expert_products
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import ServedShapes, Verdict
 from jaxgen.models.attention import attend, plan_attention
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.positions import Positional

@@ -12,7 +12,7 @@ from typing import Literal
 import jax
 
 from jaxgen.arrays import num_bytes
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.load import find_parts
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError

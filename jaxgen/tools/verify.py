@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.resolved_model import ResolvedModel
+from jaxgen.assembly.text_settings import own_texts
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.quantization import Quantization
-from jaxgen.model_texts import own_texts
-from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 

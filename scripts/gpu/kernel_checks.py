@@ -12,8 +12,8 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernel, Kernels
-from jaxgen.kernels.proof import run_proof
-from jaxgen.kernels.verdict import ServedShapes
+from jaxgen.kernels.proving.proof import run_proof
+from jaxgen.kernels.proving.verdict import ServedShapes
 from pallas_kernels.proof import prove_expert_product
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for, recompute_kernel

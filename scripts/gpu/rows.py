@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels.gpu.attention.items import best_tile_groups, value_slices
 from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, attention_configuration
 from scripts.gpu.sizes import BITS, BITS_TOKENS, PIECES, RANDOM_TOKENS, TILES, AttentionLoad, Sizes, StepLoad

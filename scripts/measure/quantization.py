@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.text_settings import own_texts
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.model_texts import own_texts
 from jaxgen.weights.load import DEMO
 from scripts.demo_model.corpus import encode_documents, load_corpus
 from scripts.demo_model.evaluate import QUERIES, RecallCase, RecallTest, windows

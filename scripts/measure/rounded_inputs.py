@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from tokenizers import Tokenizer
 
-from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.weights import gguf
 from jaxgen.weights.packaged_files import fetched
 from jaxgen.weights.packaged_models import PACKAGED_MODELS

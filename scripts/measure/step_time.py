@@ -46,7 +46,7 @@ def kernels_for(name: str, model: DecoderConfig) -> Kernels:
     """XLA's kernels, or the choice of ``jaxgen serve`` on this machine."""
     if name == "XLA":
         return REFERENCE
-    from jaxgen.core.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
+    from jaxgen.files.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
 
     folder = open_cache_dirs().kernels
     if folder is None:

@@ -18,8 +18,8 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import PackedParams, init_params
 from jaxgen.offload.build import Offload, context_cost, make_planner
-from jaxgen.offload.restore_plan import Rates
-from jaxgen.offload.tier import Planner, Split
+from jaxgen.offload.planning.restore_plan import Rates
+from jaxgen.offload.tiers.offload_tier import Planner, Split
 from jaxgen.runner.programs import compile_step
 from scripts.offload.slow_links import simulate
 

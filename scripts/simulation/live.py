@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.load import find_parts
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan

@@ -16,7 +16,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, hopper
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import step_program
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM

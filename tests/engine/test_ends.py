@@ -12,7 +12,7 @@ from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.step_plan import Outcome
 from jaxgen.engine import messages
 from jaxgen.engine.engine import Engine
-from jaxgen.offload.kv_tier.prefetcher import FetchPlan
+from jaxgen.offload.tiers.kv_tier.prefetcher import FetchPlan
 from tests.support.ends import CONFIG, GREEDY, PROBE, Client, check_idle, offloading_engine, threaded
 from tests.support.engines import make_engine, request, run, tokens
 

@@ -16,7 +16,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
 from jaxgen.layerwise.calibration import run_in_turn
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import StepSeconds, transfer_all
+from jaxgen.layerwise.planning.rates import StepSeconds, transfer_all
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from tests.models.test_layers_apart import OPT

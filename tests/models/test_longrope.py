@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.find_model import longrope_note
+from jaxgen.assembly.load import load_engine
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE
-from jaxgen.model_choice import longrope_note
 from jaxgen.models import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from jaxgen.core.config import EngineConfig, OffloadConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.offload.tier import OffloadTier, Split
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 from tests.support.failing_copies import fail_first_copy_back, slow_links
 

@@ -20,9 +20,9 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.offload.build import context_cost, make_planner
-from jaxgen.offload.projection import project_blocks
-from jaxgen.offload.rates import RateMeter
-from jaxgen.offload.tier import Split
+from jaxgen.offload.planning.rates import RateMeter
+from jaxgen.offload.tiers.offload_tier import Split
+from jaxgen.offload.transfer.projection import project_blocks
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.program import Program, int32
 from jaxgen.scheduling.cost_model import StepSample
@@ -135,7 +135,7 @@ def assert_near(found: list[TokenEvent], expected: list[TokenEvent], tolerance: 
 @pytest.fixture
 def _few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five blocks are projected together, so that a context comes in several groups, of which the last is smaller."""
-    monkeypatch.setattr("jaxgen.offload.staging.PROJECTED_TOKENS", 5 * BLOCK)
+    monkeypatch.setattr("jaxgen.offload.planning.staging.PROJECTED_TOKENS", 5 * BLOCK)
 
 
 @pytest.mark.usefixtures("_few_at_a_time")

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from jaxgen import LLM
-from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.weights import gguf
 from jaxgen.weights.convert import convert
 from jaxgen.weights.packaged_files import NotFetchedError, fetched

@@ -17,10 +17,10 @@ from jax._src.compiler import get_compile_options  # no public function shows th
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxlib.xla_client import AutotuneCacheMode
 
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.assembly.digest import program_digest
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.identify import program_digest
+from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.runner import autotuned_files, compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation

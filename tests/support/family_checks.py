@@ -24,10 +24,10 @@ from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.planning.layer_store import LayerStore
 from jaxgen.models import Params
 from jaxgen.models.placement import pack_params
-from jaxgen.offload.tier import Split
+from jaxgen.offload.tiers.offload_tier import Split
 from jaxgen.tools.determinism import Scenario, Verifier
 from jaxgen.weights import convert
 from jaxgen.weights.load import load_model_config, load_params

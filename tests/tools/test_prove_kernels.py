@@ -12,7 +12,7 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes, ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import ExpertShapes, ServedShapes, Verdict
 from jaxgen.tools import prove_kernels
 from jaxgen.tools.prove_kernels import LONGEST, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref

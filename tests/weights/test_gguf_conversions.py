@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.errors import ConfigError
+from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.weights import gguf_conversions, gguf_converter
 from jaxgen.weights.convert import convert
 from jaxgen.weights.generation_config import read_sampling_defaults

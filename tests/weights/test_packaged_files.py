@@ -10,10 +10,10 @@ from pathlib import Path
 import filelock
 import pytest
 
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.sampling_params import NEUTRAL
+from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.text.chat_template import ChatTemplate
 from jaxgen.text.named_templates import named_format
 from jaxgen.text.tokenizer_cache import load_tokenizer

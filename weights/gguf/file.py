@@ -14,7 +14,7 @@ import numpy.typing as npt
 from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
-from jaxgen.core.text_files import check_not_pointer
+from jaxgen.files.text_files import check_not_pointer
 from jaxgen.terminal.extras import need
 from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.files import GGUF_MAGIC, gguf_parts

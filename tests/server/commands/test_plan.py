@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.load import find_parts
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.llm import LLM
 from jaxgen.models import abstract_params

@@ -100,7 +100,7 @@ def test_a_restarted_server_does_not_compute_a_known_prefix(tmp_path: Path) -> N
 def test_bad_gpu_kernels_leave_a_working_server(tmp_path: Path) -> None:
     """Full: two servers start. The second time a proof that hung is not made again.
 
-    Other ends of a proof are tests/kernels/test_proof.py's.
+    Other ends of a proof are tests/kernels/proving/test_proof.py's.
     """
     reason, said = "their proof was not done after 8 s", []
     flags = ("--cache-dir", str(tmp_path), "--single-shape")

@@ -1,0 +1,1 @@
+"""Put an engine together from weights, tokenizer and device: the composition root."""
