@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions

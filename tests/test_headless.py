@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import ChatFormat, Pooling

@@ -18,7 +18,7 @@ from openai import OpenAI
 import jaxgen
 from jaxgen import LLM, SamplingParams
 from jaxgen.assembly.find_model import find_model
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.identity import Identity
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
@@ -156,7 +156,7 @@ def test_the_digest_is_that_of_its_parts_and_of_another_engine_of_an_equal_direc
     options: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}
     options["num_blocks"] = llm.digest_parts["steps"]["num_blocks"]
     copy = shutil.copytree(directory, tmp_path / "copy")
-    caplog.set_level(logging.INFO, "jaxgen.assembly.resolved_model")
+    caplog.set_level(logging.INFO, "jaxgen.assembly.programs")
     with LLM(str(copy), **options) as other:
         assert other.digest == llm.digest == Identity(llm.digest_parts).digest != ""
         assert other.generate(["def main():"], GREEDY) == llm.generate(["def main():"], GREEDY)

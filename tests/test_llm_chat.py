@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason
 from jaxgen.server.app import create_app

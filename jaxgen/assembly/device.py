@@ -1,22 +1,13 @@
-"""Set a GPU's memory share and a CPU's threads, and prove a GPU's kernels, before JAX opens a device."""
+"""Prepare the device before JAX opens it, and ask for its free memory: a GPU's share of memory, a CPU's threads."""
 
 import logging
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 from jax._src import xla_bridge  # no public function tells whether a backend is initialized
 
-from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
-from jaxgen.hardware.container import allowed_cores, num_cores
-from jaxgen.hardware.nvidia import Gpu
-from jaxgen.kernels.choice import made_for
-from jaxgen.kernels.gpu_proof import gpu_sources
-from jaxgen.kernels.proving.proof import judge
-from jaxgen.kernels.proving.verdict import ServedShapes, Verdict
-from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config
-from jaxgen.sizing.memory_request import narrow_width
+from jaxgen.hardware.container import allowed_cores, host_memory, num_cores
+from jaxgen.sizing.device_memory import DeviceMemory
 
 logger = logging.getLogger(__name__)
 
@@ -66,39 +57,8 @@ def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
     return free
 
 
-def served_shapes(
-    model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None, room: int | None
-) -> ServedShapes:
-    """Return the attention shapes of the steps that a GPU will run. Raises ConfigError.
-
-    ``room``: bytes of memory that may be used on top of the weights; None: unknown.
-
-    Widths are ``token_budget``, unless the options name one, and that of the narrow program; with ``budgets`` their
-    smallest and largest.
-    """
-    scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False, room=room)
-    widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
-    narrow = None if options.single_shape else narrow_width(scheduler, is_cpu=False)
-    return ServedShapes.of(
-        model,
-        block_size=options.block_size or DEFAULT_BLOCK_SIZE,
-        token_budgets=tuple(sorted(widths | ({narrow} if narrow else set()), reverse=True)),
-        max_num_seqs=scheduler.max_num_seqs,
-        max_model_len=scheduler.max_model_len,
-    )
-
-
-def judge_kernels(
-    gpu: Gpu, model: ModelConfig, choice: KernelChoice, shapes: ServedShapes, folder: Path | None
-) -> Verdict | None:
-    """Return the verdict on the GPU's kernels, or None if there are no kernels or ``choice`` wants none.
-
-    Verdicts are kept in ``folder``.
-    """
-    kernels, _ = made_for(gpu.device, model, shapes.block_size)
-    if kernels is None or choice == "xla":
-        return None
-    if choice == "unproven":
-        logger.warning("the %s kernels are taken without a proof, as --kernels unproven says", kernels.name)
-        return Verdict("right")
-    return judge(shapes, gpu, gpu_sources(), folder, may_run=not is_open(), again=choice == "prove")
+def device_memory(*, was_open: bool) -> DeviceMemory:
+    """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
+    device = jax.devices()[0]
+    free, host = free_memory(device, was_open=was_open), host_memory()
+    return DeviceMemory(device.platform, host.available if free is None else free, host.total, host.limit)

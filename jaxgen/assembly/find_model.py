@@ -1,4 +1,4 @@
-"""Find a model, and choose its dtype and token budget for a device: what serving and planning share.
+"""Find a model's directory, read its configuration and choose its dtype: what serving and planning share.
 
 It opens no device and imports no jax, so that a plan is ready before an engine could be.
 """
@@ -12,13 +12,9 @@ from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, Lo
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
-from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS, Quantization
-from jaxgen.files.cache_dirs import CacheDirs
+from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
-from jaxgen.kernels.expert_support import reads_experts_codes
-from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
-from jaxgen.sizing.token_budget import TokenBudget
-from jaxgen.sizing.tuning_store import choose_budget
+from jaxgen.kernels.native_support import native_dtypes
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.files import CONFIG
 from jaxgen.weights.gguf_source import FetchFiles
@@ -32,14 +28,7 @@ from jaxgen.weights.load import (
     resolve_model,
 )
 from jaxgen.weights.survey import check_weights
-from jaxgen.weights.weight_formats import (
-    FIRST_WITH_FP8,
-    largest_matrix_bytes,
-    parameter_bytes,
-    placed_config,
-    with_dtype,
-    with_formats,
-)
+from jaxgen.weights.weight_formats import FIRST_WITH_FP8, with_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -128,34 +117,3 @@ def _check_formats_known(directory: Path) -> None:
             f"--load-format dummy: {directory / CONFIG} has a quantization_config, and there are no weight files that "
             "say which weights it means: take it out, and choose by --quantization"
         )
-
-
-def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
-    """Return the folder of measurements, or None for XLA's kernels: only the default choice is measured."""
-    return None if kernels == "xla" else caches.tuning
-
-
-def token_budget(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, caches: CacheDirs) -> TokenBudget:
-    """Return the tokens of a step that no option names: as measured on this device, else by the rule for it."""
-    skips = kernels == "auto" and skips_padding(device, model)
-    return choose_budget(tuning_folder(caches, kernels), model, device, skips_padding=skips)
-
-
-def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
-    """Return the bytes of a model's parameters as they are kept on a device.
-
-    Quantized weights become numbers where no kernel multiplies them as they are.
-    """
-    multiplied = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
-    integers = (NATIVE_BITS if device.is_cpu else PLAIN_BITS) if multiplied else ()
-    return parameter_bytes(placed_config(model, lambda form: form.placed(integers=integers, floats=not device.is_cpu)))
-
-
-def dequantised_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
-    """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix that products do not read
-    as codes, and none on a CPU."""
-    if device.is_cpu:
-        return 0
-    if reads_experts_codes(device, model, kernels):
-        model = with_formats(model, {path: form for path, form in model.weight_formats if ".experts." not in path})
-    return largest_matrix_bytes(model, device.compute_capability)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelTexts:
+class TextSettings:
     """A model's chat format, the tokens that end its answers, the defaults of requests and the pooling of embeddings.
 
     ``tokenizer``: the digest of the files that the tokenizer was made from.
@@ -48,9 +48,9 @@ class ModelTexts:
         }
 
 
-def own_texts(model: Path) -> ModelTexts:
+def own_text_settings(model: Path) -> TextSettings:
     """Return those of a model's directory, where no flag names others. Raises ConfigError."""
-    return ModelTexts(
+    return TextSettings(
         text_files(model).digest,
         read_chat_format(model, None),
         read_eos_token_ids(model),
@@ -59,7 +59,7 @@ def own_texts(model: Path) -> ModelTexts:
     )
 
 
-def read_texts(
+def read_text_settings(
     model: Path,
     vocab_size: int,
     caches: CacheDirs,
@@ -69,7 +69,7 @@ def read_texts(
     generation_config: str = "auto",
     pooling: PoolingChoice = "auto",
     hub: HubOptions | None = None,
-) -> tuple[Tokenizer, ModelTexts]:
+) -> tuple[Tokenizer, TextSettings]:
     """Return the tokenizer and the texts of a model; the arguments are those of ``load_engine``.
 
     Tokenizers and what is found out of chat templates are kept in ``caches``. Raises ConfigError.
@@ -81,7 +81,7 @@ def read_texts(
         _check_size(tokenizer, words, vocab_size)
     chat = _chat_format(directory, chat_template, words, caches.templates)
     named = read_eos_token_ids(model) | _turn_token_ids(chat_template, words)
-    texts = ModelTexts(
+    texts = TextSettings(
         files.digest,
         chat,
         named | _other_ends(directory, chat, words, named, vocab_size, caches.templates),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.assembly.find_model import dequantised_bytes, find_model, token_budget, weight_bytes
+from jaxgen.assembly.find_model import find_model
+from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, weight_bytes
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype

@@ -12,7 +12,8 @@ from typing import Literal
 import jax
 
 from jaxgen.arrays import num_bytes
-from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.parameters import load_model
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
@@ -244,7 +245,7 @@ def tune(
 
     From then on ``load_engine`` uses it if no token budget is given. Raises ConfigError.
     """
-    parts = find_parts(
+    resolved = resolve_on_device(
         model,
         hub=hub,
         dtype=dtype,
@@ -255,17 +256,17 @@ def tune(
         options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization, kv_cache_dtype=kv_cache_dtype),
         budgets=budgets or BUDGETS,
     )
-    with persistent_compilation(parts.caches.compiled):
-        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
+    with persistent_compilation(resolved.caches.compiled):
+        chosen, params = load_model(resolved, block_size=DEFAULT_BLOCK_SIZE, progress=False)
         tuning = measure(
-            parts.model,
+            resolved.model,
             params,
-            parts.memory,
+            resolved.memory,
             kernels=chosen,
             budgets=budgets,
             context=context,
             rounds=rounds,
             report=report,
         )
-    folder = parts.tuning_folder
-    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None
+    folder = resolved.tuning_folder
+    return tuning, save_record(folder, resolved.model, resolved.device, asdict(tuning)) if folder else None

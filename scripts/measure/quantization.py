@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.assembly.load import find_parts
-from jaxgen.assembly.text_settings import own_texts
+from jaxgen.assembly.build import build_to_fit
+from jaxgen.assembly.resolve import resolve_on_device
+from jaxgen.assembly.text_settings import own_text_settings
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
@@ -45,8 +46,15 @@ def measure(
 ) -> Figures:
     """Return the figures of the embedded model with its weights in a format."""
     options = EngineOptions()
-    parts = find_parts(dtype=dtype, quantization=quantization, options=options)
-    engine = parts.build(parts.resolve(options), options, own_texts(parts.directory), ends=False, progress=False)
+    resolved = resolve_on_device(dtype=dtype, quantization=quantization, options=options)
+    engine = build_to_fit(
+        resolved,
+        resolved.configure(options),
+        options,
+        own_text_settings(resolved.directory),
+        ends=False,
+        progress=False,
+    )
     scored = [
         Request(f"w{i}", tuple(row), SamplingParams(prompt_logprobs=0, max_tokens=0)) for i, row in enumerate(rows)
     ]
@@ -67,7 +75,7 @@ def measure(
     ]
     answers = [[event.token for event in events if event.token is not None] for events in _run(engine, asked)]
     right = sum(answer == case.tokens[-case.answer_length :] for answer, case in zip(answers, cases, strict=True))
-    return Figures(parts.params_bytes, tuple(logprobs), right / len(cases))
+    return Figures(resolved.params_bytes, tuple(logprobs), right / len(cases))
 
 
 def _run(engine: Engine, requests: Sequence[Request]) -> Iterator[list[Any]]:

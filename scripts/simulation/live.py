@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.parameters import load_model
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
@@ -55,17 +56,17 @@ class MeasuredEngine(Engine):
 @contextmanager
 def measured_engine(model: str | None, dtype: DType | Literal["auto"]) -> Iterator[MeasuredEngine]:
     """Loaded and compiled as ``serve`` does by default; ``model`` None: the embedded one."""
-    parts = find_parts(model, dtype=dtype)
+    resolved = resolve_on_device(model, dtype=dtype)
     options = EngineOptions(seed=0)
-    config = parts.resolve(options)
-    with persistent_compilation(parts.caches.compiled):
-        kernels, params = parts.load(block_size=config.cache.block_size, progress=False)
+    config = resolved.configure(options)
+    with persistent_compilation(resolved.caches.compiled):
+        kernels, params = load_model(resolved, block_size=config.cache.block_size, progress=False)
         config, compiled = compile_to_fit(
-            *(options, parts.model, config),
-            lambda fitting: compile_for(parts.model, fitting, kernels),
-            *(parts.memory, parts.params_bytes),
+            *(options, resolved.model, config),
+            lambda fitting: compile_for(resolved.model, fitting, kernels),
+            *(resolved.memory, resolved.params_bytes),
         )
-        yield MeasuredEngine(parts.model, config, params, frozenset(), compiled=compiled)
+        yield MeasuredEngine(resolved.model, config, params, frozenset(), compiled=compiled)
 
 
 class LiveRun:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 def open_engine(args: Any) -> "AsyncEngine":
     """Return the engine that the flags ask for, not started yet. Raises ConfigError."""
-    from jaxgen.assembly.load import load_engine
+    from jaxgen.assembly.load_engine import load_engine
 
     return load_engine(
         args.model,

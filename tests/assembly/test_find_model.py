@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from jaxgen.assembly.find_model import dequantised_bytes, find_model
+from jaxgen.assembly.find_model import find_model
+from jaxgen.assembly.model_sizes import dequantised_bytes
 from jaxgen.core.errors import ConfigError
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from scripts.gpu.shapes import GPT_OSS_20B

@@ -13,7 +13,8 @@ import pytest
 
 from jaxgen import LLM, SamplingParams
 from jaxgen.assembly.find_model import find_model
-from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.parameters import weight_files
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.core.config import HubOptions, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
@@ -55,7 +56,7 @@ def test_a_model_without_weights_answers(outline: Path) -> None:
 
 
 def digest(directory: Path, load_format: LoadFormat) -> str:
-    return find_parts(str(directory), load_format=load_format).weight_files(progress=False).digest
+    return weight_files(resolve_on_device(str(directory), load_format=load_format), progress=False).digest
 
 
 def test_random_weights_have_an_identity_of_their_own(directory: Path, outline: Path) -> None:

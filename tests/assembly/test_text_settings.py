@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxgen.assembly import text_settings
-from jaxgen.assembly.text_settings import ModelTexts, own_texts, read_texts
+from jaxgen.assembly.text_settings import TextSettings, own_text_settings, read_text_settings
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.files.cache_dirs import CacheDirs
@@ -21,10 +21,10 @@ from jaxgen.weights.tiny import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> ModelTexts:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> TextSettings:
     directory = tmp_path_factory.mktemp("model")
     make_tiny_checkpoint(directory)
-    return own_texts(directory)
+    return own_text_settings(directory)
 
 
 DIFFERENT = {
@@ -36,25 +36,25 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("part", DIFFERENT)
-def test_each_of_them_is_a_part(texts: ModelTexts, part: str) -> None:
+def test_each_of_them_is_a_part(texts: TextSettings, part: str) -> None:
     before, after = texts.identity(), DIFFERENT[part](texts).identity()
     assert {name for name in before if before[name] != after[name]} == {part}
 
 
-def test_the_tokenizer_is_its_files_contents(texts: ModelTexts, tmp_path: Path) -> None:
+def test_the_tokenizer_is_its_files_contents(texts: TextSettings, tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path / "elsewhere")
-    assert own_texts(tmp_path / "elsewhere").identity() == texts.identity()
+    assert own_text_settings(tmp_path / "elsewhere").identity() == texts.identity()
     file = tmp_path / "elsewhere" / "tokenizer.json"
     file.write_text(file.read_text() + " ")
-    assert own_texts(tmp_path / "elsewhere").identity()["tokenizer"] != texts.identity()["tokenizer"]
+    assert own_text_settings(tmp_path / "elsewhere").identity()["tokenizer"] != texts.identity()["tokenizer"]
 
 
 def test_the_tokenizer_has_the_digest_of_the_files_it_was_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_tiny_checkpoint(tmp_path)
-    _, texts = read_texts(tmp_path, 386, CacheDirs())
-    assert texts == own_texts(tmp_path)
+    _, texts = read_text_settings(tmp_path, 386, CacheDirs())
+    assert texts == own_text_settings(tmp_path)
     file = tmp_path / "tokenizer.json"
 
     def replaced(*args: Any) -> Tokenizer:
@@ -64,7 +64,7 @@ def test_the_tokenizer_has_the_digest_of_the_files_it_was_made_from(
 
     monkeypatch.setattr(text_settings, "load_tokenizer", replaced)
     with pytest.raises(ConfigError, match=r"the text files in .* changed while being read"):
-        read_texts(tmp_path, 386, CacheDirs())
+        read_text_settings(tmp_path, 386, CacheDirs())
 
 
 def chat_model(directory: Path, template: str, *, special: bool = True, **files: Any) -> Path:
@@ -123,13 +123,13 @@ def test_answers_end_where_tokenizer_or_template_say(
     caplog.set_level("DEBUG")
     directory = chat_model(tmp_path / "model", template, **files)
     own = read_eos_token_ids(directory)
-    _, texts = read_texts(directory, 386, CacheDirs())
+    _, texts = read_text_settings(directory, 386, CacheDirs())
     assert texts.eos_token_ids == own | others
     assert ("answers also end with <|im_end|>" in caplog.text) == bool(others)
 
 
 def test_a_token_that_is_not_special_ends_a_turn_too(tmp_path: Path) -> None:
-    _, texts = read_texts(chat_model(tmp_path / "model", CHATML, special=False), 386, CacheDirs())
+    _, texts = read_text_settings(chat_model(tmp_path / "model", CHATML, special=False), 386, CacheDirs())
     assert 384 in texts.eos_token_ids
 
 
@@ -138,13 +138,13 @@ def test_another_tokenizer_or_template_brings_its_end(tmp_path: Path) -> None:
     other = chat_model(tmp_path / "other", "", tokenizer_config={"eos_token": "<|im_end|>"})
     file = tmp_path / "chat.jinja"
     file.write_text(CHATML)
-    assert 384 not in read_texts(model, 386, CacheDirs())[1].eos_token_ids
-    assert 384 in read_texts(model, 386, CacheDirs(), tokenizer=str(other))[1].eos_token_ids
-    assert 384 in read_texts(model, 386, CacheDirs(), chat_template=file)[1].eos_token_ids
+    assert 384 not in read_text_settings(model, 386, CacheDirs())[1].eos_token_ids
+    assert 384 in read_text_settings(model, 386, CacheDirs(), tokenizer=str(other))[1].eos_token_ids
+    assert 384 in read_text_settings(model, 386, CacheDirs(), chat_template=file)[1].eos_token_ids
 
 
 def test_a_template_that_names_an_end_is_not_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rendering imports transformers, which costs each start half a second."""
     monkeypatch.setattr(turn_end, "AsideTemplate", None)
     directory = chat_model(tmp_path / "model", CHATML, generation_config={"eos_token_id": [1, 384]})
-    assert 384 in read_texts(directory, 386, CacheDirs())[1].eos_token_ids
+    assert 384 in read_text_settings(directory, 386, CacheDirs())[1].eos_token_ids

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from jaxgen.assembly.find_model import longrope_note
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE

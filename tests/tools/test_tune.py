@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE
@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew into each test's cache directory. Each budget's step is compiled once."""
-    monkeypatch.setattr("jaxgen.assembly.resolved_model.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.assembly.kernels.choose", lambda *_, **__: REFERENCE)
     monkeypatch.setattr("jaxgen.tools.tune.compile_step", lambda model, config, _: compiled_step(model, config))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.assembly.load import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.models import look_at

@@ -75,7 +75,8 @@ def test_dtypes_have_their_other_names(name: str, dtype: str, monkeypatch: pytes
 
 def test_what_serve_hands_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("jaxgen.assembly.load.load_engine", lambda model, **options: asked.update(options, model=model))
+    name = "jaxgen.assembly.load_engine.load_engine"
+    monkeypatch.setattr(name, lambda model, **options: asked.update(options, model=model))
     flags = ("--revision", "r", "--download-dir", "/d", "--tokenizer", "T", "--generation-config", "none")
     serve.open_engine(parsed("org/m", *flags))
     assert (asked["model"], asked["tokenizer"], asked["generation_config"]) == ("org/m", "T", "none")

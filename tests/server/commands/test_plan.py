@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jaxgen.assembly.load import find_parts
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.llm import LLM
 from jaxgen.models import abstract_params
@@ -65,13 +65,13 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_it_is_what_serve_would_choose(flags: list[str], tmp_path: Path) -> None:
     args = make_parser().parse_args(flags)
     same: dict[str, Any] = {"dtype": args.dtype, "kernels": args.kernels, "cache_dir": tmp_path}
-    parts = find_parts(options=engine_options(args), **same)
+    resolved = resolve_on_device(options=engine_options(args), **same)
     found = plan_model(options=engine_options(args), **same)
-    assert found.plan.config == parts.resolve(engine_options(args))
-    assert found.plan.allocation.weights == parts.params_bytes
-    assert found.plan.memory == parts.memory
-    assert found.target.device == parts.device
-    assert found.request.model == parts.model
+    assert found.plan.config == resolved.configure(engine_options(args))
+    assert found.plan.allocation.weights == resolved.params_bytes
+    assert found.plan.memory == resolved.memory
+    assert found.target.device == resolved.device
+    assert found.request.model == resolved.model
 
 
 @pytest.mark.full

@@ -36,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _reference_kernels_and_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew for this run's cache directory; answers of the usual length, and what
     happens to them, are tests/tools' to compare."""
-    monkeypatch.setattr("jaxgen.assembly.resolved_model.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.assembly.kernels.choose", lambda *_, **__: REFERENCE)
     monkeypatch.setattr("jaxgen.tools.determinism.ANSWER_TOKENS", 6)
 
 
