@@ -114,14 +114,14 @@ def program_digest(text: str) -> str:
 
 def _without_places(line: str) -> str:
     """Return an instruction with its fields sorted, of a Pallas kernel without its code."""
-    before, found, after = line.partition(_BACKEND_CONFIG)
-    if not found or _PALLAS in before:
+    before, separator, after = line.partition(_BACKEND_CONFIG)
+    if not separator or _PALLAS in before:
         return before
     try:
         value, end = json.JSONDecoder().raw_decode(after)
     except ValueError:  # some are not JSON, and have one order
         return line
-    return f"{before}{found}{json.dumps(value, sort_keys=True)}{after[end:]}"
+    return f"{before}{separator}{json.dumps(value, sort_keys=True)}{after[end:]}"
 
 
 def _content(path: str) -> str:

@@ -102,12 +102,12 @@ def _check_size(name: str, tokenizer: Tokenizer, vocab_size: int) -> None:
 
 
 def _chat_format(
-    directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer, kept: Path | None
+    directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer, cache: Path | None
 ) -> ChatFormat | None:
     """Return the chat template of this name, of this file, or of the model; None: it has none. Raises ConfigError."""
     if isinstance(chat_template, str) and chat_template in TEMPLATE_NAMES:
         return named_format(chat_template, tokenizer)
-    return read_chat_format(directory, None if chat_template is None else Path(chat_template), kept)
+    return read_chat_format(directory, None if chat_template is None else Path(chat_template), cache)
 
 
 def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
@@ -130,16 +130,16 @@ def _other_ends(
     tokenizer: Tokenizer,
     named: frozenset[int],
     vocab_size: int,
-    kept: Path | None,
+    cache: Path | None,
 ) -> set[int]:
     """Return the tokens that end an answer by the tokenizer's files or by the chat template alone, and log them."""
     eos = read_special_tokens(directory).get("eos_token")
-    found = {"the tokenizer's files": None if eos is None else tokenizer.added_token(eos)}
+    sources = {"the tokenizer's files": None if eos is None else tokenizer.added_token(eos)}
     if chat is not None:
-        ends = named | {token for token in found.values() if token is not None}
-        found["the chat template"] = turn_end(chat, tokenizer, ends, kept)
+        ends = named | {token for token in sources.values() if token is not None}
+        sources["the chat template"] = turn_end(chat, tokenizer, ends, cache)
     # transformers gives a new id to a token that the tokenizer does not have, which the model never writes
-    known = {token: source for source, token in found.items() if token is not None and token < vocab_size}
+    known = {token: source for source, token in sources.items() if token is not None and token < vocab_size}
     others = {token: source for token, source in known.items() if token not in named}
     for token, source in others.items():
         logger.debug("answers also end with %s, which only %s names", tokenizer.token_text(token), source)

@@ -81,7 +81,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
         logger.warning("nothing is kept for a faster next start: this user has no home directory; name a --cache-dir")
         return CacheDirs()
     check_path("--cache-dir", root)
-    kept: dict[str, Path] = {}
+    usable: dict[str, Path] = {}
     refused: dict[str, None] = {}
     try:
         for name, version in FOLDERS.items():
@@ -92,7 +92,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
                 continue
             with tempfile.TemporaryFile(dir=folder):
                 pass
-            kept[name] = folder
+            usable[name] = folder
     except OSError as error:
         logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
         return CacheDirs()
@@ -101,10 +101,10 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
             "--cache-dir %s is used for %s: %s, and who can write it decides what this server runs; make it this "
             "user's alone, or name another directory",
             root,
-            f"{', '.join(kept)} only" if kept else "nothing",
+            f"{', '.join(usable)} only" if usable else "nothing",
             reason,
         )
-    return CacheDirs(**kept)
+    return CacheDirs(**usable)
 
 
 def _make(folder: Path) -> None:

@@ -41,8 +41,8 @@ def decoded(content: bytes) -> str:
 
 def mark_of(beginning: bytes) -> tuple[bytes, str]:
     """Return the byte order mark with which a file begins, and the encoding that it means; no mark means UTF-8."""
-    found = ((mark, encoding) for mark, encoding in _MARKS.items() if beginning.startswith(mark))
-    return next(found, (b"", "utf-8"))
+    matches = ((mark, encoding) for mark, encoding in _MARKS.items() if beginning.startswith(mark))
+    return next(matches, (b"", "utf-8"))
 
 
 def check_not_pointer(path: Path) -> None:

@@ -71,7 +71,7 @@ def parse_kv_events(text: str | None) -> KVEventsConfig | None:
         raise ConfigError(f"{FLAG} is not valid JSON: {error}") from error
     if not isinstance(given, dict):
         raise ConfigError(f'{FLAG} must be an object, as {{"endpoint": "tcp://*:5557"}}, not {text!r}')
-    known = [one.name for one in fields(KVEventsConfig)]
+    known = [known_field.name for known_field in fields(KVEventsConfig)]
     for name in given:
         if name not in known:
             raise ConfigError(f"{FLAG}: unknown key {name!r}; there are {', '.join(known)}")

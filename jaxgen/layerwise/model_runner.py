@@ -250,9 +250,12 @@ class LayerwiseRunner:
         for layer in range(self.num_layers):
             for group in groups:
                 self._pool = self.stream.take(self._pool, self.stream.ask(layer, group, ()))
-                for one in group:
-                    found, written = self._pool.cache.data[one.block], self._store.piece(one.block).kv[layer]
-                    if np.asarray(found).tobytes() != np.asarray(written).tobytes():
+                for streamed in group:
+                    projected, stored = (
+                        self._pool.cache.data[streamed.block],
+                        self._store.piece(streamed.block).kv[layer],
+                    )
+                    if np.asarray(projected).tobytes() != np.asarray(stored).tobytes():
                         return False
         return True
 

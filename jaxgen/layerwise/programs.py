@@ -194,9 +194,9 @@ def width_programs(
         params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
-        one = bind_layer(layer_graph, params)
+        bound = bind_layer(layer_graph, params)
         pool = pool.keep(x, batch.slots)
-        x, cache = one(x, pool.cache, context_alone(one, model, batch, kernels, index))
+        x, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 
     def end(

@@ -325,8 +325,16 @@ WEIGHTS = (
         "digest-with-the-folder-of-pallas-kernels",
         "weights",
         "jaxgen/assembly/digest.py",
-        "if not found or _PALLAS in before:",
-        "if not found:",
+        "if not separator or _PALLAS in before:",
+        "if not separator:",
+        ("tests/assembly/test_digest.py",),
+    ),
+    Fault(
+        "digest-of-one-package-of-the-sources",
+        "weights",
+        "jaxgen/assembly/digest.py",
+        "_sources(Path(__file__).parent.parent)",
+        "_sources(Path(__file__).parent)",
         ("tests/assembly/test_digest.py",),
     ),
     Fault(

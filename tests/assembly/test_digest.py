@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from jaxgen.assembly import digest as module
-from jaxgen.assembly.digest import identify, program_digest, xla_flags
+from jaxgen.assembly.digest import identify, program_digest, sources_digest, xla_flags
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, SchedulerConfig, StreamConfig
 from jaxgen.core.identity import Identity
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from tests.support.engines import LLAMA as MODEL
+from tests.support.paths import ROOT
 
 CPU = DeviceInfo("cpu", "A CPU", 2, ("avx2", "fma"))
 GPU = DeviceInfo("gpu", "A GPU", 132, compute_capability=(9, 0))
@@ -157,6 +158,10 @@ def test_sources_are_in_the_digest_wherever_they_lie(tmp_path: Path) -> None:
             path.write_text(text)
         digests.append(module._sources(tmp_path / name / "jaxgen"))
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_sources_are_those_of_the_whole_package() -> None:
+    assert sources_digest() == module._sources(ROOT / "jaxgen")
 
 
 def test_parts_are_json_without_paths() -> None:

@@ -57,9 +57,9 @@ def judge(
     """
     key = proof_key(shapes, gpu, sources)
     path = None if folder is None else folder / named_by(key)
-    found = None if again else find_json(path, "the kernels are proven again")
-    if found is not None:
-        return Verdict(found["outcome"], _as_kept(found["reason"]), _as_kept(found.get("experts", "")))
+    stored = None if again else find_json(path, "the kernels are proven again")
+    if stored is not None:
+        return Verdict(stored["outcome"], _as_stored(stored["reason"]), _as_stored(stored.get("experts", "")))
     if not may_run:
         return Verdict(
             "unavailable",
@@ -108,7 +108,7 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
         return failed if told is None or not failed.is_final else replace(told, experts=failed.reason)
 
 
-def _as_kept(reason: str) -> str:
+def _as_stored(reason: str) -> str:
     return f"{reason} (kept; --kernels prove tries again)" if reason else ""
 
 

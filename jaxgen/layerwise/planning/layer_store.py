@@ -75,15 +75,16 @@ class LayerStore[Piece]:
         Places of blocks being saved, and of ``idle`` sequences, which run but have no chunk, are not available.
         """
         written = {chunk.sequence.blocks.entry(i) for chunk in chunks for i in self._written(chunk)}
-        kept = written | self._begun(idle)
-        freed = sum(block not in kept for block in self._open)
+        still_open = written | self._begun(idle)
+        freed = sum(block not in still_open for block in self._open)
         return len(self._free) + freed >= sum(b not in self._open and b not in self._saving for b in written)
 
     def begin(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> StepBlocks:
         """Open the blocks that the chunks of a step write to. RuntimeError without room, or if a block is missing."""
         chunks = tuple(chunks)
-        kept = {chunk.sequence.blocks.entry(i) for chunk in chunks for i in self._written(chunk)} | self._begun(idle)
-        for block in [block for block in self._open if block not in kept]:
+        written = {chunk.sequence.blocks.entry(i) for chunk in chunks for i in self._written(chunk)}
+        still_open = written | self._begun(idle)
+        for block in [block for block in self._open if block not in still_open]:
             self._free.append(self._open.pop(block))
         streamed: dict[int, int] = {}
         filled = []

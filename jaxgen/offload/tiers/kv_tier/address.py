@@ -39,8 +39,8 @@ def check_key(key: str, tier: TierAddress | None) -> None:
 
 
 def _parse(tier: str, password: str | None) -> TierAddress:
-    scheme, found, _ = tier.partition("://")
-    if not found:
+    scheme, separator, _ = tier.partition("://")
+    if not separator:
         return _directory(FLAG, tier)
     try:
         url = urlsplit(tier)

@@ -77,9 +77,9 @@ class BucketStore:
 
     def _values(self) -> Iterator[StoredValue]:
         for batch in obstore.list(self._store, FOLDER):
-            for one in batch:
-                if _NAME.fullmatch(one["path"]):
-                    yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
+            for entry in batch:
+                if _NAME.fullmatch(entry["path"]):
+                    yield StoredValue(entry["last_modified"].timestamp(), entry["size"], entry["path"])
 
     def _remove_values(self, values: Sequence[StoredValue]) -> None:
         self._remove([value.name for value in values])
