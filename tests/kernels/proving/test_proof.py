@@ -118,7 +118,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
     """Even with one that is killed."""
     pid = tmp_path / "pid"
     asks = (
-        "import os; from jaxgen.kernels import proof as kernel_proof\n"
+        "import os; from jaxgen.kernels.proving import proof as kernel_proof\n"
         "code = '''import os, sys, time; from pathlib import Path; from threading import Thread\n"
         "from jaxgen.tools.prove_kernels import _end_with_parent\n"
         "sys.stdin.readline(); Thread(target=_end_with_parent, daemon=True).start()\n"
