@@ -1,4 +1,4 @@
-"""Build the KV tier of a configuration, and the planner of what is fetched from it."""
+"""Build the KV tier of a configuration, and the planner of what is fetched from it. Host only, no jax."""
 
 import logging
 import time
