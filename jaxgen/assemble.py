@@ -38,10 +38,10 @@ from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import check_options
 from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
-from jaxgen.weights.gguf_conversions import kept_conversion
+from jaxgen.weights.gguf.conversions import kept_conversion
+from jaxgen.weights.huggingface.pooling import texts_differ
 from jaxgen.weights.load import DEMO
-from jaxgen.weights.packaged_files import packaged_file
-from jaxgen.weights.pooling import texts_differ
+from jaxgen.weights.packaged.files import packaged_file
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,18 @@ from jaxgen.kernels.expert_support import reads_experts_codes
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
-from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CONFIG
-from jaxgen.weights.gguf_source import FetchFiles
-from jaxgen.weights.hub import Fetch, download
+from jaxgen.weights.encodings.methods import encodings_of
+from jaxgen.weights.encodings.weight_formats import (
+    FIRST_WITH_FP8,
+    largest_matrix_bytes,
+    parameter_bytes,
+    placed_config,
+    with_dtype,
+    with_formats,
+)
+from jaxgen.weights.files.model_files import CONFIG
+from jaxgen.weights.gguf.source import FetchFiles
+from jaxgen.weights.huggingface.hub import Fetch, download
 from jaxgen.weights.load import (
     OfGguf,
     default_model,
@@ -32,14 +40,6 @@ from jaxgen.weights.load import (
     resolve_model,
 )
 from jaxgen.weights.survey import check_weights
-from jaxgen.weights.weight_formats import (
-    FIRST_WITH_FP8,
-    largest_matrix_bytes,
-    parameter_bytes,
-    placed_config,
-    with_dtype,
-    with_formats,
-)
 
 logger = logging.getLogger(__name__)
 

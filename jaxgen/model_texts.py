@@ -15,11 +15,11 @@ from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_forma
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer, text_files
 from jaxgen.text.turn_end import turn_end
-from jaxgen.weights.chat_template import read_chat_format, read_special_tokens
-from jaxgen.weights.generation_config import read_sampling_defaults
-from jaxgen.weights.hf_config import read_eos_token_ids
+from jaxgen.weights.huggingface.chat_template import read_chat_format, read_special_tokens
+from jaxgen.weights.huggingface.config import read_eos_token_ids
+from jaxgen.weights.huggingface.generation_config import read_sampling_defaults
+from jaxgen.weights.huggingface.pooling import read_pooling
 from jaxgen.weights.load import resolve_tokenizer
-from jaxgen.weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
 

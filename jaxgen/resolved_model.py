@@ -50,9 +50,9 @@ from jaxgen.sizing.memory import no_wider, resolve, with_fewer_blocks
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.contents import Checksum, weights_digest
-from jaxgen.weights.load import load_params
-from jaxgen.weights.weight_formats import parameter_bytes, placed_config
+from jaxgen.weights.encodings.weight_formats import parameter_bytes, placed_config
+from jaxgen.weights.files.checksums import Checksum
+from jaxgen.weights.load import load_params, weights_digest
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.cli import main
-from jaxgen.weights.convert import convert
-from jaxgen.weights.families import ARCHITECTURES, HEADLESS
+from jaxgen.weights.convert.command import convert
+from jaxgen.weights.families.registry import ARCHITECTURES, HEADLESS
 from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from jaxgen.weights.survey import survey
-from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.support.goldens import OF_FAMILIES, bits, copy_golden
 
 FILE = "model.safetensors"

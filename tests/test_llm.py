@@ -29,9 +29,9 @@ from jaxgen.llm import Prompt
 from jaxgen.model_choice import find_model
 from jaxgen.runner.model_runner import device_info
 from jaxgen.server.app import create_app
-from jaxgen.weights.convert import convert
+from jaxgen.weights.convert.command import convert
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.live_server import serve
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)

@@ -24,9 +24,9 @@ from jaxgen.models.dummy import dummy_params
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.tools.plan import plan_model
 from jaxgen.weights import load
-from jaxgen.weights.names import parameters
-from jaxgen.weights.tiny import make_tiny_checkpoint, make_tiny_outline
-from jaxgen.weights.weight_formats import INT4, INT8, with_formats
+from jaxgen.weights.encodings.weight_formats import INT4, INT8, with_formats
+from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint, make_tiny_outline
 from tests.support.goldens import GOLDENS
 
 SIZES: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}

@@ -16,8 +16,8 @@ from jaxgen.text import turn_end
 from jaxgen.text.named_templates import template_text
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
-from jaxgen.weights.hf_config import read_eos_token_ids
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.huggingface.config import read_eos_token_ids
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")

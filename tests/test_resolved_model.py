@@ -24,7 +24,7 @@ from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.sizing.allocation import LEAST_SLACK
 from jaxgen.sizing.device_memory import DeviceMemory
-from jaxgen.weights import contents
+from jaxgen.weights.files import checksums as contents
 from jaxgen.weights.load import load_params
 from tests.support.goldens import GOLDENS
 

@@ -6,7 +6,7 @@ Only what makes arrays imports jax: a model is found and described without it.
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -14,29 +14,38 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.identity import digest_of
 from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.core.text_files import check_not_pointer
 from jaxgen.text.named_templates import template_text
-from jaxgen.weights import hf_checkpoint
-from jaxgen.weights.chat_template import TEMPLATE_FILE
-from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member, model_hint
+from jaxgen.weights.converted.manifest import is_converted, read_manifest
+from jaxgen.weights.encodings.methods import encodings_of
+from jaxgen.weights.encodings.weight_formats import (
+    kept_formats,
+    quantization_of,
+    quantized_config,
+    with_formats,
+    with_fp8_inputs,
+)
+from jaxgen.weights.families.parameters import Place, Value, lacks_head, parameters
+from jaxgen.weights.files.checksums import Checksum, file_checksums
+from jaxgen.weights.files.headers import tensor_names, weight_files
+from jaxgen.weights.files.model_files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member, model_hint
+from jaxgen.weights.gguf.source import FetchFiles, find_gguf, tags_of
 from jaxgen.weights.gguf.tensors import GgufTensors
-from jaxgen.weights.gguf_source import FetchFiles, find_gguf, tags_of
-from jaxgen.weights.headers import tensor_names
-from jaxgen.weights.hf_config import read_model_config
-from jaxgen.weights.hub import Fetch, download, fetched, files_of
-from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.names import Place, Value, lacks_head, parameters
-from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats, with_fp8_inputs
+from jaxgen.weights.huggingface import checkpoint as hf_checkpoint
+from jaxgen.weights.huggingface.chat_template import TEMPLATE_FILE
+from jaxgen.weights.huggingface.config import read_model_config
+from jaxgen.weights.huggingface.hub import Fetch, download, fetched, files_of
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 
 if TYPE_CHECKING:
     import jax
 
 DEMO = Path(__file__).parent / "demo"
 
+_PARAMS = "params/"
 _WEIGHTS = "*.safetensors"
 _TIKTOKEN = "*.tiktoken"
 _WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model", "tiktoken.model", _TIKTOKEN]
@@ -219,9 +228,8 @@ def load_params(
     file or tensor that is missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
-        from jaxgen.weights import (
-            checkpoint,  # here, because importing Orbax takes 0.2 s, and only these directories need it
-        )
+        # here, because importing Orbax takes 0.2 s, and only these directories need it
+        from jaxgen.weights.converted import checkpoint
 
         return checkpoint.restore(directory, config, place=place, checksums=checksums, progress=progress)
     import jax
@@ -230,3 +238,20 @@ def load_params(
         path: jax.block_until_ready(place(path, value))
         for path, value in hf_checkpoint.read_parameters(directory, config, tensors=tensors, progress=progress)
     }
+
+
+def weights_digest(
+    directory: Path,
+    kept: Path | None = None,
+    *,
+    known: MutableMapping[Path, Checksum] | None = None,
+    progress: bool = False,
+) -> str:
+    """Return a digest of the names and contents of a model directory's weight files, whatever its path.
+
+    ``kept``, ``known``: as for ``file_checksums``. Raises ConfigError for a directory without weights.
+    """
+    if is_converted(directory):
+        files = read_manifest(directory).files
+        return digest_of({name: record.sha256 for name, record in files.items() if name.startswith(_PARAMS)})
+    return digest_of(file_checksums(directory, weight_files(directory), kept, known=known, progress=progress))

@@ -12,17 +12,17 @@ from typing import Any
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError, one_line
-from jaxgen.weights.config_fields import text_part
-from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.families import FAMILIES
-from jaxgen.weights.files import CONFIG, read_json
-from jaxgen.weights.headers import StoredWeights, stored_weights
-from jaxgen.weights.hf_checkpoint import check_parameters
+from jaxgen.weights.converted.manifest import is_converted, manifest_of, verify
+from jaxgen.weights.encodings.methods import encodings_of
+from jaxgen.weights.encodings.weight_formats import quantization_of, with_formats
+from jaxgen.weights.families.config_fields import text_part
+from jaxgen.weights.families.parameters import family_name, parameters
+from jaxgen.weights.families.registry import FAMILIES
+from jaxgen.weights.files.headers import StoredWeights, stored_weights
+from jaxgen.weights.files.model_files import CONFIG, read_json
+from jaxgen.weights.huggingface.checkpoint import check_parameters
+from jaxgen.weights.huggingface.wrappers import WRAPPERS
 from jaxgen.weights.load import load_model_config
-from jaxgen.weights.manifest import is_converted, manifest_of, verify
-from jaxgen.weights.names import family_name, parameters
-from jaxgen.weights.weight_formats import quantization_of, with_formats
-from jaxgen.weights.wrappers import WRAPPERS
 
 
 @dataclass(frozen=True, slots=True)

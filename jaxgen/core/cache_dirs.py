@@ -43,11 +43,11 @@ class CacheDirs:
     proofs: Path | None = None
     """Verdicts on kernels for GPUs, see jaxgen.kernels.proof."""
     checksums: Path | None = None
-    """Checksums of large weight files, see jaxgen.weights.contents."""
+    """Checksums of large weight files, see jaxgen.weights.files.checksums."""
     converted: Path | None = None
-    """Conversions of GGUF files, see jaxgen.weights.gguf_conversions."""
+    """Conversions of GGUF files, see jaxgen.weights.gguf.conversions."""
     packaged: Path | None = None
-    """Files of models that Python packages ship, see jaxgen.weights.packaged_files."""
+    """Files of models that Python packages ship, see jaxgen.weights.packaged.files."""
     starts: Path | None = None
     """What an engine found out before its first request, see jaxgen.engine.findings."""
     prepared: Path | None = None

@@ -20,10 +20,10 @@ from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.text.tokenizer_cache import tokenizer_problem
-from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
-from jaxgen.weights.headers import NOTHING_STORED, StoredWeights
-from jaxgen.weights.outline import outlines
-from jaxgen.weights.packaged_files import packaged_file
+from jaxgen.weights.files.headers import NOTHING_STORED, StoredWeights
+from jaxgen.weights.outline.gguf import gguf_headers, gguf_outlines
+from jaxgen.weights.outline.huggingface import outlines
+from jaxgen.weights.packaged.files import packaged_file
 from jaxgen.weights.survey import Survey, check_weights, describe
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from jaxgen.weights.tiny import make_tiny_outline
+from jaxgen.weights.packaged.tiny import make_tiny_outline
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.header import ROOT
 from scripts.gpu.report import Measurement, Run

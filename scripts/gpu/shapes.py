@@ -5,7 +5,7 @@ from dataclasses import replace
 from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.encodings.mxfp4 import FORMAT as MXFP4
-from jaxgen.weights.weight_formats import with_formats
+from jaxgen.weights.encodings.weight_formats import with_formats
 from tests.support.hub_configs import described
 
 LLAMA3_8B = llama_config(

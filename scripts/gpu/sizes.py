@@ -7,7 +7,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization, WeightFormat
-from jaxgen.weights.weight_formats import quantized_config
+from jaxgen.weights.encodings.weight_formats import quantized_config
 from scripts.gpu.shapes import (
     GEMMA3_12B,
     GPT_OSS_20B_BF16,

@@ -28,7 +28,7 @@ from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.sizing.token_budget import DevicePeaks, knee, roofline_budget
-from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
+from jaxgen.weights.encodings.weight_formats import PRODUCTS, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.bench import Bench, Options
 from scripts.gpu.bill import Rates, bill_of, figures

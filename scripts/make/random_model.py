@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from jaxgen.core.config import DTYPES
-from jaxgen.weights.tiny import make_checkpoint
+from jaxgen.weights.packaged.tiny import make_checkpoint
 from scripts.measure.shapes import CONFIGS
 
 LEFT_OUT = ("bos_token_id", "eos_token_id", "torch_dtype")

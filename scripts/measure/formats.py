@@ -24,11 +24,11 @@ from jaxgen.core.quantization import GroupedWeight, Quantization
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
-from jaxgen.weights import convert
+from jaxgen.weights.convert import command as convert
+from jaxgen.weights.encodings.quantize import dequantized
+from jaxgen.weights.encodings.weight_formats import FP8, INT4, INT8, parameter_bytes, with_formats
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.quantize import dequantized
-from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import FP8, INT4, INT8, parameter_bytes, with_formats
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from pallas_kernels.cpu.loading import load
 from tests.support.format_cases import EVERY
 from tests.support.golden_runs import SMALL, Forward, logits_of_chunks, make_forward

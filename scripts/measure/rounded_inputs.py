@@ -16,9 +16,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxgen.core.cache_dirs import open_cache_dirs
-from jaxgen.weights import gguf
-from jaxgen.weights.packaged_files import fetched
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
+from jaxgen.weights.gguf import model as gguf
+from jaxgen.weights.packaged.files import fetched
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
 from tests.support.float64_llama import Float64Llama, Floats
 from tests.support.paths import ROOT
 from tests.support.real_model import LONG_TEXT, NAME

@@ -29,8 +29,8 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.models import PackedParams, init_params
 from jaxgen.runner.programs import compile_step
-from jaxgen.weights.quantize import quantized
-from jaxgen.weights.weight_formats import quantized_config
+from jaxgen.weights.encodings.quantize import quantized
+from jaxgen.weights.encodings.weight_formats import quantized_config
 from scripts.measure.shapes import SHAPES
 from scripts.measure.step_time import kernels_for
 

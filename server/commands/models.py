@@ -10,11 +10,11 @@ from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_hub_flags, hub_options
 from jaxgen.text.tokenizer_cache import tokenizer_problem
-from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
 from jaxgen.weights.load import resolve_model
-from jaxgen.weights.outline import outlines
-from jaxgen.weights.packaged_files import packaged_file
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
+from jaxgen.weights.outline.gguf import gguf_headers, gguf_outlines
+from jaxgen.weights.outline.huggingface import outlines
+from jaxgen.weights.packaged.files import packaged_file
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
 from jaxgen.weights.survey import Survey, served_architectures, survey
 
 

@@ -13,7 +13,7 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE_GPU, hopper
 from jaxgen.models.linear import product
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
-from jaxgen.weights.weight_formats import largest_matrix_bytes, with_formats
+from jaxgen.weights.encodings.weight_formats import largest_matrix_bytes, with_formats
 from scripts.gpu.bill import PRODUCTS, bill_of
 from scripts.gpu.pallas_bill import Load
 from scripts.gpu.shapes import LLAMA3_8B

@@ -21,8 +21,8 @@ from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import step_program
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
 from jaxgen.runner.separate_step import separate_programs
-from jaxgen.weights.names import parameters
-from jaxgen.weights.weight_formats import PRODUCTS, with_formats
+from jaxgen.weights.encodings.weight_formats import PRODUCTS, with_formats
+from jaxgen.weights.families.parameters import parameters
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of

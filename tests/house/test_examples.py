@@ -20,7 +20,7 @@ from jaxgen import LLM
 from jaxgen.core.config import EngineOptions
 from jaxgen.server.cli import main
 from jaxgen.server.flags.serve_options import make_parser
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.doc_snippets import EMBEDDING_URL, URL, commands, run_python, snippets
 from tests.support.paths import ROOT
 from tests.support.server_process import served

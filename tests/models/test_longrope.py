@@ -17,7 +17,7 @@ from jaxgen.models import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.weights.load import DEMO, load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.golden_runs import SMALL, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, Golden
 from tests.support.paths import ROOT

@@ -23,7 +23,7 @@ from jaxgen.sizing.allocation import (
 )
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import LEAST_ROWS, MOST_ROWS, refit, resolve, with_fewer_blocks
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from tests.support.hub_configs import HUB, described
 
 H200 = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))

@@ -5,11 +5,11 @@ from typing import Any
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
-from jaxgen.weights import convert
-from jaxgen.weights.hf_checkpoint import read_parameters
+from jaxgen.weights.convert import command as convert
+from jaxgen.weights.families.parameters import Array
+from jaxgen.weights.huggingface.checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.names import Array
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.goldens import bits
 
 Bits = tuple[str, tuple[int, ...], bytes]

@@ -29,7 +29,7 @@ from jaxgen.models import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.offload.tier import Split
 from jaxgen.tools.determinism import Scenario, Verifier
-from jaxgen.weights import convert
+from jaxgen.weights.convert import command as convert
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.engines import compiled_step, request, run, tokens
 from tests.support.golden_runs import SMALL, greedy_tokens, load_golden, logits_of_chunks, make_forward

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.hf_config import read_model_config
-from jaxgen.weights.names import parameters
+from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.huggingface.config import read_model_config
 from scripts.make.goldens.recipes.every import VARIANTS
 from tests.support.paths import ROOT
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.paths import ROOT
 
 HUB_CONFIGS = ROOT / "tests" / "data" / "hub_configs"

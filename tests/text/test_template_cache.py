@@ -12,8 +12,8 @@ from jaxgen.text import template_cache, turn_end
 from jaxgen.text.rendered_aside import AsideTemplate
 from jaxgen.text.template_cache import kept_answer
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.weights import chat_template
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.huggingface import chat_template
+from jaxgen.weights.huggingface.chat_template import read_chat_format
 from tests.support import tiny_tokenizers
 
 CHAT = ChatFormat("{{ messages }}</s>", {})

@@ -18,7 +18,7 @@ from jaxgen.server.cli import main
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.tools.tune import BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from pallas_kernels.expert_product import packed_expert_product_ref
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
 from tests.support.engines import compiled_step, engine_config, make_engine

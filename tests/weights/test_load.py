@@ -13,7 +13,7 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights import load
 from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.goldens import GOLDENS, bits, copy_golden
 from tests.support.hub import Hub, serving_hub
 
@@ -198,7 +198,7 @@ def test_without_a_demo_the_default_is_tiny_and_goes_away_with_the_process(tmp_p
     program = (
         "from pathlib import Path\n"
         "from jaxgen.weights import load\n"
-        "from jaxgen.weights.chat_template import read_chat_format\n"
+        "from jaxgen.weights.huggingface.chat_template import read_chat_format\n"
         f"load.DEMO = Path({str(tmp_path)!r})\n"
         "directory = load.default_model()\n"
         "assert load.load_params(directory, load.load_model_config(directory), progress=False)\n"

@@ -8,11 +8,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.families import ARCHITECTURES
+from jaxgen.weights.families.registry import ARCHITECTURES
+from jaxgen.weights.huggingface.wrappers import WRAPPERS
 from jaxgen.weights.load import load_model_config
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from jaxgen.weights.survey import Survey, check_weights, in_short, num_parameters, served_architectures, survey
-from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.wrappers import WRAPPERS
 from tests.support.conversions import tiny_conversion
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -23,8 +22,9 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
     whole_words,
 )
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.tensors import Array
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 _BITS: Bits = 4
 _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.families.tensors import Array
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 ORDER = "order"
 """The part that says of which group each input is, where inputs have an order."""

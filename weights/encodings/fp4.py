@@ -16,7 +16,7 @@ import numpy as np
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix, stem
 from jaxgen.weights.encodings.groups import grouped
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 BESIDE = re.compile(r".*\.input_scale")
 _WHOLE = ("F32", "BF16", "F16")

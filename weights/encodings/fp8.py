@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, ScaleDType, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix
 from jaxgen.weights.encodings.groups import grouped
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 """Of U8 powers of two, as of F8_E8M0."""

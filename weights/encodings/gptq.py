@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -26,7 +25,8 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
     whole_words,
 )
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}
 """What is missing from stored zero points, by format."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jaxgen.weights.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.not_served import what_is_near
 from jaxgen.weights.gguf import descriptions
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Names
 from jaxgen.weights.gguf.rope import rope_parameters
-from jaxgen.weights.not_served import what_is_near
 
 Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
 """Returns the fields of config.json that no row can say."""

@@ -4,9 +4,9 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.families import without_head
-from jaxgen.weights.family import BOTH_WAYS
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.family import BOTH_WAYS
+from jaxgen.weights.families.registry import without_head
 from jaxgen.weights.gguf.architectures import Architecture, architecture_of
 from jaxgen.weights.gguf.descriptions import GgufDescription
 from jaxgen.weights.gguf.file import GgufFile

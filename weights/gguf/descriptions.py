@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.family import FULL, SLIDING
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.family import FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 

@@ -16,10 +16,10 @@ from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
 from jaxgen.core.text_files import check_not_pointer
 from jaxgen.terminal.extras import need
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.files import GGUF_MAGIC, gguf_parts
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.tensors import Array
+from jaxgen.weights.files.model_files import GGUF_MAGIC, gguf_parts
 from jaxgen.weights.gguf.header import LongArray, check_header
-from jaxgen.weights.tensors import Array
 
 _AT_ONCE = 2**22
 """Numbers of a tensor that are dequantised at a time, in float32 with some copies."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import Index
-from jaxgen.weights.names import parameters
-from jaxgen.weights.row_orders import interleaved_keys, interleaved_queries
-from jaxgen.weights.tensors import Parameter
+from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.families.row_orders import interleaved_keys, interleaved_queries
+from jaxgen.weights.families.tensors import Parameter
 
 Names = tuple[str, ...]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"

@@ -11,15 +11,15 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.weights.encodings.quantize import quantized
+from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.families.tensors import Parameter, Piece, Source
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
-from jaxgen.weights.packaged_models import packaged_as
-from jaxgen.weights.quantize import quantized
-from jaxgen.weights.tensors import Parameter, Piece, Source
-from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.packaged.models import packaged_as
 
 logger = logging.getLogger(__name__)
 

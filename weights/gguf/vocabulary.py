@@ -11,13 +11,13 @@ from tokenizers.models import BPE, Unigram
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.text.named_templates import template_text
-from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG, WITH_TOOLS
-from jaxgen.weights.config_fields import REQUIRED
+from jaxgen.weights.families.config_fields import REQUIRED
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.byte_level import DEFAULT as UNNAMED
 from jaxgen.weights.gguf.byte_level import SPLITTINGS, Splitting
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.packaged_models import packaged_as
+from jaxgen.weights.huggingface.chat_template import DEFAULT, TOKENIZER_CONFIG, WITH_TOOLS
+from jaxgen.weights.packaged.models import packaged_as
 
 _GGML = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)

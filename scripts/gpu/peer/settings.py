@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxgen.weights.tiny import make_tiny_outline
+from jaxgen.weights.packaged.tiny import make_tiny_outline
 from scripts.gpu.peer.loads import Batch, Clients, Load
 from scripts.gpu.sizes import DRY as DRY_ROWS
 from scripts.gpu.sizes import LLAMA3_8B_FILE

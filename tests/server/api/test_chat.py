@@ -14,7 +14,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.huggingface.chat_template import read_chat_format
 from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import (

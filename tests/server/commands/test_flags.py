@@ -14,7 +14,7 @@ from jaxgen.server.commands import serve, tune, verify
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.model_flags import hub_options
-from jaxgen.weights import convert
+from jaxgen.weights.convert import command as convert
 
 
 def parsed(*arguments: str) -> Any:

@@ -20,8 +20,8 @@ from jaxgen.server.commands.plan import make_parser
 from jaxgen.server.flags.serve_options import engine_options
 from jaxgen.tools import plan as tools_plan
 from jaxgen.tools.plan import plan_model
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from jaxgen.weights.load import load_model_config
-from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.conversions import tiny_conversion
 from tests.support.fake_gpu import H200
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
@@ -227,7 +227,7 @@ def test_a_model_of_8b_in_4_bits_on_8_gib(tmp_path: Path, capsys: pytest.Capture
 PROGRAM = """
 import sys
 from jaxgen.server.cli import main
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 status = main(sys.argv[1:])
 loaded = sorted({"jax", "jaxlib.xla_client", "flax", "orbax", "transformers", "torch"} & set(sys.modules))
 sys.exit(f"imported: {loaded}" if loaded else status)

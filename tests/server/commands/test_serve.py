@@ -17,7 +17,7 @@ import pytest
 from openai import APIError, OpenAI
 
 from jaxgen.server.cli import main
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.native import directory, native, quick_compiler
 from tests.support.paths import ROOT
 from tests.support.server_process import AS_USERS, ServerProcess, served, until

@@ -9,7 +9,7 @@ from jaxgen.core.identity import Identity
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.server.cli import main
 from jaxgen.tools.determinism import Scenario
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 
 FLAGS = (
     "--requests",
