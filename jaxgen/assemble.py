@@ -40,7 +40,7 @@ from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.gguf.conversions import kept_conversion
 from jaxgen.weights.huggingface.pooling import texts_differ
-from jaxgen.weights.load import DEMO
+from jaxgen.weights.packaged.default_model import DEMO
 from jaxgen.weights.packaged.files import packaged_file
 
 logger = logging.getLogger(__name__)

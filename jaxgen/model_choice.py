@@ -28,18 +28,14 @@ from jaxgen.weights.encodings.weight_formats import (
     with_dtype,
     with_formats,
 )
-from jaxgen.weights.files.model_files import CONFIG
+from jaxgen.weights.files.file_names import CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf.source import FetchFiles
 from jaxgen.weights.huggingface.hub import Fetch, download
-from jaxgen.weights.load import (
-    OfGguf,
-    default_model,
-    download_model,
-    download_outline,
-    load_model_config,
-    resolve_model,
-)
-from jaxgen.weights.survey import check_weights
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.packaged.default_model import default_model
+from jaxgen.weights.resolve import OfGguf, download_model, download_outline, resolve_model
+from jaxgen.weights.summary import check_weights
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +119,7 @@ def _check_multiplies_fp8(device: DeviceInfo) -> None:
 
 def _check_formats_known(directory: Path) -> None:
     """Raise ConfigError for quantised weights without files, in which alone it is written how each is stored."""
-    if encodings_of(directory) and not any(directory.glob("*.safetensors")):
+    if encodings_of(ModelFiles(directory)) and not any(directory.glob("*.safetensors")):
         raise ConfigError(
             f"--load-format dummy: {directory / CONFIG} has a quantization_config, and there are no weight files that "
             "say which weights it means: take it out, and choose by --quantization"

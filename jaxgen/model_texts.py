@@ -19,7 +19,7 @@ from jaxgen.weights.huggingface.chat_template import read_chat_format, read_spec
 from jaxgen.weights.huggingface.config import read_eos_token_ids
 from jaxgen.weights.huggingface.generation_config import read_sampling_defaults
 from jaxgen.weights.huggingface.pooling import read_pooling
-from jaxgen.weights.load import resolve_tokenizer
+from jaxgen.weights.resolve import resolve_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from jaxgen.model_choice import find_model
 from jaxgen.models.dummy import dummy_params
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.tools.plan import plan_model
-from jaxgen.weights import load
+from jaxgen.weights import load, resolve
 from jaxgen.weights.encodings.weight_formats import INT4, INT8, with_formats
 from jaxgen.weights.families.parameters import parameters
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint, make_tiny_outline
@@ -92,7 +92,7 @@ def test_no_weights_are_fetched_from_the_hub(outline: Path, monkeypatch: pytest.
         return str(outline)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(load, "_check_not_gguf", lambda *_: None)
+    monkeypatch.setattr(resolve, "_check_not_gguf", lambda *_: None)
     find_model("org/name", "auto", "auto", this_cpu(), HubOptions(), load_format="dummy")
     assert "*.json" in wanted
     assert not any("safetensors" in name for name in wanted)

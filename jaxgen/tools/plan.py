@@ -20,11 +20,11 @@ from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.text.tokenizer_cache import tokenizer_problem
-from jaxgen.weights.files.headers import NOTHING_STORED, StoredWeights
+from jaxgen.weights.files.model_files import NOTHING_STORED, StoredWeights
 from jaxgen.weights.outline.gguf import gguf_headers, gguf_outlines
 from jaxgen.weights.outline.huggingface import outlines
 from jaxgen.weights.packaged.files import packaged_file
-from jaxgen.weights.survey import Survey, check_weights, describe
+from jaxgen.weights.summary import ModelSummary, check_weights, summary_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Planned:
     ``tokenizer_problem``: why there could be no server all the same; empty: its tokenizer can be loaded.
     """
 
-    model: Survey
+    model: ModelSummary
     stored: StoredWeights
     target: Target
     request: PlanRequest
@@ -90,7 +90,7 @@ def plan_model(
             of_gguf=of_gguf,
         )
         stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED
-        facts = describe(directory, config)
+        facts = summary_of(directory, config)
         words = _tokenizer_problem(directory, tokenizer).replace(str(directory), model or "")
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:

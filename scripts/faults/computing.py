@@ -205,8 +205,8 @@ WEIGHTS = (
         "bits-of-another-type",
         "weights",
         "weights/families/tensors.py",
-        "return placed.astype(dtype, copy=False)",
-        "return placed.view(dtype) if placed.itemsize == np.dtype(dtype).itemsize else placed.astype(dtype)",
+        "return array.astype(dtype, copy=False)",
+        "return array.view(dtype) if array.itemsize == np.dtype(dtype).itemsize else array.astype(dtype)",
         ("tests/weights/huggingface/test_checkpoint.py",),
     ),
     Fault(
@@ -293,8 +293,8 @@ WEIGHTS = (
         "checksum-of-a-file-as-it-was",
         "weights",
         "weights/files/checksums.py",
-        "found.state == before[name]",
-        'found.state["size"] == before[name]["size"]',
+        "earlier.state == before[name]",
+        'earlier.state["size"] == before[name]["size"]',
         ("tests/weights/files/test_checksums.py",),
     ),
     Fault(

@@ -18,7 +18,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.model_texts import own_texts
-from jaxgen.weights.load import DEMO
+from jaxgen.weights.packaged.default_model import DEMO
 from scripts.demo_model.corpus import encode_documents, load_corpus
 from scripts.demo_model.evaluate import QUERIES, RecallCase, RecallTest, windows
 

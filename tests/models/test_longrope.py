@@ -16,7 +16,8 @@ from jaxgen.model_choice import longrope_note
 from jaxgen.models import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.weights.load import DEMO, load_model_config, load_params
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.packaged.default_model import DEMO
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.golden_runs import SMALL, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, Golden

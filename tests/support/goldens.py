@@ -11,6 +11,7 @@ import numpy.typing as npt
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.model_info import Pooling
 from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from scripts.make.goldens.recipes.every import VARIANTS
 from tests.support.paths import ROOT
@@ -21,14 +22,14 @@ NAMES = tuple(sorted(path.name for path in GOLDENS.iterdir()))
 
 
 def _family(name: str) -> str:
-    config = read_model_config(GOLDENS / name)
+    config = read_model_config(ModelFiles(GOLDENS / name))
     assert isinstance(config, DecoderConfig)
     return config.family
 
 
 def _of_its_own(name: str) -> tuple[int, int]:
     """How many kinds of tensors a golden has, and how many settings its recipe shows to matter."""
-    return len(parameters(read_model_config(GOLDENS / name))), len(VARIANTS[name].contrasts)
+    return len(parameters(read_model_config(ModelFiles(GOLDENS / name)))), len(VARIANTS[name].contrasts)
 
 
 OF_FAMILIES = tuple(

@@ -23,8 +23,9 @@ from jaxgen.weights.files.atomic import new_directory
 from jaxgen.weights.gguf import model as gguf
 from jaxgen.weights.gguf.source import find_gguf
 from jaxgen.weights.gguf.tensors import GgufTensors
-from jaxgen.weights.load import load_model_config, load_params, resolve_model
+from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.packaged.files import packaged_file
+from jaxgen.weights.resolve import resolve_model
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -98,7 +99,7 @@ def convert(
 
 def _check_room(destination: Path, config: ModelConfig) -> None:
     """Raise ConfigError where the disk has less room than the parameters take."""
-    above = next(one for one in destination.absolute().parents if one.exists())
+    above = next(folder for folder in destination.absolute().parents if folder.exists())
     room, wanted = shutil.disk_usage(above).free, parameter_bytes(config)
     if room < wanted:
         raise ConfigError(
@@ -112,8 +113,8 @@ def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, GgufTen
     check_path("SOURCE", source)
     source = packaged_file(source, hub) or source
     if (file := find_gguf(source, hub or HubOptions(), flag="SOURCE")) is not None:
-        with gguf.opened(file) as found:
-            yield found
+        with gguf.opened(file) as opened:
+            yield opened
         return
     directory = resolve_model(source, hub)
     if is_converted(directory):

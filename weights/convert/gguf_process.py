@@ -43,9 +43,9 @@ def main(
         logging.basicConfig(handlers=[_Lines(lines)], level=logging.WARNING, force=True)
         logging.getLogger("jaxgen").setLevel(logging.INFO)
         jax.config.update("jax_platforms", "cpu")  # weights only pass through memory
-        kept = None if checksums is None else Path(checksums)
+        folder = None if checksums is None else Path(checksums)
         try:
-            _convert(file, Path(destination), digest, kept, quantization, progress)
+            _convert(file, Path(destination), digest, folder, quantization, progress)
         except (ConfigError, OSError) as error:
             lines.write(json.dumps({"failed": str(error)}) + "\n")
 

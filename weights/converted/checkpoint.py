@@ -27,11 +27,12 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.converted.manifest import MANIFEST, manifest_of, verify, write_manifest
 from jaxgen.weights.encodings.quantize import quantized
-from jaxgen.weights.encodings.weight_formats import with_formats
+from jaxgen.weights.encodings.weight_formats import NUMPY_DTYPES, with_formats
+from jaxgen.weights.encodings.zero_weights import ZeroWeights
 from jaxgen.weights.families.parameters import Array, Parameter, Place, Value, family_name, parameters
 from jaxgen.weights.families.registry import ARCHITECTURES, without_head
-from jaxgen.weights.files.model_files import CARRIED_FILES, CONFIG, member, read_json
-from jaxgen.weights.huggingface.checkpoint import NUMPY_DTYPES, ZeroWeights
+from jaxgen.weights.files.file_names import CARRIED_FILES, CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
@@ -44,8 +45,9 @@ def save(
 
     The manifest comes last: a directory without it does not count as converted.
     """
+    carried = ModelFiles(source)
     for name in CARRIED_FILES:
-        if member(source, name).exists():
+        if carried.path(name).exists():
             (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, directory / name)
     if not config.generates:
@@ -57,7 +59,7 @@ def save(
 
 def _name_headless(directory: Path) -> None:
     """Write the architecture without a head into config.json, where files without one told it."""
-    data = read_json(directory, CONFIG)
+    data = ModelFiles(directory).read_json(CONFIG)
     names = [without_head(name) if name in ARCHITECTURES else name for name in data["architectures"]]
     (directory / CONFIG).write_text(json.dumps(data | {"architectures": names}, indent=2) + "\n", encoding="utf-8")
 
@@ -71,15 +73,16 @@ def _arrays(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def restore(
-    directory: Path, config: ModelConfig, *, place: Place, checksums: bool = True, progress: bool = True
+    files: ModelFiles, config: ModelConfig, *, place: Place, checksums: bool = True, progress: bool = True
 ) -> dict[str, Any]:
     """Load the parameters of a converted directory, each in its format or ``config.dtype``, and ``place`` each.
 
     File sizes are always compared with the manifest, checksums if ``checksums``. Raises ConfigError when a file is
     missing or differs, or the directory has other parameters than ``config`` describes.
     """
-    manifest = manifest_of(directory, family_name(config))
-    verify(directory, manifest, checksums=checksums, progress=progress)
+    directory = files.directory
+    manifest = manifest_of(files, family_name(config))
+    verify(files, manifest, checksums=checksums, progress=progress)
     params: dict[str, Any] = {}
     zeros = ZeroWeights()
     table = parameters(config)

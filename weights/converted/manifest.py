@@ -14,7 +14,8 @@ from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
 from jaxgen.core.text_files import check_not_pointer
 from jaxgen.weights.files.checksums import checksums_of
-from jaxgen.weights.files.model_files import CONFIG, member, read_json
+from jaxgen.weights.files.file_names import CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 
 MANIFEST = "jaxgen.json"
 FORMAT_VERSIONS = (1, 2, 3, 4, 5)
@@ -76,9 +77,9 @@ def manifest_text(family: str, dtype: DType, files: Mapping[str, FileRecord], fo
     return json.dumps(data, indent=1) + "\n"
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(files: ModelFiles) -> Manifest:
     """Read the manifest of a converted directory. Raises ConfigError when it is damaged or of another version."""
-    data, path = read_json(directory, MANIFEST), directory / MANIFEST
+    data, path = files.read_json(MANIFEST), files.directory / MANIFEST
     if data.get("format_version") not in FORMAT_VERSIONS:
         raise ConfigError(
             f"{path}: format_version is {data.get('format_version')!r} and this version reads "
@@ -87,25 +88,25 @@ def read_manifest(directory: Path) -> Manifest:
     if data.get("dtype") not in DTYPES:
         raise ConfigError(f"{path}: dtype is {data.get('dtype')!r}; it must be one of {', '.join(DTYPES)}")
     try:
-        files = {str(name): _record(entry) for name, entry in data["files"].items()}
+        records = {str(name): _record(entry) for name, entry in data["files"].items()}
         formats = {str(name): _format(entry) for name, entry in data.get("weight_formats", {}).items()}
-        return Manifest(str(data["family"]), data["dtype"], files, formats)
+        return Manifest(str(data["family"]), data["dtype"], records, formats)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error!r}); convert the checkpoint again") from error
 
 
-def manifest_of(directory: Path, family: str) -> Manifest:
+def manifest_of(files: ModelFiles, family: str) -> Manifest:
     """Read the manifest of a converted directory whose config.json means ``family``. Raises ConfigError."""
-    manifest = read_manifest(directory)
+    manifest = read_manifest(files)
     if manifest.family != family:
-        raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
+        raise ConfigError(f"{files.directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
     return manifest
 
 
-def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progress: bool = True) -> None:
+def verify(files: ModelFiles, manifest: Manifest, *, checksums: bool = True, progress: bool = True) -> None:
     """Compare the files' sizes, and checksums if ``checksums``. Raises ConfigError that names the first difference."""
     for name, record in manifest.files.items():
-        path = member(directory, name)
+        path = files.path(name)
         if not path.is_file():
             raise ConfigError(f"{path} is missing, but {MANIFEST} names it; copy or convert the checkpoint again")
         if (size := path.stat().st_size) != record.size:
@@ -115,10 +116,10 @@ def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progr
             )
     if not checksums:
         return
-    for name, found in checksums_of(directory, manifest.files, "verifying checksums", progress).items():
-        if found != manifest.files[name].sha256:
+    for name, sha256 in checksums_of(files.directory, manifest.files, "verifying checksums", progress).items():
+        if sha256 != manifest.files[name].sha256:
             raise ConfigError(
-                f"{directory / name} is corrupt: its SHA-256 is not the one in {MANIFEST}; "
+                f"{files.directory / name} is corrupt: its SHA-256 is not the one in {MANIFEST}; "
                 f"copy or convert the checkpoint again"
             )
 

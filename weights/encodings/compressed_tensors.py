@@ -29,8 +29,7 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
 )
 from jaxgen.weights.families.config_fields import JsonFields
-from jaxgen.weights.families.tensors import Array
-from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
+from jaxgen.weights.files.safetensors import Array, SafetensorsFiles, Tensor
 
 FORMATS = (
     *("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision"),
@@ -79,7 +78,7 @@ class Packed:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         outputs, inputs = raw.shape
         zeros = tensors.get("zeros")
         if zeros is not None:
@@ -117,7 +116,7 @@ class Int8:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         codes = tensors["codes"].view(np.uint8) ^ np.uint8(form.zero)
         zeros = tensors.get("zeros")
         if zeros is not None:

@@ -29,7 +29,10 @@ _NOT_A_NUMBER = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """``block``: outputs and inputs that share a scale, where scales are by block."""
+    """Codes of e4m3 with scales beside them.
+
+    ``block``: outputs and inputs that share a scale, where scales are by block.
+    """
 
     title: str
     unread: re.Pattern[str] | None = _BESIDE
@@ -63,7 +66,7 @@ class Fp8:
         scales = scales.reshape(len(scales) if scales.ndim else 1, -1)
         if len(scales) not in (1, len(codes)):
             scales = np.repeat(scales, self.block[0], axis=0)[: len(codes)]
-        return grouped(codes, scales, None, None, raw.kept)
+        return grouped(codes, scales, None, None, raw.kept_form)
 
 
 def read_block(fields: JsonFields, name: str) -> tuple[int, int]:

@@ -34,7 +34,10 @@ _VERSIONS = {"gptq": 1, "gptq_v2": 0}
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """``group_size``: inputs of a group; None: all. ``zero_less``: how much too small stored zero points are."""
+    """The encoding of GPTQ.
+
+    ``group_size``: inputs of a group; None: all. ``zero_less``: how much too small stored zero points are.
+    """
 
     bits: int
     group_size: int | None
@@ -71,7 +74,7 @@ class Gptq:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         # Whole words were made less by 1 in each value, so that a zero point of 0 borrowed from the next one.
         less = np.uint32(self.zero_less * sum(1 << shift for shift in range(0, WORD, form.bits)))
         words = np.ascontiguousarray(tensors["zeros"]).view(np.uint32) + less

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from jaxgen.core.quantization import SCALE_DTYPES, Bits, GroupedWeight, ScaleDType, WeightFormat, packed, unpacked
 from jaxgen.weights.families.config_fields import JsonFields
-from jaxgen.weights.families.tensors import Array
+from jaxgen.weights.files.safetensors import Array
 
 Bytes = npt.NDArray[np.uint8]
 FLOATS = ("F16", "BF16", "F32")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from jaxgen.weights.encodings.auto_round import read_auto_round
@@ -14,7 +13,8 @@ from jaxgen.weights.encodings.gptq import read_gptq
 from jaxgen.weights.encodings.modelopt import read_modelopt
 from jaxgen.weights.encodings.mxfp4 import read_mxfp4
 from jaxgen.weights.families.config_fields import JsonFields, text_part
-from jaxgen.weights.files.model_files import CONFIG, QUANTIZATION_FILES, member, read_json
+from jaxgen.weights.files.file_names import CONFIG, QUANTIZATION_FILES
+from jaxgen.weights.files.model_files import ModelFiles
 
 METHODS: dict[str, Callable[[JsonFields], tuple[Encoding, ...]]] = {
     "awq": read_awq,
@@ -35,21 +35,21 @@ _FIELD, _OLD_FIELD = "quantization_config", "compression_config"
 _HINTS = {"bitsandbytes": "; take the checkpoint that is not quantised, with --quantization int8 or int4"}
 
 
-def encodings_of(directory: Path) -> tuple[Encoding, ...]:
+def encodings_of(files: ModelFiles) -> tuple[Encoding, ...]:
     """Return the encodings that a checkpoint's weights may have; none if its configuration names none.
 
     A weight may also be stored plainly. The names of the tensors say which weights have which encoding. Raises
     ConfigError for a method that is not read.
     """
-    data, source = read_json(directory, CONFIG), str(directory / CONFIG)
+    data, source = files.read_json(CONFIG), str(files.directory / CONFIG)
     parts = (data, text_part(data) or {})
-    found = ((name, one) for part in parts for name in (_FIELD, _OLD_FIELD) if (one := part.get(name)))
-    name, section = next(found, ("", None))
+    sections = ((name, value) for part in parts for name in (_FIELD, _OLD_FIELD) if (value := part.get(name)))
+    name, section = next(sections, ("", None))
     if section is None:
         for file, method in QUANTIZATION_FILES.items():
-            if member(directory, file).exists():
-                of_file = _plain(read_json(directory, file))
-                return _read(JsonFields(of_file, str(directory / file)), of_file.get("quant_method", method))
+            if files.path(file).exists():
+                of_file = _plain(files.read_json(file))
+                return _read(JsonFields(of_file, str(files.directory / file)), of_file.get("quant_method", method))
         return ()
     fields = JsonFields(data, source)
     if not isinstance(section, Mapping):

@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
@@ -31,7 +35,11 @@ _FORMATS: dict[Quantization, tuple[WeightFormat, WeightFormat | None]] = {
 """Of the layers' products, and of embedding and head; None: they stay."""
 FIRST_WITH_FP8 = (8, 9)
 """Compute capability of the first GPUs whose products read e4m3."""
-_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
 
 
 def quantized_config[Config: ModelConfig](config: Config, quantization: Quantization) -> Config:
@@ -50,11 +58,12 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     chosen = dict.fromkeys(PRODUCTS, of_products)
     if of_embeddings is not None:
         chosen |= dict.fromkeys(EMBEDDINGS, of_embeddings)
-    formats = {one.path: chosen[one.path] for one in parameters(config) if one.path in chosen}
-    for one in parameters(config):
-        if one.path in formats and formats[one.path].bits == 4 and one.shape[-1] % 2:
+    formats = {parameter.path: chosen[parameter.path] for parameter in parameters(config) if parameter.path in chosen}
+    for parameter in parameters(config):
+        if parameter.path in formats and formats[parameter.path].bits == 4 and parameter.shape[-1] % 2:
             raise ConfigError(
-                f"--quantization {quantization}: {one.path} has {one.shape[-1]} inputs, an odd number: use int8"
+                f"--quantization {quantization}: {parameter.path} has {parameter.shape[-1]} inputs, an odd number: "
+                "use int8"
             )
     return with_formats(config, formats)
 
@@ -117,7 +126,7 @@ def placed_config[Config: ModelConfig](config: Config, placed: Callable[[AnyForm
 def parameter_bytes(config: ModelConfig) -> int:
     """Return the bytes of a model's parameters, each in its format or dtype."""
     formats = dict(config.weight_formats)
-    return sum(_num_bytes(one, formats.get(one.path), config.dtype) for one in parameters(config))
+    return sum(_num_bytes(parameter, formats.get(parameter.path), config.dtype) for parameter in parameters(config))
 
 
 def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int] | None) -> int:
@@ -127,14 +136,14 @@ def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int
     the model's dtype on GPUs without FP8.
     """
     has_fp8 = compute_capability is not None and compute_capability >= FIRST_WITH_FP8
-    formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
+    formats, table = dict(config.weight_formats), {parameter.path: parameter for parameter in parameters(config)}
     if _HEAD in table:  # of the embedding, rows alone become numbers
         formats.pop(_EMBEDDING, None)
 
     def number_bytes(form: WeightFormat) -> int:
         if not form.floats or (form.bits == 8 and has_fp8):
             return 0
-        return 1 if form.bits == 4 else _BYTES[config.dtype]
+        return 1 if form.bits == 4 else NUMPY_DTYPES[config.dtype].itemsize
 
     return max(
         (prod(table[path].shape[-2:]) * number_bytes(form) for path, parts in formats.items() for form in parts.forms),
@@ -145,4 +154,4 @@ def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int
 def _num_bytes(parameter: Parameter, form: AnyFormat | None, dtype: DType) -> int:
     if form is not None:
         return form.num_bytes(parameter.shape)
-    return prod(parameter.shape) * _BYTES[parameter.dtype or dtype]
+    return prod(parameter.shape) * NUMPY_DTYPES[parameter.dtype or dtype].itemsize

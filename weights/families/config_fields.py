@@ -23,7 +23,10 @@ def text_part(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """The fields of one JSON object. Raises ConfigError that names the field and the file."""
+    """The fields of one JSON object, from which families, encodings and GGUF files are read.
+
+    Raises ConfigError that names the field and the file.
+    """
 
     data: Mapping[str, Any]
     source: str

@@ -14,7 +14,7 @@ Rows = Callable[[DecoderConfig], tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderNames:
-    """Names of modules in a checkpoint, by what they are; those in a layer follow ``layer``.
+    """Names of modules in a checkpoint, by what they are; those in a layer follow ``layer``. A family has one.
 
     ``qkv`` and ``gate_up`` name the modules whose rows, one after another, are those of the merged matrices: three or
     two, or one that has all. ``rows``: the order of a module's rows, if it is another. Norms of queries and keys have
@@ -153,9 +153,9 @@ class DecoderNames:
         }
         wanted = [(path, names[path]) for path in config.layer_norms]
         return [
-            found
+            parameter
             for path, name in wanted
-            for found in self._layer_norm(config, path, name, config.norm, config.hidden_size)
+            for parameter in self._layer_norm(config, path, name, config.norm, config.hidden_size)
         ]
 
     def _stacked(

@@ -71,10 +71,12 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """``read``: by architecture (an entry of ``architectures``), the function that reads its config.json.
+    """A family, which the registry finds.
 
-    ``parameters``: the table of a model's parameters. ``ignored``: fields of config.json that change nothing here,
-    in addition to those of all families.
+    ``read``: by architecture (an entry of ``architectures``), the function that reads its config.json.
+
+    ``parameters``: the table of a model's parameters. ``ignored``: fields of config.json that change nothing here, in
+    addition to those of all families.
     """
 
     name: str

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NotServed:
-    """``begins``: how names of the architectures begin, those of llama.cpp among them; their case and signs do not
-    count, and a name with ForCausalLM is whole. ``why``: what of them is not computed. ``nearest``: one that is served.
+    """Architectures that are refused with advice, see ``what_is_near``.
+
+    ``begins``: how names of the architectures begin, those of llama.cpp among them; their case and signs do not count,
+    and a name with ForCausalLM is whole. ``why``: what of them is not computed. ``nearest``: one that is served.
     """
 
     begins: tuple[str, ...]

@@ -6,7 +6,8 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.weights.families import tensors
 from jaxgen.weights.families.registry import FAMILIES
-from jaxgen.weights.families.tensors import Array, Parameter, Piece, Place, Source, Stacked, Value
+from jaxgen.weights.families.tensors import Parameter, Piece, Place, Source, Stacked, Value
+from jaxgen.weights.files.safetensors import Array
 
 EMBEDDING, HEAD = "embed.weight", "lm_head.weight"
 """Paths of the two matrices of a vocabulary; in most families files name the head so too."""
@@ -42,10 +43,10 @@ def bare_name(name: str) -> str:
 def lacks_head(config: ModelConfig, names: Collection[str]) -> bool:
     """Whether tensors of these names are a bare decoder's, without the head that ``config`` means."""
     modules = {
-        one.path: source.name.removesuffix("weight")
-        for one in parameters(config)
-        if one.path in (EMBEDDING, HEAD)
-        for source in one.sources
+        parameter.path: source.name.removesuffix("weight")
+        for parameter in parameters(config)
+        if parameter.path in (EMBEDDING, HEAD)
+        for source in parameter.sources
     }
     if HEAD not in modules:
         return False

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from jaxgen.core.config import DType
 from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import GroupedWeight, Index
+from jaxgen.weights.files.safetensors import Array
 
-Array = npt.NDArray[np.generic]
 Piece = Array | GroupedWeight
 """A source, as its part of a parameter."""
 Value = Array | AnyWeight
@@ -57,7 +57,7 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of the checkpoint, and how it is brought into the layout of its parameter.
+    """A tensor of the checkpoint, and how it is brought into the layout of its parameter. DecoderNames makes them.
 
     ``name`` has ``{layer}`` in place of a layer's number, and ``{expert}`` in place of an expert's, where there is a
     tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``rows``: the file's
@@ -75,11 +75,11 @@ class Source:
     expert: int = 0
 
     @property
-    def placed_shape(self) -> tuple[int, ...]:
+    def parameter_shape(self) -> tuple[int, ...]:
         """The shape in the parameter."""
         return (*self.shape[:-2], self.shape[-1], self.shape[-2]) if self.transposed else self.shape
 
-    def placed(self, array: Array) -> Array:
+    def to_parameter(self, array: Array) -> Array:
         """Return the file's tensor as it is in the parameter."""
         return self.ordered(array.swapaxes(-1, -2) if self.transposed else array)
 
@@ -91,8 +91,8 @@ class Source:
         """Return a weight with its rows as they are in the parameter."""
         return weight if self.rows is None else weight.take(self._order)
 
-    def stored(self, array: Array) -> Array:
-        """Return a part of the parameter as the tensor of a file: the inverse of ``placed``."""
+    def to_file(self, array: Array) -> Array:
+        """Return a part of the parameter as the tensor of a file: the inverse of ``to_parameter``."""
         if self.rows is not None:
             array = np.take(array, np.argsort(self._order), axis=self._axis)
         return array.swapaxes(-1, -2) if self.transposed else array
@@ -123,9 +123,9 @@ class Parameter:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        rows = sum(source.placed_shape[self._rows_axis] for source in self.sources)
+        rows = sum(source.parameter_shape[self._rows_axis] for source in self.sources)
         stack = tuple(size for size in (self.num_layers, self.num_experts) if size is not None)
-        return (*stack, rows, *self.sources[0].placed_shape[self._rows_axis + 1 :])
+        return (*stack, rows, *self.sources[0].parameter_shape[self._rows_axis + 1 :])
 
     @property
     def _rows_axis(self) -> int:
@@ -139,33 +139,33 @@ class Parameter:
         return replace(source, name=name, stacked=stacked, expert=expert)
 
     def pieces(self) -> Iterator[tuple[Source, Index]]:
-        """Yield every tensor of the parameter, with the index of its place in the parameter."""
+        """Yield every tensor of the parameter, with its index in the parameter."""
         by_expert = self.num_experts is not None and self._rows_axis == 0
         for layer in range(self.num_layers or 1):
             for expert in range(self.num_experts or 1) if by_expert else (0,):
                 start = 0
                 for source in self.sources:
-                    rows = slice(start, start := start + source.placed_shape[self._rows_axis])
+                    rows = slice(start, start := start + source.parameter_shape[self._rows_axis])
                     of_layer: Index = () if self.num_layers is None else (layer,)
                     of_expert: Index = () if self.num_experts is None else ((expert if by_expert else slice(None)),)
                     yield self.named(source, layer, expert), (*of_layer, *of_expert, rows)
 
-    def converted(self, placed: Array, dtype: npt.DTypeLike) -> Array:
-        """Return a source that is placed as its part of the parameter, in ``dtype``."""
+    def converted(self, array: Array, dtype: npt.DTypeLike) -> Array:
+        """Return a source, in the parameter's layout, as its part of the parameter, in ``dtype``."""
         with np.errstate(over="ignore", invalid="ignore"):
             if self.plus:
-                placed = placed.astype(np.float32) + np.float32(self.plus)
-            return placed.astype(dtype, copy=False)
+                array = array.astype(np.float32) + np.float32(self.plus)
+            return array.astype(dtype, copy=False)
 
     def saved(self, source: Source, part: Array) -> Array:
-        """Return a part of the parameter as the tensor of a file: placed and converted, it is this part."""
-        return source.stored(part.astype(np.float32) - np.float32(self.plus) if self.plus else part)
+        """Return a part of the parameter as the tensor of a file, of which loading makes this part."""
+        return source.to_file(part.astype(np.float32) - np.float32(self.plus) if self.plus else part)
 
 
 def to_checkpoint(params: Mapping[str, Array], table: tuple[Parameter, ...]) -> dict[str, Array]:
     """Return the tree's arrays as the tensors of a Hugging Face checkpoint, by name; views where the layout allows."""
     return {
-        source.name: parameter.saved(source, params[parameter.path][place])
+        source.name: parameter.saved(source, params[parameter.path][index])
         for parameter in table
-        for source, place in parameter.pieces()
+        for source, index in parameter.pieces()
     }

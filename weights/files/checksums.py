@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxgen.core.kept_files import find_json, keep_json
 from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.files.model_files import member
+from jaxgen.weights.files.members import member
 
 _CHUNK = 2**20
 LEAST_KEPT = 64 * 2**20
@@ -21,7 +21,7 @@ LEAST_KEPT = 64 * 2**20
 
 
 class Checksum(NamedTuple):
-    """The SHA-256 of a file, and the state that the file was in."""
+    """The SHA-256 of a file, and the state that the file was in; see ``known`` of ``file_checksums``."""
 
     state: dict[str, int]
     sha256: str
@@ -30,14 +30,14 @@ class Checksum(NamedTuple):
 def file_checksums(
     directory: Path,
     names: Iterable[str],
-    kept: Path | None = None,
+    folder: Path | None = None,
     *,
     known: MutableMapping[Path, Checksum] | None = None,
     progress: bool = False,
 ) -> dict[str, str]:
     """Return the SHA-256 of files of a directory by name.
 
-    ``kept``: folder of checksums that were computed before; None: all files are read. ``known``: those of this process,
+    ``folder``: of checksums that were computed before; None: all files are read. ``known``: those of this process,
     to which new ones are added.
     """
     known = {} if known is None else known
@@ -45,16 +45,16 @@ def file_checksums(
     before = {name: _state(path) for name, path in paths.items()}
     sums: dict[str, str] = {}
     for name, path in paths.items():
-        found = known.get(path) or _kept(path, kept)
-        if found is not None and found.state == before[name]:
-            sums[name] = found.sha256
+        earlier = known.get(path) or _cached(path, folder)
+        if earlier is not None and earlier.state == before[name]:
+            sums[name] = earlier.sha256
     unread = [name for name in paths if name not in sums]
     if unread:
         sums |= checksums_of(directory, unread, "computing checksums of the weights", progress)
         for name in unread:
             if _state(paths[name]) == before[name]:  # else it changed while it was read
                 known[paths[name]] = computed = Checksum(before[name], sums[name])
-                _keep(paths[name], computed, kept)
+                _store(paths[name], computed, folder)
     return sums
 
 
@@ -69,21 +69,21 @@ def _state(path: Path) -> dict[str, int]:
     }
 
 
-def _file(path: Path, kept: Path | None) -> Path | None:
+def _file(path: Path, folder: Path | None) -> Path | None:
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:20]
-    return None if kept is None else kept / f"{name}.json"
+    return None if folder is None else folder / f"{name}.json"
 
 
-def _kept(path: Path, kept: Path | None) -> Checksum | None:
-    """Return the kept checksum of a file; None: there is none."""
-    found = find_json(_file(path, kept), "the checksum of the weights is computed again")
-    return None if found is None else Checksum(found["state"], str(found["sha256"]))
+def _cached(path: Path, folder: Path | None) -> Checksum | None:
+    """Return the checksum of a file that was computed before; None: there is none."""
+    stored = find_json(_file(path, folder), "the checksum of the weights is computed again")
+    return None if stored is None else Checksum(stored["state"], str(stored["sha256"]))
 
 
-def _keep(path: Path, computed: Checksum, kept: Path | None) -> None:
-    """Keep the checksum of a large file."""
+def _store(path: Path, computed: Checksum, folder: Path | None) -> None:
+    """Store the checksum of a large file."""
     if computed.state["size"] >= LEAST_KEPT:
-        keep_json(_file(path, kept), computed._asdict())
+        keep_json(_file(path, folder), computed._asdict())
 
 
 def checksums_of(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:

@@ -13,13 +13,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.text_files import check_not_pointer
-from jaxgen.weights.families.tensors import Array
-from jaxgen.weights.files.model_files import member
-from jaxgen.weights.files.weight_files import weight_files_of
+from jaxgen.weights.files.members import member
+from jaxgen.weights.files.weight_files import WeightFiles
 
+Array = npt.NDArray[np.generic]
+"""A tensor, or a part of one, in host memory."""
 LENGTH_BYTES = 8
 _MOST_HEADER_BYTES, _MOST_COMMAS = 2**25, 2**20
 """Bounds of a header, and so of the memory that it takes: those of 180,000 tensors."""
@@ -55,19 +57,19 @@ class Tensor:
 
 
 class SafetensorsFiles:
-    """The tensors of all safetensors files of a directory, by name.
+    """The tensors of all safetensors files of a directory, by name; ``ModelFiles`` opens it.
 
-    Raises ConfigError that names the file which is missing, cut off or damaged.
+    ``headers``: those of the ``files``, by file. Raises ConfigError for a tensor that is in two of them, or in none.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: WeightFiles, headers: Mapping[str, Mapping[str, Tensor]]) -> None:
         self.directory = directory
-        files = weight_files_of(directory)
-        headers = {name: read_header(member(directory, name)) for name in files.names}
         file_of = files.listed or _file_of(directory, headers)
         cut = len(wrapping_of(file_of))
         self._file_of = {tensor[cut:]: name for tensor, name in file_of.items()}
-        self._headers = {name: {tensor[cut:]: one for tensor, one in of.items()} for name, of in headers.items()}
+        self._headers = {
+            name: {tensor[cut:]: header for tensor, header in tensors.items()} for name, tensors in headers.items()
+        }
         self._index = files.index
         self._maps: dict[str, np.memmap[Any, np.dtype[np.uint8]]] = {}
 
@@ -85,10 +87,10 @@ class SafetensorsFiles:
         """Return what a tensor is. Raises ConfigError for one that is not there."""
         if name not in self._file_of:
             raise ConfigError(f"{self.directory}: the tensor {name} is missing from the safetensors files")
-        found = self._headers[self._file_of[name]].get(name)
-        if found is None:
+        header = self._headers[self._file_of[name]].get(name)
+        if header is None:
             raise ConfigError(f"{self.file_of(name)}: the tensor {name} is missing, but {self._index} says it is there")
-        return found
+        return header
 
     def read(self, name: str) -> Array:
         """Return a tensor, a large one as a view of its file. Raises ConfigError for one that is not there."""
@@ -121,7 +123,7 @@ def _file_of(directory: Path, headers: Mapping[str, Mapping[str, Tensor]]) -> di
 def wrapping_of(names: Iterable[str]) -> str:
     """Return what peft, torch.compile or data parallelism wrote before the names of all tensors."""
     rest, cut = list(names), ""
-    while rest and (prefix := next((one for one in _WRAPPINGS if all(name.startswith(one) for name in rest)), "")):
+    while rest and (prefix := next((w for w in _WRAPPINGS if all(name.startswith(w) for name in rest)), "")):
         cut += prefix
         rest = [name.removeprefix(prefix) for name in rest]
     return cut

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files.model_files import member, model_hint, read_json
+from jaxgen.weights.files.file_names import model_hint
+from jaxgen.weights.files.members import member, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The names of a directory's weight files, and the file of each tensor if an ``index`` says it."""
+    """The names of a directory's weight files, and the file of each tensor if an ``index`` says it; see ModelFiles."""
 
     names: list[str]
     listed: Mapping[str, str]
@@ -84,12 +85,12 @@ def unlisted(names: Collection[str]) -> list[str]:
     """
     if SINGLE in names:
         return [SINGLE]
-    found = sorted(name for name in names if _is_of_model(name))
-    sets = _sets(found)
+    of_models = sorted(name for name in names if _is_of_model(name))
+    sets = _sets(of_models)
     of_model = [of for of in sets if of[0].startswith("model")]
     if of_model or len(sets) == 1:
         return max(of_model or sets, key=len)
-    return found
+    return of_models
 
 
 def _is_of_model(name: str) -> bool:
@@ -127,10 +128,10 @@ def _no_weights(directory: Path, there: Collection[str]) -> ConfigError:
         what = next((what for begins, what in _OTHERS.items() if name.startswith(begins)), None)
         if what is not None and name.endswith(_SUFFIX):
             return ConfigError(f"{directory} has no weights of a model, only {name}, which is {what}")
-    found = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
-    if found:
+    pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
+    if pickles:
         return ConfigError(
-            f"{directory} has its weights in {found[0]}, a pickle, which can run code when it is opened; "
+            f"{directory} has its weights in {pickles[0]}, a pickle, which can run code when it is opened; "
             f"only safetensors files are read: save the model again with safetensors"
         )
     return ConfigError(

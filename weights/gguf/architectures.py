@@ -26,7 +26,7 @@ _ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How the files of an architecture become a model of Hugging Face.
+    """How the files of an architecture become a model of Hugging Face: a row of ARCHITECTURES.
 
     The configuration. ``model``: the value of ``architectures`` in config.json, ``model_type``: that field.
     ``spelled``: fields of config.json that the family calls otherwise, or has not (None). ``eps``: the metadata with

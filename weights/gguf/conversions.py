@@ -21,6 +21,7 @@ from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.terminal.extras import need
 from jaxgen.weights.converted.manifest import is_converted, read_manifest, verify
 from jaxgen.weights.files.checksums import file_checksums
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf.file import parts_of_file
 from jaxgen.weights.packaged.models import packaged_as
 
@@ -63,8 +64,8 @@ def kept_conversion(
 
 def conversion_digest(file: Path, checksums: Path | None, quantization: Quantization, progress: bool) -> str:
     """Return the digest of all that decides the content of a conversion. ``checksums``: as for ``is_whole``."""
-    places = [part.resolve() for part in parts_of_file(file)]
-    sums = [file_checksums(one.parent, [one.name], checksums, progress=progress)[one.name] for one in places]
+    parts = [part.resolve() for part in parts_of_file(file)]
+    sums = [file_checksums(part.parent, [part.name], checksums, progress=progress)[part.name] for part in parts]
     known = packaged_as(file)
     added = {} if known is None else {"packaged": asdict(known)}
     return digest_of({"format": FORMAT, "sha256": sums, "quantization": quantization, **added})
@@ -84,8 +85,9 @@ def is_whole(directory: Path, checksums: Path | None) -> bool:
     if not is_converted(directory):
         return False
     try:
-        manifest = read_manifest(directory)
-        verify(directory, manifest, checksums=False)
+        files = ModelFiles(directory)
+        manifest = read_manifest(files)
+        verify(files, manifest, checksums=False)
         sums = file_checksums(directory, manifest.files, checksums)
     except (ConfigError, OSError) as error:
         logger.warning("%s is damaged: it is converted again (%s)", directory, error)
@@ -100,8 +102,8 @@ def _convert_aside(
     file: Path, directory: Path, digest: str, checksums: Path | None, quantization: Quantization, progress: bool
 ) -> None:
     """Convert in a process of its own: this one may not open its device yet, and its memory is the model's later."""
-    kept = None if checksums is None else str(checksums)
-    arguments = str(file.absolute()), str(directory), digest, kept, quantization, progress
+    folder = None if checksums is None else str(checksums)
+    arguments = str(file.absolute()), str(directory), digest, folder, quantization, progress
     reading, writing = os.pipe()
     with os.fdopen(reading, encoding="utf-8") as lines:
         try:
@@ -118,7 +120,7 @@ def _convert_aside(
             process.kill()
             process.wait()
             raise
-    failures = [one for one in output if one is not None]
+    failures = [reason for reason in output if reason is not None]
     if failures:
         raise ConfigError(failures[-1])
     if status:

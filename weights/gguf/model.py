@@ -12,7 +12,8 @@ from typing import Any
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files.model_files import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.files.file_names import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf.architectures import architecture_of
 from jaxgen.weights.gguf.configuration import config_of, own_fields, pooling_of
 from jaxgen.weights.gguf.file import GgufFile
@@ -41,7 +42,7 @@ def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
             if (pooling := pooling_of(own_fields(file))) is not None:
                 for file_name, data in pooling_files(pooling).items():
                     _write(directory / file_name, data)
-            config = read_model_config(directory)
+            config = read_model_config(ModelFiles(directory))
             assert isinstance(config, DecoderConfig)
             yield directory, GgufTensors(file, architecture, config)
         except ConfigError as error:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.extras import need
-from jaxgen.weights.files.model_files import gguf_parts, is_gguf, named_gguf
+from jaxgen.weights.files.file_names import gguf_parts, is_gguf, named_gguf
 from jaxgen.weights.huggingface import hub as hubs
 
 FetchFiles = Callable[[str, HubOptions, Sequence[str]], Path]
@@ -88,8 +88,8 @@ def _chosen(asked: str, tag: str, files: Iterable[str]) -> str:
 
 def _models(names: Iterable[str]) -> list[str]:
     """Return the GGUF files that are models, of those in parts the first."""
-    found = [name for name in names if named_gguf(name) and gguf_parts(name)[0] == name]
-    return [name for name in found if not PurePosixPath(name).name.startswith(_NO_MODEL)]
+    first_parts = [name for name in names if named_gguf(name) and gguf_parts(name)[0] == name]
+    return [name for name in first_parts if not PurePosixPath(name).name.startswith(_NO_MODEL)]
 
 
 def _stem(name: str) -> str:

@@ -48,12 +48,12 @@ def read_chat_format(directory: Path, template: Path | None = None, kept: Path |
         _check_syntax(text, f"--chat-template {template}", kept)
         return ChatFormat(text, tokens)
     of_processor = _read_config(directory / PROCESSOR_TEMPLATE_FILE)
-    found = _in_config(config.get("chat_template")) | _in_config(of_processor.get("chat_template"))
-    found |= _in_files(directory)
-    for name in found.keys() & {DEFAULT, WITH_TOOLS}:
-        _check_syntax(found[name], f"{directory} ({name})", kept)
-    default = found.get(DEFAULT)
-    return None if default is None else ChatFormat(default, tokens, found.get(WITH_TOOLS))
+    templates = _in_config(config.get("chat_template")) | _in_config(of_processor.get("chat_template"))
+    templates |= _in_files(directory)
+    for name in templates.keys() & {DEFAULT, WITH_TOOLS}:
+        _check_syntax(templates[name], f"{directory} ({name})", kept)
+    default = templates.get(DEFAULT)
+    return None if default is None else ChatFormat(default, tokens, templates.get(WITH_TOOLS))
 
 
 def read_special_tokens(directory: Path) -> dict[str, str]:
@@ -66,10 +66,10 @@ def read_special_tokens(directory: Path) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def _in_config(found: Any) -> dict[str, str]:
+def _in_config(field: Any) -> dict[str, str]:
     """Return templates by name, from a list of named templates, or from the default template alone."""
-    named = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
-    pairs = [(one.get("name"), one.get("template")) for one in named if isinstance(one, dict)]
+    named = field if isinstance(field, list) else [{"name": DEFAULT, "template": field}]
+    pairs = [(entry.get("name"), entry.get("template")) for entry in named if isinstance(entry, dict)]
     return {name: text.removeprefix(_MARK) for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
@@ -138,7 +138,7 @@ def _compiled(text: str, source: str) -> str:
 
 
 class TemplateCompiler:
-    """Compiles templates, in a helper process."""
+    """Compiles templates, in a helper process that ``_compiled`` calls."""
 
     def fault(self, text: str) -> tuple[int, str | None] | None:
         """Return the line of an error in a template, and its words; None: there is none."""

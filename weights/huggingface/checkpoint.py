@@ -13,32 +13,30 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
-from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, empty_weight
 from jaxgen.core.plain_weight import PlainFormat
-from jaxgen.core.quantization import GroupedWeight, Index, WeightFormat
+from jaxgen.core.quantization import Index, WeightFormat
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, NUMPY_DTYPES, PRODUCTS
+from jaxgen.weights.encodings.zero_weights import ZeroWeights
 from jaxgen.weights.families.parameters import Parameter, Piece, Source, Value, parameters
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.checkpoint_tensors import CheckpointTensors
 
 logger = logging.getLogger(__name__)
 
-NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
-_FIRST = 4096
-"""Numbers looked at before all: nearly every matrix has another than zero among them."""
-_NAMED, _SHOWN = 3, 8
+_SHOWN = 8
+"""Layers that a line of the log names."""
 
 
 class Tensors(Protocol):
-    """The tensors of a checkpoint; ``Source`` has their names and shapes as Hugging Face's files have them."""
+    """What ``read_parameters`` reads from: CheckpointTensors or GgufTensors.
+
+    ``Source`` has their names and shapes as Hugging Face's files have them.
+    """
 
     def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes."""
@@ -51,61 +49,63 @@ class Tensors(Protocol):
 
 
 def read_parameters(
-    directory: Path, config: ModelConfig, *, tensors: Tensors | None = None, progress: bool = True
+    files: ModelFiles, config: ModelConfig, *, tensors: Tensors | None = None, progress: bool = True
 ) -> Iterator[tuple[str, Value]]:
     """Yield each parameter of the tree: its path, and a host array of ``config.dtype``, or a weight in its format.
 
-    ``tensors``: None: those of the directory's safetensors files. All are checked against the files' headers before
+    ``tensors``: None: those of the safetensors files. All are checked against the files' headers before
     the first is read. Raises ConfigError that names file and tensor when a tensor is missing, has another shape or
     dtype, or cannot be read.
     """
     table, zeros = parameters(config), ZeroWeights()
-    tensors = tensors or CheckpointTensors(directory)
+    tensors = tensors or CheckpointTensors(files)
     tensors.check(table)
     if isinstance(tensors, CheckpointTensors):
         tensors.check_tied_head(table, absent=not config.generates)
-        _log_changes(directory, config, tensors)
+        _log_changes(files.directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
-    total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))
+    total = sum(prod(parameter.shape) * dtype.itemsize for parameter, dtype in zip(table, dtypes, strict=True))
     with show_progress("loading weights", total, "B", bar=progress) as advance:
         for parameter, dtype in zip(table, dtypes, strict=True):
             form = config.weight_format(parameter.path)
             value: Any = np.empty(parameter.shape, dtype) if form is None else empty_weight(form, parameter.shape)
-            for source, place in parameter.pieces():
-                of_part = None if form is None else form.at(place)
+            for source, index in parameter.pieces():
+                of_part = None if form is None else form.at(index)
                 part = tensors.read(parameter, source, dtype, None if isinstance(of_part, PlainFormat) else of_part)
                 zeros.look(source.name, part)
-                value[place] = part
+                value[index] = part
                 advance(prod(source.shape) * dtype.itemsize)
             yield parameter.path, value
-    zeros.warn(directory)
+    zeros.warn(files.directory)
 
 
-def check_parameters(directory: Path, config: ModelConfig) -> None:
+def check_parameters(files: ModelFiles, config: ModelConfig) -> None:
     """Raise ConfigError unless the files have the tensors that ``config`` means: the headers alone are read."""
-    CheckpointTensors(directory).check(parameters(config))
+    CheckpointTensors(files).check(parameters(config))
 
 
-def stored_formats(directory: Path, config: ModelConfig) -> dict[str, AnyFormat]:
+def stored_formats(files: ModelFiles, config: ModelConfig) -> dict[str, AnyFormat]:
     """Return the formats of the parameters that stay quantized as they are stored, by path. Raises ConfigError.
 
     Only headers are read, and the orders of inputs if the checkpoint has them.
     """
-    tensors, plain = CheckpointTensors(directory), PlainFormat(config.dtype)
-    found = {parameter.path: _kept(parameter, tensors, plain)[0] for parameter in parameters(config)}
-    return {path: form for path, form in found.items() if form is not None}
+    tensors, plain = CheckpointTensors(files), PlainFormat(config.dtype)
+    formats = {parameter.path: _stored_format(parameter, tensors, plain)[0] for parameter in parameters(config)}
+    return {path: form for path, form in formats.items() if form is not None}
 
 
-def _kept(parameter: Parameter, tensors: CheckpointTensors, plain: PlainFormat) -> tuple[AnyFormat | None, str]:
+def _stored_format(
+    parameter: Parameter, tensors: CheckpointTensors, plain: PlainFormat
+) -> tuple[AnyFormat | None, str]:
     """Return the format in which a parameter with an encoding can be kept as it is stored, and why it may not be.
 
     Layers, or outputs, that cannot be kept are numbers in ``plain``, if others can.
     """
     where = [(source, tensors.find(source)) for source, _ in parameter.pieces()]
-    titles = sorted({found.encoding.title for _, found in where if found.encoding is not None})
+    titles = sorted({location.encoding.title for _, location in where if location.encoding is not None})
     if not titles:
         return None, ""
-    stored = [tensors.stored_format(source, found) for source, found in where]
+    stored = [tensors.stored_format(source, location) for source, location in where]
     if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
         return None, "it is always computed in full"
     reason = "not all of it is quantized in the file"
@@ -115,7 +115,7 @@ def _kept(parameter: Parameter, tensors: CheckpointTensors, plain: PlainFormat) 
     if any(form is not None and form.ordered for form in forms):
         forms, reason = _with_orders(parameter, tensors, forms)
     whole = MixedFormat.of_pieces(
-        ((place, form) for (_, place), form in zip(parameter.pieces(), forms, strict=True)), plain
+        ((index, form) for (_, index), form in zip(parameter.pieces(), forms, strict=True)), plain
     )
     if whole is None and any(form is not None for form in forms):
         reason = "its experts are stored in formats that no product takes together"
@@ -132,20 +132,20 @@ def _with_orders(
     of_matrix: dict[Index, bytes] = {}
     differ: set[Index] = set()
     ordered = False
-    for (place, index), form in zip(tensors.input_groups(parameter), forms, strict=True):
+    for (index, of_inputs), form in zip(tensors.input_groups(parameter), forms, strict=True):
         if form is None:
             continue
         in_turn = np.arange(inputs, dtype=np.int32) // (form.group or inputs)
-        groups = in_turn if index is None else index.astype(np.int32)
+        groups = in_turn if of_inputs is None else of_inputs.astype(np.int32)
         ordered = ordered or groups.tobytes() != in_turn.tobytes()
-        if of_matrix.setdefault(place[:-1], groups.tobytes()) != groups.tobytes():
-            differ.add(place[:1])
+        if of_matrix.setdefault(index[:-1], groups.tobytes()) != groups.tobytes():
+            differ.add(index[:1])
     if ordered and parameter.num_experts is not None:
         return [None] * len(forms), "its experts have inputs in orders of their own"
-    places = [place for _, place in parameter.pieces()]
+    indices = [index for _, index in parameter.pieces()]
     return [
-        None if form is None or place[:1] in differ else replace(form, ordered=ordered)
-        for place, form in zip(places, forms, strict=True)
+        None if form is None or index[:1] in differ else replace(form, ordered=ordered)
+        for index, form in zip(indices, forms, strict=True)
     ], "its parts have inputs in different orders"
 
 
@@ -154,7 +154,7 @@ def _log_changes(directory: Path, config: ModelConfig, tensors: CheckpointTensor
     paths: dict[str, list[str]] = {}
     for parameter in parameters(config):
         form = config.weight_format(parameter.path)
-        if form is None and (reason := _kept(parameter, tensors, PlainFormat(config.dtype))[1]):
+        if form is None and (reason := _stored_format(parameter, tensors, PlainFormat(config.dtype))[1]):
             paths.setdefault(reason, []).append(parameter.path)
         if isinstance(form, MixedFormat) and (layers := form.plain_layers):
             shown = ", ".join(map(str, layers[:_SHOWN])) + (" and others" if len(layers) > _SHOWN else "")
@@ -166,24 +166,3 @@ def _log_changes(directory: Path, config: ModelConfig, tensors: CheckpointTensor
             "%s: its scales of activations are not used: products take activations as they are, or round them by token",
             directory,
         )
-
-
-class ZeroWeights:
-    """Collects the names of matrices that are all zero."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-
-    def look(self, name: str, value: Piece) -> None:
-        """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
-        array = value.scales if isinstance(value, GroupedWeight) else value
-        with np.errstate(invalid="ignore"):  # of numbers that are none, which numpy tells on standard error
-            is_zero = array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array))
-        if is_zero:
-            self._names.append(name)
-
-    def warn(self, directory: Path) -> None:
-        """Log one warning of all that were found."""
-        if self._names:
-            more = f" and {len(self._names) - _NAMED} more" if len(self._names) > _NAMED else ""
-            logger.warning("%s: all zero: %s%s", directory, ", ".join(self._names[:_NAMED]), more)

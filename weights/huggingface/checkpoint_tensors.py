@@ -5,7 +5,6 @@ A weight is a tensor of its name, or is stored as others by one of the encodings
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, Raw
 from jaxgen.weights.encodings.methods import encodings_of
 from jaxgen.weights.encodings.quantize import dequantized, quantized
 from jaxgen.weights.families.parameters import EMBEDDING, HEAD, Array, Parameter, Piece, Source, Stacked, bare_name
-from jaxgen.weights.files.model_files import CONFIG
-from jaxgen.weights.files.safetensors import SafetensorsFiles
+from jaxgen.weights.files.file_names import CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.no_weights import NOT_FLOATS, is_no_weight
 
 _BIAS = ".bias"
@@ -40,26 +39,29 @@ class WeightLocation:
 
 
 class CheckpointTensors:
-    """The tensors of a Hugging Face directory, as weights. All errors are ConfigError that names file and tensor."""
+    """The tensors of a Hugging Face directory, as the weights that ``read_parameters`` asks for.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._files = SafetensorsFiles(directory)
-        self._encodings = encodings_of(directory)
+    All errors are ConfigError that names file and tensor.
+    """
+
+    def __init__(self, files: ModelFiles) -> None:
+        self._directory = files.directory
+        self._files = files.safetensors
+        self._encodings = encodings_of(files)
 
     def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes."""
         used: set[str] = set()
         for parameter in table:
             for source, _ in parameter.pieces():
-                found = self.find(source)
-                self.stored_format(source, found)
-                used.update(found.parts.values())
-        known = [one for each in self._encodings if (one := each.unread) is not None]
+                location = self.find(source)
+                self.stored_format(source, location)
+                used.update(location.parts.values())
+        unread = [encoding.unread for encoding in self._encodings if encoding.unread is not None]
         extra = sorted(
             name
             for name in self._files
-            if name not in used and not self._is_no_weight(name) and not any(one.fullmatch(name) for one in known)
+            if name not in used and not self._is_no_weight(name) and not any(names.fullmatch(name) for names in unread)
         )
         tied = self._tied_head(table)
         extra = [name for name in extra if name != tied and not self._is_zero_bias(name)]
@@ -82,7 +84,8 @@ class CheckpointTensors:
         head = self._tied_head(table)
         if head is None:
             return
-        embedding = self.find(next(source for one in table if one.path == EMBEDDING for source, _ in one.pieces()))
+        embeddings = next(parameter for parameter in table if parameter.path == EMBEDDING)
+        embedding = self.find(next(source for source, _ in embeddings.pieces()))
         if embedding.encoding is None and self._are_equal(head, embedding.name):
             return
         if absent:
@@ -102,10 +105,10 @@ class CheckpointTensors:
             return None
         return next((name for name in (HEAD, f"language_model.{HEAD}") if name in self._files), None)
 
-    def _are_equal(self, one: str, other: str) -> bool:
-        if self._files.header(one).shape != self._files.header(other).shape:
+    def _are_equal(self, first: str, second: str) -> bool:
+        if self._files.header(first).shape != self._files.header(second).shape:
             return False
-        pairs = zip(_pieces(self._files.read(one)), _pieces(self._files.read(other)), strict=True)
+        pairs = zip(_pieces(self._files.read(first)), _pieces(self._files.read(second)), strict=True)
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
     def _is_no_weight(self, name: str) -> bool:
@@ -124,13 +127,13 @@ class CheckpointTensors:
         """
         name = source.name
         for spelling in _spellings(name):
-            if (found := self._encoded(spelling)) is not None:
-                return found
+            if (location := self._encoded(spelling)) is not None:
+                return location
             if spelling in self._files:
                 return WeightLocation(spelling, None, {"weight": spelling})
         for spelling in () if source.stacked is None else _spellings(source.stacked.name):
-            if (found := self._encoded(spelling)) is not None:
-                return replace(found, stacked=source.stacked)
+            if (location := self._encoded(spelling)) is not None:
+                return replace(location, stacked=source.stacked)
             if spelling in self._files:
                 return WeightLocation(spelling, None, {"weight": spelling}, source.stacked)
         hint = (
@@ -147,34 +150,35 @@ class CheckpointTensors:
                 return WeightLocation(name, encoding, parts)
         return None
 
-    def stored_format(self, source: Source, found: WeightLocation) -> WeightFormat | None:
+    def stored_format(self, source: Source, location: WeightLocation) -> WeightFormat | None:
         """Check the headers of a weight's tensors; return the format that its encoding keeps it in, if one does."""
-        headers = {part: self._files.header(name) for part, name in found.parts.items()}
+        headers = {part: self._files.header(name) for part, name in location.parts.items()}
         try:
-            if found.stacked is not None:
+            if location.stacked is not None:
                 headers = {
                     part: replace(
-                        one, shape=self._of_expert(source, found, np.broadcast_to(np.empty(()), one.shape)).shape
+                        header,
+                        shape=self._of_expert(source, location, np.broadcast_to(np.empty(()), header.shape)).shape,
                     )
-                    for part, one in headers.items()
+                    for part, header in headers.items()
                 }
-            if found.encoding is not None:
-                return found.encoding.kept_as(headers, source.placed_shape)
+            if location.encoding is not None:
+                return location.encoding.kept_as(headers, source.parameter_shape)
         except ValueError as error:
-            raise self._error(found, str(error)) from error
+            raise self._error(location, str(error)) from error
         header = headers["weight"]
         if header.shape != source.shape:
-            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {list(source.shape)}")
+            raise self._error(location, f"has shape {list(header.shape)}, but {CONFIG} means {list(source.shape)}")
         if header.dtype not in PLAIN_DTYPES:
-            raise self._error(found, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
+            raise self._error(location, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
         return None
 
-    def _of_expert(self, source: Source, found: WeightLocation, array: Array) -> Array:
+    def _of_expert(self, source: Source, location: WeightLocation, array: Array) -> Array:
         """Return what a source has of a tensor for all experts: of its numbers, or of the scales of their blocks.
 
         Raises ValueError for one of another shape.
         """
-        stacked, shape = found.stacked, self._files.header(found.name).shape
+        stacked, shape = location.stacked, self._files.header(location.name).shape
         assert stacked is not None
         if shape not in (stacked.shape, stacked.other_shape):
             wanted = f"{list(stacked.shape)} or {list(stacked.other_shape)}"
@@ -184,10 +188,10 @@ class CheckpointTensors:
         return stacked.part(array, source.expert, source.shape[0], turned=shape != stacked.shape)
 
     def input_groups(self, parameter: Parameter) -> Iterator[tuple[Index, Array | None]]:
-        """Yield the place of each source, and the group of each of its inputs, if its encoding says it."""
-        for source, place in parameter.pieces():
-            index = self.find(source).parts.get(ORDER)
-            yield place, None if index is None else self._files.read(index)
+        """Yield each source's index in the parameter, and the group of each of its inputs, if its encoding says it."""
+        for source, index in parameter.pieces():
+            order = self.find(source).parts.get(ORDER)
+            yield index, None if order is None else self._files.read(order)
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -195,38 +199,47 @@ class CheckpointTensors:
         What is stored in another format is rounded to it, or dequantised. Raises ConfigError also when values do not
         fit in float16.
         """
-        found = self.find(source)
-        tensors = {part: self._files.read(name) for part, name in found.parts.items()}
-        if found.stacked is not None:
-            tensors = {part: self._of_expert(source, found, tensor) for part, tensor in tensors.items()}
-        if found.encoding is None:
-            return self._rounded(parameter, source.placed(tensors["weight"]), found, dtype, form)
+        location = self.find(source)
+        tensors = {part: self._files.read(name) for part, name in location.parts.items()}
+        if location.stacked is not None:
+            tensors = {part: self._of_expert(source, location, tensor) for part, tensor in tensors.items()}
+        if location.encoding is None:
+            return self._rounded(parameter, source.to_parameter(tensors["weight"]), location, dtype, form)
         try:
-            value = found.encoding.read(RawWeight(tensors, source.placed_shape, self.stored_format(source, found)))
+            value = location.encoding.read(
+                RawWeight(tensors, source.parameter_shape, self.stored_format(source, location))
+            )
         except ValueError as error:
-            raise self._error(found, str(error)) from error
+            raise self._error(location, str(error)) from error
         if isinstance(value, GroupedWeight):
             if form is not None and replace(value.format, ordered=form.ordered) == form:
                 if value.order is not None and not form.ordered:
                     raise self._error(
-                        found,
+                        location,
                         "has its inputs in another order, but quantization_config does not say so (desc_act, actorder)",
                     )
                 return source.ordered_weight(value.in_order() if form.ordered else value)
             value = dequantized(value, dtype)
-        return self._rounded(parameter, source.ordered(value), found, dtype, form)
+        return self._rounded(parameter, source.ordered(value), location, dtype, form)
 
     def _rounded(
-        self, parameter: Parameter, array: Array, found: WeightLocation, dtype: np.dtype[Any], form: WeightFormat | None
+        self,
+        parameter: Parameter,
+        array: Array,
+        location: WeightLocation,
+        dtype: np.dtype[Any],
+        form: WeightFormat | None,
     ) -> Piece:
         converted = parameter.converted(array, dtype)
         if dtype == np.float16 and not np.isfinite(converted).all():
-            raise self._error(found, "has values that float16 cannot hold; use --dtype bfloat16 or float32")
-        return converted if form is None else quantized(converted, form, f"{self._directory}: {found.name}")
+            raise self._error(location, "has values that float16 cannot hold; use --dtype bfloat16 or float32")
+        return converted if form is None else quantized(converted, form, f"{self._directory}: {location.name}")
 
-    def _error(self, found: WeightLocation, reason: str) -> ConfigError:
-        encoded = "" if found.encoding is None else f" in {found.encoding.title}"
-        return ConfigError(f"{self._files.file_of(next(iter(found.parts.values())))}: {found.name}{encoded} {reason}")
+    def _error(self, location: WeightLocation, reason: str) -> ConfigError:
+        encoded = "" if location.encoding is None else f" in {location.encoding.title}"
+        return ConfigError(
+            f"{self._files.file_of(next(iter(location.parts.values())))}: {location.name}{encoded} {reason}"
+        )
 
 
 def _spellings(name: str) -> Iterator[str]:

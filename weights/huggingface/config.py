@@ -19,8 +19,8 @@ from jaxgen.weights.families.config_fields import JsonFields, text_part
 from jaxgen.weights.families.family import BOTH_WAYS, Family
 from jaxgen.weights.families.not_served import what_is_near
 from jaxgen.weights.families.registry import ARCHITECTURES, HEADLESS
-from jaxgen.weights.files.headers import stored_weights, tensor_names
-from jaxgen.weights.files.model_files import CONFIG, GENERATION_CONFIG, member, read_json
+from jaxgen.weights.files.file_names import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.wrappers import WRAPPERS, text_of
 
 logger = logging.getLogger(__name__)
@@ -63,25 +63,25 @@ _CODE_OF_MODELS = "AutoModel"
 """How the names of entries of ``auto_map`` begin that are classes of models; others are of tokenizers and so on."""
 
 
-def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> DecoderConfig:
-    """Return the configuration of the checkpoint in ``directory``.
+def read_model_config(files: ModelFiles, dtype: Literal["auto"] | DType = "auto") -> DecoderConfig:
+    """Return the configuration of a checkpoint.
 
     ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
     float32; that of the files where config.json has "auto" itself. Raises ConfigError for an architecture, an option
     or a value that is not supported, and for a field that is not known.
     """
-    encodings_of(directory)  # it refuses encodings that jaxgen cannot read
-    fields = JsonFields(read_json(directory, CONFIG), str(directory / CONFIG))
+    encodings_of(files)  # it refuses encodings that jaxgen cannot read
+    fields = JsonFields(files.read_json(CONFIG), str(files.directory / CONFIG))
     if dtype == "auto":
-        dtype = _dtype(directory, fields)
+        dtype = _dtype(files, fields)
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     for name in names:
         if isinstance(name, str) and name in ARCHITECTURES:
             return _read(ARCHITECTURES[name], name, fields, dtype)
         if isinstance(name, str) and name in WRAPPERS:
-            inner, text = text_of(name, fields, tensor_names(directory))
-            logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
+            inner, text = text_of(name, fields, files.tensor_names())
+            logger.info("%s: %s is served as text only: nothing else is loaded", files.directory, name)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
         if isinstance(name, str) and name in HEADLESS:
             return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
@@ -150,10 +150,11 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
     those of the text's part.
     """
     ids: set[int] = set()
+    files = ModelFiles(directory)
     for name in (GENERATION_CONFIG, CONFIG):
-        if name == GENERATION_CONFIG and not member(directory, name).exists():
+        if name == GENERATION_CONFIG and not files.path(name).exists():
             continue
-        fields = JsonFields(read_json(directory, name), str(directory / name))
+        fields = JsonFields(files.read_json(name), str(directory / name))
         value: Any = fields.data.get("eos_token_id")
         if value is None and (text := text_part(fields.data)) is not None:
             value = text.get("eos_token_id")
@@ -165,7 +166,7 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _dtype(directory: Path, fields: JsonFields) -> DType:
+def _dtype(files: ModelFiles, fields: JsonFields) -> DType:
     """Return the dtype that config.json names, for the whole model or for its text."""
     parts = (fields.data, text_part(fields.data) or {})
     name, value = next(
@@ -175,16 +176,16 @@ def _dtype(directory: Path, fields: JsonFields) -> DType:
         return "float32"
     bare = str(value).lower().removeprefix("torch.")
     if bare == "auto":
-        return _stored_dtype(directory)
+        return _stored_dtype(files)
     if bare not in _DTYPES:
         raise fields.error(name, f"is {value!r}; supported: {', '.join(DTYPES)} (--dtype chooses another)")
     return _DTYPES[bare]
 
 
-def _stored_dtype(directory: Path) -> DType:
+def _stored_dtype(files: ModelFiles) -> DType:
     """Return the dtype of most numbers in the files; float32 where they have none that is computed in."""
     try:
-        numbers = stored_weights(directory).numbers
+        numbers = files.stored_weights().numbers
     except ConfigError:  # what loads the weights, if anything does, says what is wrong
         return "float32"
     return next((dtype for name in numbers for dtype in DTYPES if name == dtype), "float32")

@@ -7,7 +7,8 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
-from jaxgen.weights.files.model_files import GENERATION_CONFIG, member, read_json
+from jaxgen.weights.files.file_names import GENERATION_CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,14 @@ def read_sampling_defaults(directory: Path, choice: str = "auto") -> SamplingDef
     if choice in OFF:
         return NEUTRAL
     own = choice == "auto"
-    folder = directory if own else Path(choice).expanduser()
-    file = member(folder, GENERATION_CONFIG)
+    files = ModelFiles(directory if own else Path(choice).expanduser())
+    file = files.path(GENERATION_CONFIG)
     if not file.is_file():
         if own:
             return NEUTRAL
         raise ConfigError(f"--generation-config {choice}: there is no {file}; write auto, none or a directory with one")
     defaults = NEUTRAL
-    for name, value in read_json(folder, GENERATION_CONFIG).items():
+    for name, value in files.read_json(GENERATION_CONFIG).items():
         if name not in _FIELDS or value is None:
             continue
         try:

@@ -28,4 +28,4 @@ _NOT_TEXT = re.compile(
 
 def is_no_weight(name: str) -> bool:
     """Whether a tensor of this name may be left out where no parameter is made of it."""
-    return any(one.fullmatch(name) is not None for one in (_NAMES, _NOT_TEXT))
+    return any(pattern.fullmatch(name) is not None for pattern in (_NAMES, _NOT_TEXT))

@@ -7,15 +7,8 @@ from typing import Any
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.weights.families.config_fields import JsonFields
-from jaxgen.weights.files.model_files import (
-    MODULES,
-    POOLING,
-    SENTENCE_CONFIG,
-    SENTENCE_FILES,
-    member,
-    read_json,
-    read_json_list,
-)
+from jaxgen.weights.files.file_names import MODULES, POOLING, SENTENCE_CONFIG, SENTENCE_FILES
+from jaxgen.weights.files.model_files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +37,9 @@ def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
     """
     if choice != "auto":
         return Pooling(choice)
-    if not member(directory, MODULES).is_file():
-        others = [name for name in SENTENCE_FILES if member(directory, name).is_file()]
+    files = ModelFiles(directory)
+    if not files.path(MODULES).is_file():
+        others = [name for name in SENTENCE_FILES if files.path(name).is_file()]
         if others:
             logger.warning(
                 "%s has %s, but no %s, which would say how embeddings are pooled: they are pooled by the mean; for "
@@ -55,8 +49,8 @@ def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
                 MODULES,
             )
         return Pooling.MEAN
-    file = _config_file(directory)
-    config = read_json(directory, file)
+    file = _config_file(files)
+    config = files.read_json(file)
     ways = [name.removeprefix(_MODE) for name, on in config.items() if name.startswith(_MODE) and on]
     if isinstance(config.get("pooling_mode"), str):
         ways = [config["pooling_mode"]]
@@ -80,9 +74,10 @@ def texts_differ(directory: Path, max_model_len: int) -> list[str]:
 
     One line each. ``max_model_len``: the longest text that is served, in tokens. Raises ConfigError for a damaged file.
     """
-    if not member(directory, SENTENCE_CONFIG).is_file():
+    files = ModelFiles(directory)
+    if not files.path(SENTENCE_CONFIG).is_file():
         return []
-    fields = JsonFields(read_json(directory, SENTENCE_CONFIG), str(directory / SENTENCE_CONFIG))
+    fields = JsonFields(files.read_json(SENTENCE_CONFIG), str(directory / SENTENCE_CONFIG))
     longest, differences = fields.size_or_null("max_seq_length"), []
     if longest is not None and longest < max_model_len:
         differences.append(
@@ -95,10 +90,10 @@ def texts_differ(directory: Path, max_model_len: int) -> list[str]:
     return differences
 
 
-def _config_file(directory: Path) -> str:
+def _config_file(files: ModelFiles) -> str:
     """Return the name of the pooling module's configuration file."""
-    path, file = directory / MODULES, None
-    for module in read_json_list(directory, MODULES):
+    path, file = files.directory / MODULES, None
+    for module in files.read_json_list(MODULES):
         kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(where, str):
             raise ConfigError(f"{path}: each module must be an object with a type and a path; {_REMEDY}")

@@ -85,7 +85,7 @@ def text_of(name: str, fields: JsonFields, head: Collection[str]) -> tuple[str, 
     data = sizes | dict(wrapper.defaults) | outer | dict(given)
     if [outer.get(_TIED), given.get(_TIED)] in ([True, False], [False, True]):
         # transformers 4 took the text's, transformers 5 takes the whole model's
-        data[_TIED] = not any("lm_head" in one for one in head)
+        data[_TIED] = not any("lm_head" in tensor for tensor in head)
     text_fields = JsonFields(data, inside.source)
     text_fields.ignore(*_OF_IMAGES, *wrapper.ignored)
     return architecture, text_fields
@@ -96,10 +96,10 @@ def _architecture(name: str, wrapper: Wrapper, text: JsonFields) -> str:
     kind = text.data.get("model_type")
     if kind is None or _squeezed(str(kind)) == _squeezed(name):
         return wrapper.text
-    found = next((one for one in ARCHITECTURES if _squeezed(one) == _squeezed(str(kind))), None)
-    if found is None:
+    architecture = next((name for name in ARCHITECTURES if _squeezed(name) == _squeezed(str(kind))), None)
+    if architecture is None:
         raise text.error("model_type", f"is {kind!r}, which is not supported as the text model of {name}")
-    return found
+    return architecture
 
 
 def _squeezed(name: str) -> str:

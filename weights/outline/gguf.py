@@ -17,13 +17,14 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.quantization import Quantization
 from jaxgen.weights.converted.manifest import MANIFEST, FileRecord, manifest_text
 from jaxgen.weights.families.parameters import family_name, parameters
-from jaxgen.weights.files.model_files import member
+from jaxgen.weights.files.members import member
 from jaxgen.weights.gguf import model as gguf
 from jaxgen.weights.gguf.file import parts_of_file
 from jaxgen.weights.gguf.header import BadHeaderError, check_header
 from jaxgen.weights.gguf.source import FetchFiles
 from jaxgen.weights.huggingface.hub import SECONDS, download
-from jaxgen.weights.load import OfGguf, load_model_config
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.resolve import OfGguf
 
 _FIRST = 2**24
 """Bytes that are fetched of a file at first: most vocabularies fit in them."""

@@ -17,11 +17,12 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files.model_files import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES, member
+from jaxgen.weights.files.file_names import CONFIG, QUANTIZATION_FILES, TOKENIZER_FILES
+from jaxgen.weights.files.members import member
 from jaxgen.weights.files.safetensors import LENGTH_BYTES
 from jaxgen.weights.files.weight_files import SINGLE, index_among, unlisted, weight_map
 from jaxgen.weights.huggingface.hub import SECONDS, Fetch
-from jaxgen.weights.load import download_model
+from jaxgen.weights.resolve import download_model
 
 _AT_ONCE = 8
 

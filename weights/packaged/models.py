@@ -52,4 +52,4 @@ PACKAGED_MODELS = {
 
 def packaged_as(file: PurePath) -> PackagedModel | None:
     """Return the packaged model whose GGUF file has this file's name, wherever the file is; None: there is none."""
-    return next((one for one in PACKAGED_MODELS.values() if PurePosixPath(one.member).name == file.name), None)
+    return next((model for model in PACKAGED_MODELS.values() if PurePosixPath(model.member).name == file.name), None)

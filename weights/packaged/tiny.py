@@ -15,7 +15,8 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from jaxgen.weights.families.parameters import parameters
-from jaxgen.weights.files.model_files import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.files.file_names import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.files.weight_files import SINGLE
 from jaxgen.weights.huggingface.config import read_model_config
 
@@ -107,7 +108,7 @@ def _write_weights(directory: Path, seed: int) -> None:
     """Write noise that neither vanishes nor explodes in the layers: ones for norms, rows of unit expected length."""
     rng = np.random.default_rng(seed)
     tensors = {}
-    config = read_model_config(directory)
+    config = read_model_config(ModelFiles(directory))
     dtype = np.dtype(getattr(ml_dtypes, config.dtype, config.dtype))
     for parameter in parameters(config):
         for source, _ in parameter.pieces():

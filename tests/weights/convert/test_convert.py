@@ -14,6 +14,7 @@ from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.convert import command as convert
 from jaxgen.weights.converted.manifest import read_manifest
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.conversions import bits_of, run, tiny_conversion
 from tests.support.goldens import GOLDENS, NAMES, bits, copy_golden
@@ -69,13 +70,13 @@ def test_templates_in_a_folder_come_along(converted: Path) -> None:
     (source / name).write_text("tools")
     again = run(source, converted.with_name("again"))
     assert (again / name).read_text() == "tools"
-    assert name in read_manifest(again).files
+    assert name in read_manifest(ModelFiles(again)).files
 
 
 def test_manifest_lists_every_file(converted: Path) -> None:
     files = {path.relative_to(converted).as_posix(): path for path in converted.rglob("*") if path.is_file()}
     del files["jaxgen.json"]
-    manifest = read_manifest(converted)
+    manifest = read_manifest(ModelFiles(converted))
     assert (manifest.family, manifest.dtype) == ("llama", "float32")
     assert {name: record.size for name, record in manifest.files.items()} == {
         name: path.stat().st_size for name, path in files.items()

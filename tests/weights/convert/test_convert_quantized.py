@@ -10,8 +10,9 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import GroupedWeight, Quantization
 from jaxgen.weights.convert import command as convert
 from jaxgen.weights.converted.manifest import read_manifest
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.survey import check_weights
+from jaxgen.weights.summary import check_weights
 from tests.support.conversions import run
 from tests.support.goldens import GOLDENS, bits
 
@@ -35,7 +36,7 @@ def test_converted_is_what_quantising_at_load_gives(name: str, quantization: Qua
     assert all_bits(directory) == all_bits(directory, quantization) == all_bits(plain, quantization) == expected
     config = load_model_config(directory)
     assert config == load_model_config(GOLDENS / name, quantization=quantization)
-    assert dict(config.weight_formats) == read_manifest(directory).formats
+    assert dict(config.weight_formats) == read_manifest(ModelFiles(directory)).formats
     assert check_weights(directory, config).num_bytes < check_weights(plain, load_model_config(plain)).num_bytes
 
 

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.converted.manifest import read_manifest
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.conversions import run, tiny_conversion
 from tests.support.goldens import copy_golden
@@ -20,7 +21,7 @@ def converted(tmp_path: Path) -> Path:
 
 
 def every_file(directory: Path) -> list[str]:
-    return sorted(read_manifest(directory).files)
+    return sorted(read_manifest(ModelFiles(directory)).files)
 
 
 def test_one_changed_byte_in_any_file_is_found(converted: Path) -> None:

@@ -17,7 +17,7 @@ from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings.encoding import RawWeight
 from jaxgen.weights.encodings.methods import encodings_of
 from jaxgen.weights.encodings.quantize import dequantized
-from jaxgen.weights.files.safetensors import SafetensorsFiles
+from jaxgen.weights.files.model_files import ModelFiles
 from tests.support.paths import ROOT
 
 FILES = ROOT / "tests" / "data" / "compressed_tensors"
@@ -41,10 +41,10 @@ def test_a_weight_is_what_the_tool_makes_of_it(name: str, tmp_path: Path) -> Non
     shutil.copyfile(FILES / f"{name}.safetensors", tmp_path / "model.safetensors")
     about = metadata(tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": json.loads(about["quantization_config"])}))
-    files = SafetensorsFiles(tmp_path)
+    files = ModelFiles(tmp_path).safetensors
     (found,) = [
         (encoding, parts)
-        for encoding in encodings_of(tmp_path)
+        for encoding in encodings_of(ModelFiles(tmp_path))
         if (parts := encoding.parts("linear.weight", files)) is not None
     ]
     encoding, parts = found

@@ -12,7 +12,7 @@ from jaxgen.core.mixed_weight import MixedFormat, PartFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.encodings.weight_formats import parameter_bytes, with_formats
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.survey import check_weights, num_parameters, survey
+from jaxgen.weights.summary import check_weights, num_parameters, summarize
 from tests.support.conversions import run
 from tests.support.format_cases import INTEGERS as CASES
 from tests.support.quantised_cases import (
@@ -192,9 +192,9 @@ def test_scales_of_the_cache_are_left_out(tmp_path: Path) -> None:
 def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
     packed, _ = quantised_pair(tmp_path / "awq", "llama", AWQ, encoding(awq))
     config = load_model_config(packed)
-    assert str(survey(packed)) == "LlamaForCausalLM, 94,528 parameters, int4 (AWQ), context 128, no window"
+    assert str(summarize(packed)) == "LlamaForCausalLM, 94,528 parameters, int4 (AWQ), context 128, no window"
     assert check_weights(packed, config).numbers == {"int4 (AWQ)": num_parameters(config)}
-    assert survey(run(packed, tmp_path / "converted")).dtype == "int4"
+    assert summarize(run(packed, tmp_path / "converted")).dtype == "int4"
 
 
 @pytest.mark.parametrize("case", ["awq", "gptq in an order", "packed in an order"])
@@ -208,4 +208,4 @@ def test_headers_alone_say_the_formats(case: str, tmp_path: Path) -> None:
         file.truncate(start)
         file.truncate(size)
     assert load_model_config(packed) == config
-    assert survey(packed).problem == ""
+    assert summarize(packed).problem == ""

@@ -11,7 +11,7 @@ import pytest
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.load import load_model_config
-from jaxgen.weights.survey import survey
+from jaxgen.weights.summary import summarize
 from tests.support.quantised_cases import (
     AWQ,
     FP8,
@@ -83,7 +83,7 @@ def test_what_is_not_read_is_refused_by_name(about: object, message: str, tmp_pa
         load_model_config(packed)
     assert str(caught.value).startswith(f"{packed}/config.json: ")
     assert message in str(caught.value)
-    assert message in survey(packed).problem
+    assert message in summarize(packed).problem
 
 
 # --- damaged checkpoints

@@ -14,7 +14,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import GroupedWeight, Quantization, WeightFormat
 from jaxgen.weights.encodings.quantize import dequantized
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.survey import describe, survey
+from jaxgen.weights.summary import summarize, summary_of
 from tests.support.conversions import run
 from tests.support.format_cases import FLOATS as CASES
 from tests.support.goldens import GOLDENS, bits
@@ -165,10 +165,10 @@ def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
 
 def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
     floats, _ = quantised_pair(tmp_path, "llama", *CASES["fp8 block"][:2])
-    assert survey(floats).dtype == "FP8 as float32"
-    assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
-    assert describe(floats, load_model_config(floats, quantization="fp8")).dtype == "FP8"
-    assert survey(run(floats, tmp_path / "converted", quantization="fp8")).dtype == "fp8"
+    assert summarize(floats).dtype == "FP8 as float32"
+    assert summary_of(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
+    assert summary_of(floats, load_model_config(floats, quantization="fp8")).dtype == "FP8"
+    assert summarize(run(floats, tmp_path / "converted", quantization="fp8")).dtype == "fp8"
 
 
 def not_a_number(name: str, tensors: Tensors) -> None:

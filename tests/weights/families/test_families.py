@@ -13,6 +13,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.parameters import parameters
 from jaxgen.weights.families.registry import ARCHITECTURES, FAMILIES
 from jaxgen.weights.families.row_orders import by_head, by_kv_head, interleaved_keys, interleaved_queries
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.goldens import GOLDENS, NAMES
 
@@ -28,13 +29,13 @@ def read(directory: Path, config: dict[str, Any]) -> DecoderConfig:
     path = directory / "config.json"
     path.unlink(missing_ok=True)  # to write over a file that was just written waits for the disk
     path.write_text(json.dumps(config))
-    found = read_model_config(directory)
+    found = read_model_config(ModelFiles(directory))
     assert isinstance(found, DecoderConfig)
     return found
 
 
 def test_every_family_has_a_golden() -> None:
-    served = {read_model_config(GOLDENS / name).family for name in NAMES}
+    served = {read_model_config(ModelFiles(GOLDENS / name)).family for name in NAMES}
     assert served == set(FAMILIES)
     recorded = {name for folder in NAMES for name in config_of(folder)["architectures"]}
     assert recorded >= set(ARCHITECTURES)
@@ -47,14 +48,14 @@ def test_no_wrong_value_of_a_field_ends_in_another_error(
     """The file is written once: to write all its thousands of contents would take most of the time."""
     config = config_of(name)
     read(tmp_path, config)
-    monkeypatch.setattr("jaxgen.weights.files.model_files._read", lambda *_: json.loads(json.dumps(config)))
+    monkeypatch.setattr("jaxgen.weights.files.members._read", lambda *_: json.loads(json.dumps(config)))
     taken = tried = 0
     for inner in (config, config.get("text_config") or {}):
         for field, right in list(inner.items()):
             for inner[field] in WRONG:
                 tried += 1
                 with suppress(ConfigError):
-                    assert parameters(read_model_config(tmp_path))
+                    assert parameters(read_model_config(ModelFiles(tmp_path)))
                     taken += 1
             inner[field] = right
     assert 0 < taken < tried

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
 from jaxgen.models import abstract_params
+from jaxgen.weights.encodings.weight_formats import NUMPY_DTYPES
 from jaxgen.weights.families.decoder_names import DecoderNames
 from jaxgen.weights.families.parameters import Array, parameters, to_checkpoint
 from jaxgen.weights.families.registry import FAMILIES
 from jaxgen.weights.families.row_orders import INTERLEAVED, interleaved_queries
-from jaxgen.weights.huggingface.checkpoint import NUMPY_DTYPES
 from jaxgen.weights.load import load_model_config
 from tests.support.conversions import host_arrays
 from tests.support.goldens import GOLDENS, NAMES, bits

@@ -8,13 +8,14 @@ import pytest
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.hub_configs import HUB
 
 
 def read(directory: Path, **fields: Any) -> DecoderConfig:
     (directory / "config.json").write_text(json.dumps(HUB["Qwen3-0.6B"].config | fields))
-    return read_model_config(directory)
+    return read_model_config(ModelFiles(directory))
 
 
 @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
@@ -84,4 +85,4 @@ def test_a_zero_means_none_to_yarn(tmp_path: Path, name: str) -> None:
 def test_queries_that_are_scaled_by_nothing_are_not_scaled(tmp_path: Path) -> None:
     data = HUB["Devstral-2-123B-Instruct"].config
     (tmp_path / "config.json").write_text(json.dumps(data))
-    assert read_model_config(tmp_path).positions.query_scale is None
+    assert read_model_config(ModelFiles(tmp_path)).positions.query_scale is None

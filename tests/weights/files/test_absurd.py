@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.header import MOST_ENTRIES, BadHeaderError, check_header
 from jaxgen.weights.huggingface.config import read_model_config
@@ -17,7 +18,7 @@ ARRAY, STRING, U8 = 9, 8, 0
 
 def config_of(directory: Path, **fields: Any) -> None:
     make_tiny_outline(directory, **fields)
-    read_model_config(directory)
+    read_model_config(ModelFiles(directory))
 
 
 @pytest.mark.parametrize("layers", [4097, 10**8, 10**30])

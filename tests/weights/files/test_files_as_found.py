@@ -16,8 +16,8 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.models import look_at
 from jaxgen.tools.plan import plan_model
 from jaxgen.weights.huggingface.no_weights import is_no_weight
-from jaxgen.weights.load import resolve_model
-from jaxgen.weights.survey import survey
+from jaxgen.weights.resolve import resolve_model
+from jaxgen.weights.summary import summarize
 from tests.support.conversions import bits_of
 from tests.support.goldens import GOLDENS
 
@@ -45,7 +45,7 @@ SHARDS = tuple(f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3
 def test_numbered_files_need_no_index(tmp_path: Path) -> None:
     directory = in_files(tmp_path / "model", *SHARDS)
     assert bits_of(directory) == bits_of(GOLDENS / "llama")
-    assert not survey(directory).problem
+    assert not summarize(directory).problem
     (directory / SHARDS[1]).unlink()
     with pytest.raises(ConfigError, match=f"{SHARDS[1]} is missing, although .* the download is incomplete"):
         bits_of(directory)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files.headers import StoredWeights, stored_weights
+from jaxgen.weights.files.model_files import ModelFiles, StoredWeights
 from jaxgen.weights.files.safetensors import Tensor, read_header
 from tests.support.goldens import GOLDENS, copy_golden
 
@@ -28,7 +28,7 @@ def test_tensors_have_the_dtypes_and_shapes_that_were_saved(tmp_path: Path) -> N
     save_file({"a": np.ones((3, 5), np.float16), "b": np.ones(7, np.int32)}, file, metadata={"format": "pt"})
     end = file.stat().st_size
     assert read_header(file) == {"a": Tensor("F16", (3, 5), end - 30, 30), "b": Tensor("I32", (7,), end - 58, 28)}
-    assert stored_weights(tmp_path) == StoredWeights(1, file.stat().st_size, {"float16": 15, "I32": 7})
+    assert ModelFiles(tmp_path).stored_weights() == StoredWeights(1, file.stat().st_size, {"float16": 15, "I32": 7})
 
 
 def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_shard_that_is_missing(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match=r"two\.safetensors is missing, but model\.safetensors\.index\.json names it"):
-        stored_weights(directory)
+        ModelFiles(directory).stored_weights()
     (directory / "two.safetensors").write_bytes((directory / "one.safetensors").read_bytes())
-    both, one = stored_weights(directory), stored_weights(GOLDENS / "opt_pre")
+    both, one = ModelFiles(directory).stored_weights(), ModelFiles(GOLDENS / "opt_pre").stored_weights()
     assert (both.num_files, both.num_bytes) == (2, 2 * one.num_bytes)
 
 
@@ -99,4 +99,4 @@ def test_an_index_that_leads_out_of_the_directory(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "../one.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match="leads out of the directory"):
-        stored_weights(tmp_path)
+        ModelFiles(tmp_path).stored_weights()

@@ -18,6 +18,7 @@ from jaxgen.core.quantization import Quantization
 from jaxgen.weights.encodings.mxfp4 import FORMAT
 from jaxgen.weights.families.not_served import what_is_near
 from jaxgen.weights.families.parameters import Array
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf import model as gguf
 from jaxgen.weights.gguf.architectures import ARCHITECTURES, architecture_of
 from jaxgen.weights.gguf.file import GgufFile
@@ -75,7 +76,7 @@ def of(directory: Path, tensors: GgufTensors | None = None) -> tuple[DecoderConf
     """The configuration and all parameters of a directory in float32, those of few bits dequantised."""
     config = load_model_config(directory, "float32", tensors=tensors)
     assert isinstance(config, DecoderConfig)
-    found = read_parameters(directory, config, tensors=tensors, progress=False)
+    found = read_parameters(ModelFiles(directory), config, tensors=tensors, progress=False)
     numbers = {path: one.dequantized() if isinstance(one, AnyWeight) else one for path, one in found}
     return replace(config, weight_formats=()), numbers
 

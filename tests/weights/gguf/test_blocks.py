@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from jaxgen.weights.encodings.zero_weights import ZeroWeights
 from jaxgen.weights.families.tensors import Parameter
 from jaxgen.weights.gguf.file import GgufFile, StoredTensor
-from jaxgen.weights.huggingface.checkpoint import ZeroWeights
 
 
 def q8_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:

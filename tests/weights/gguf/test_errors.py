@@ -9,6 +9,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf import model as gguf
 from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.conversions import run
@@ -108,7 +109,7 @@ def test_a_list_of_equal_values_by_layer_is_that_value(tmp_path: Path) -> None:
     equal = {"attention.head_count_kv": [2, 2], "feed_forward_length": [96, 96], "attention.head_count": [4, 4]}
     file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", metadata=equal)
     with gguf.opened(file) as (directory, _):
-        assert read_model_config(directory).num_kv_heads == 2
+        assert read_model_config(ModelFiles(directory)).num_kv_heads == 2
 
 
 def test_a_mixture_of_before_stacked_experts_is_told(tmp_path: Path) -> None:

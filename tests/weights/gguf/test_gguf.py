@@ -20,7 +20,8 @@ from jaxgen.weights.gguf import model as gguf
 from jaxgen.weights.gguf.codes import LAYOUTS
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.huggingface.config import read_eos_token_ids
-from jaxgen.weights.load import load_model_config, load_params, resolve_model
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.resolve import resolve_model
 from tests.support.conversions import bits_of, run
 from tests.support.gguf_files import CONTROL, NORMAL, USER_DEFINED, letters, load, save_rounded, write
 from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, relative_logit_error

@@ -11,11 +11,11 @@ from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.models import look_at
 from jaxgen.tools.plan import plan_model
-from jaxgen.weights.files.model_files import gguf_parts
+from jaxgen.weights.files.file_names import gguf_parts
 from jaxgen.weights.gguf.source import find_gguf
 from jaxgen.weights.huggingface import hub
-from jaxgen.weights.load import resolve_model
 from jaxgen.weights.outline import gguf as gguf_outline
+from jaxgen.weights.resolve import resolve_model
 from tests.support.hub import Hub, serving_hub
 from tests.support.paths import ROOT
 from tests.weights.outline.test_outline import take_for_the_hub

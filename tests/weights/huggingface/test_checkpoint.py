@@ -12,8 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.encodings.weight_formats import NUMPY_DTYPES
 from jaxgen.weights.families.parameters import Array
-from jaxgen.weights.huggingface.checkpoint import NUMPY_DTYPES
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.conversions import host_arrays
 from tests.support.goldens import GOLDENS, bits, copy_golden
@@ -22,7 +23,7 @@ EXTRA = "model.layers.0.self_attn.q_norm.weight"
 
 
 def read(directory: Path, dtype: DType = "float32") -> dict[str, Array]:
-    return host_arrays(directory, read_model_config(directory, dtype))
+    return host_arrays(directory, read_model_config(ModelFiles(directory), dtype))
 
 
 def refusal(directory: Path, dtype: DType = "float32") -> str:

@@ -13,6 +13,7 @@ from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.not_served import KNOWN, what_is_near
 from jaxgen.weights.families.registry import ARCHITECTURES, HEADLESS
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_eos_token_ids, read_model_config
 from jaxgen.weights.huggingface.wrappers import WRAPPERS
 
@@ -43,12 +44,12 @@ def write(directory: Path, config: object, name: str = "config.json") -> Path:
 
 def refusal(directory: Path, config: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_model_config(write(directory, config))
+        read_model_config(ModelFiles(write(directory, config)))
     return str(caught.value)
 
 
 def test_llama_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    assert read_model_config(write(tmp_path, LLAMA)) == llama_config(
+    assert read_model_config(ModelFiles(write(tmp_path, LLAMA))) == llama_config(
         vocab_size=100,
         hidden_size=32,
         intermediate_size=48,
@@ -68,12 +69,12 @@ def test_llama_defaults_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_mistral_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    config = read_model_config(write(tmp_path, MISTRAL))
+    config = read_model_config(ModelFiles(write(tmp_path, MISTRAL)))
     assert (config.num_kv_heads, config.head_dim, config.max_position, config.windows) == (8, 2, 131_072, (4096,) * 3)
 
 
 def test_opt_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    assert read_model_config(write(tmp_path, OPT)) == opt_config(
+    assert read_model_config(ModelFiles(write(tmp_path, OPT))) == opt_config(
         vocab_size=100,
         hidden_size=32,
         intermediate_size=48,
@@ -104,7 +105,7 @@ def test_every_option_of_llama_is_read(tmp_path: Path) -> None:
         "mlp_bias": True,
         "rope_theta": 77,
     }
-    config = read_model_config(write(tmp_path, given), "float16")
+    config = read_model_config(ModelFiles(write(tmp_path, given)), "float16")
     assert isinstance(config, DecoderConfig)
     assert (config.num_kv_heads, config.head_dim, config.max_position, config.norm.eps) == (2, 6, 99, 1e-3)
     assert config.attention == AttentionConfig(qkv_bias=True, out_bias=True)
@@ -121,12 +122,12 @@ def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
         "layer_norm_elementwise_affine": False,
         "tie_word_embeddings": False,
     }
-    config = read_model_config(write(tmp_path, given))
+    config = read_model_config(ModelFiles(write(tmp_path, given)))
     assert isinstance(config, DecoderConfig)
     assert (config.embed_size, config.placement, config.final_norm) == (16, "post_sum", False)
     assert config.mlp == MLPConfig(gated=False, activation="gelu")
     assert (config.attention.qkv_bias, config.norm.affine, config.head.tied) == (False, False, False)
-    config = read_model_config(write(tmp_path, OPT | {"_remove_final_layer_norm": True}))
+    config = read_model_config(ModelFiles(write(tmp_path, OPT | {"_remove_final_layer_norm": True})))
     assert isinstance(config, DecoderConfig)
     assert (config.placement, config.final_norm) == ("pre", False)
 
@@ -169,11 +170,11 @@ def test_every_causal_architecture_of_transformers_is_served_or_has_a_reason() -
 
 @pytest.mark.parametrize("window", [None, 16])
 def test_mistral_window(tmp_path: Path, window: int | None) -> None:
-    assert read_model_config(write(tmp_path, MISTRAL | {"sliding_window": window})).widest_window == window
+    assert read_model_config(ModelFiles(write(tmp_path, MISTRAL | {"sliding_window": window}))).widest_window == window
 
 
 def test_null_key_value_heads_means_all_heads(tmp_path: Path) -> None:
-    assert read_model_config(write(tmp_path, MISTRAL | {"num_key_value_heads": None})).num_kv_heads == 16
+    assert read_model_config(ModelFiles(write(tmp_path, MISTRAL | {"num_key_value_heads": None}))).num_kv_heads == 16
 
 
 ROPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -196,15 +197,15 @@ ROPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", ROPES)
 def test_old_and_new_spelling_mean_the_same(tmp_path: Path, case: str) -> None:
     old, new = ROPES[case]
-    read_old = read_model_config(write(tmp_path, LLAMA | old | {"torch_dtype": "bfloat16"}))
-    read_new = read_model_config(write(tmp_path, LLAMA | new | {"dtype": "bfloat16"}))
+    read_old = read_model_config(ModelFiles(write(tmp_path, LLAMA | old | {"torch_dtype": "bfloat16"})))
+    read_new = read_model_config(ModelFiles(write(tmp_path, LLAMA | new | {"dtype": "bfloat16"})))
     assert isinstance(read_old, DecoderConfig)
     assert read_old == read_new
     assert (read_old.positions.ropes[0].theta, read_old.dtype) == (5e5, "bfloat16")
 
 
 def test_llama3_rope_values(tmp_path: Path) -> None:
-    config = read_model_config(write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}))
+    config = read_model_config(ModelFiles(write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "llama3", **LLAMA3}})))
     assert isinstance(config, DecoderConfig)
     (rope,) = config.positions.ropes
     assert rope == RopeConfig(
@@ -216,7 +217,7 @@ def test_llama3_rope_was_made_for_the_whole_context_unless_it_says_otherwise(tmp
     scaling = {"rope_type": "llama3", **LLAMA3}
     del scaling["original_max_position_embeddings"]
     given = LLAMA | {"rope_scaling": scaling, "max_position_embeddings": 512}
-    config = read_model_config(write(tmp_path, given))
+    config = read_model_config(ModelFiles(write(tmp_path, given)))
     assert isinstance(config, DecoderConfig)
     assert config.positions.ropes[0].original_max_position == 512
 
@@ -228,8 +229,8 @@ def test_yarn_extends_the_context(tmp_path: Path, original: int | None, context:
         {} if original is None else {"original_max_position_embeddings": original}
     )
     given = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 4, "max_position_embeddings": 512}
-    assert read_model_config(write(tmp_path, given | {"rope_scaling": scaling})).max_position == context
-    assert read_model_config(write(tmp_path, given)).max_position == 512
+    assert read_model_config(ModelFiles(write(tmp_path, given | {"rope_scaling": scaling}))).max_position == context
+    assert read_model_config(ModelFiles(write(tmp_path, given))).max_position == 512
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_yarn_extends_the_context(tmp_path: Path, original: int | None, context:
     [("float16", "float16"), ("torch.bfloat16", "bfloat16"), (None, "float32")],
 )
 def test_dtype_auto(tmp_path: Path, given: str | None, expected: str) -> None:
-    assert read_model_config(write(tmp_path, LLAMA | {"torch_dtype": given})).dtype == expected
+    assert read_model_config(ModelFiles(write(tmp_path, LLAMA | {"torch_dtype": given}))).dtype == expected
 
 
 SUPPORTED = f"supported: {', '.join(ARCHITECTURES)} (docs/families.md)"
@@ -320,12 +321,12 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(700 * 2**20)  # which takes no room on the disk
     with pytest.raises(ConfigError, match=r"config\.json has 734003200 bytes; such a file has 67108864 at most"):
-        read_model_config(tmp_path)
+        read_model_config(ModelFiles(tmp_path))
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json cannot be read: No such file"):
-        read_model_config(tmp_path)
+        read_model_config(ModelFiles(tmp_path))
 
 
 @pytest.mark.parametrize(

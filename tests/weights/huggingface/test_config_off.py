@@ -10,8 +10,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.registry import ARCHITECTURES, FAMILIES
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
-from jaxgen.weights.survey import survey
+from jaxgen.weights.summary import summarize
 from tests.support.goldens import copy_golden
 from tests.support.hub_configs import HUB, described
 
@@ -30,7 +31,7 @@ def unknown(directory: Path, data: dict[str, Any]) -> list[str]:
     found: list[str] = []
     while True:
         try:
-            read_model_config(write(directory, data))
+            read_model_config(ModelFiles(write(directory, data)))
         except ConfigError as error:
             said = str(error).removeprefix(f"{directory}/config.json: ")
             assert "does not know" in said
@@ -64,11 +65,11 @@ def test_an_unknown_field_that_is_on_would_be_found(tmp_path: Path) -> None:
 def test_attention_in_both_directions_is_refused_in_each_family(tmp_path: Path, name: str) -> None:
     """transformers reads ``is_causal`` for every decoder, and no class of configurations has it as a field."""
     data = next(HUB[one].config for one in HUB if described(one).family == name)
-    assert read_model_config(write(tmp_path, data | {"is_causal": True}))
-    assert read_model_config(write(tmp_path, data | {"is_causal": None}))
+    assert read_model_config(ModelFiles(write(tmp_path, data | {"is_causal": True})))
+    assert read_model_config(ModelFiles(write(tmp_path, data | {"is_causal": None})))
     for off in (False, 0):
         with pytest.raises(ConfigError) as refused:
-            read_model_config(write(tmp_path, data | {"is_causal": off}))
+            read_model_config(ModelFiles(write(tmp_path, data | {"is_causal": off})))
         assert str(refused.value).startswith(f"{tmp_path}/config.json: ")
         assert str(refused.value).endswith(
             f"is_causal {off!r} is not supported, only True: attention in both directions is not computed: take a "
@@ -82,7 +83,7 @@ def test_also_of_the_text_of_a_model_of_more_than_text(tmp_path: Path) -> None:
     for inside in (True, False):
         text = data["text_config"] | ({"is_causal": False} if inside else {})
         write(directory, data | {"text_config": text} | ({} if inside else {"is_causal": False}))
-        assert "is_causal False is not supported" in survey(directory).problem
+        assert "is_causal False is not supported" in summarize(directory).problem
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,9 @@ def test_code_of_the_models_own_is_not_run_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, listed: object, named: str | None
 ) -> None:
     data = HUB["Qwen3-0.6B"].config
-    assert read_model_config(write(tmp_path, data | {"auto_map": listed})) == read_model_config(write(tmp_path, data))
+    assert read_model_config(ModelFiles(write(tmp_path, data | {"auto_map": listed}))) == read_model_config(
+        ModelFiles(write(tmp_path, data))
+    )
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == (named is not None)
     if named is not None:

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.registry import ARCHITECTURES
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import IGNORED, read_model_config
 from scripts.make.goldens.recipes.every import VARIANTS
 from scripts.make.goldens.variant import merged
@@ -33,7 +34,7 @@ def read(directory: Path, data: Mapping[str, Any]) -> ModelConfig:
     path = directory / "config.json"
     path.unlink(missing_ok=True)  # to write over a file that was just written waits for the disk
     path.write_text(json.dumps(data))
-    return read_model_config(directory)
+    return read_model_config(ModelFiles(directory))
 
 
 def described(directory: Path, data: Mapping[str, Any]) -> ModelConfig | None:

@@ -10,7 +10,7 @@ import pytest
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from jaxgen.weights.huggingface.generation_config import read_sampling_defaults
-from jaxgen.weights.load import DEMO
+from jaxgen.weights.packaged.default_model import DEMO
 
 
 def written(folder: Path, **fields: Any) -> Path:

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxgen.weights.families.registry import FAMILIES
-from jaxgen.weights.survey import in_short, num_parameters
+from jaxgen.weights.summary import in_short, num_parameters
 from tests.support.hub_configs import HUB, described
 
 

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.encodings.methods import encodings_of
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.goldens import copy_golden
@@ -35,7 +36,9 @@ def described(directory: Path, **fields: Any) -> Path:
     ],
 )
 def test_fields_that_change_nothing(fields: dict[str, Any], tmp_path: Path) -> None:
-    assert read_model_config(described(tmp_path, **fields)) == read_model_config(described(tmp_path / "plain"))
+    assert read_model_config(ModelFiles(described(tmp_path, **fields))) == read_model_config(
+        ModelFiles(described(tmp_path / "plain"))
+    )
 
 
 @pytest.mark.parametrize("more", [{"finetuned": True}, {"attn_factor": 1.3, "extrapolation_factor": 1.0}])
@@ -43,9 +46,9 @@ def test_fields_of_a_rotation_that_transformers_does_not_read_are_told(
     more: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
-    without = read_model_config(described(tmp_path, rope_scaling=yarn))
+    without = read_model_config(ModelFiles(described(tmp_path, rope_scaling=yarn)))
     with caplog.at_level(logging.WARNING):
-        assert read_model_config(described(tmp_path, rope_scaling=yarn | more)) == without
+        assert read_model_config(ModelFiles(described(tmp_path, rope_scaling=yarn | more))) == without
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.endswith(
         f"rope_scaling: {' and '.join(more)} changes nothing with rope type 'yarn', as by transformers"
@@ -63,20 +66,20 @@ def test_fields_of_a_rotation_that_transformers_does_not_read_are_told(
     ],
 )
 def test_other_names_of_dtypes(name: str, dtype: str, tmp_path: Path) -> None:
-    assert read_model_config(described(tmp_path, torch_dtype=name, dtype=None)).dtype == dtype
+    assert read_model_config(ModelFiles(described(tmp_path, torch_dtype=name, dtype=None))).dtype == dtype
 
 
 @pytest.mark.parametrize("stored", ["float16", "float32"])
 def test_auto_is_the_dtype_of_the_files(stored: str, tmp_path: Path) -> None:
     directory = described(tmp_path, torch_dtype="auto", dtype=None)
-    assert read_model_config(directory).dtype == "float32"
+    assert read_model_config(ModelFiles(directory)).dtype == "float32"
     save_file({"a": np.ones(8, stored), "b": np.ones(2, np.float32)}, directory / "model.safetensors")
-    assert read_model_config(directory).dtype == stored
+    assert read_model_config(ModelFiles(directory)).dtype == stored
 
 
 def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"torch_dtype is 'int8'; supported: float32, bfloat16, float16"):
-        read_model_config(described(tmp_path, torch_dtype="int8", dtype=None))
+        read_model_config(ModelFiles(described(tmp_path, torch_dtype="int8", dtype=None)))
 
 
 def test_the_first_versions_field_of_compressed_tensors_is_read(tmp_path: Path) -> None:
@@ -84,14 +87,14 @@ def test_the_first_versions_field_of_compressed_tensors_is_read(tmp_path: Path) 
         described(tmp_path / name, **{name: compressed() | {"quant_method": method}})
         for name, method in (("compression_config", "sparseml"), ("quantization_config", "compressed-tensors"))
     )
-    assert encodings_of(old) == encodings_of(new) != ()
+    assert encodings_of(ModelFiles(old)) == encodings_of(ModelFiles(new)) != ()
 
 
 def test_a_description_of_the_kv_cache_alone_means_plain_weights(tmp_path: Path) -> None:
     directory = described(tmp_path)
     about = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
     (directory / "hf_quant_config.json").write_text(json.dumps(about))
-    assert encodings_of(directory) == ()
+    assert encodings_of(ModelFiles(directory)) == ()
 
 
 def test_a_head_under_a_name_without_one_is_told_by_that_name(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.hub_configs import HUB, described
 from tests.support.paths import ROOT
@@ -31,5 +32,5 @@ def test_a_model_is_served_or_refused_as_the_page_says(row: "re.Match[str]", tmp
             continue
         (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
         with pytest.raises(ConfigError) as refused:
-            read_model_config(tmp_path)
+            read_model_config(ModelFiles(tmp_path))
         assert f"architectures is ['{architecture}'], which {row[5]}, and is not served" in str(refused.value)

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_eos_token_ids, read_model_config
 from jaxgen.weights.huggingface.wrappers import WRAPPERS
 from jaxgen.weights.load import load_model_config
@@ -129,7 +130,7 @@ def test_the_hubs_flat_files_are_read(architecture: str, tmp_path: Path) -> None
     assert load_model_config(directory) == load_model_config(GOLDENS / "qwen2")
     write(directory, whole | {"use_something_new": 3}, tensors)
     with pytest.raises(ConfigError, match="use_something_new is 3, which qwen2 does not know"):
-        read_model_config(directory)
+        read_model_config(ModelFiles(directory))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -162,7 +163,7 @@ def test_sizes_that_files_of_llava_leave_out_are_those_of_its_class(tmp_path: Pa
     text = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "vocab_size": 32_064}
     whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text}
     (tmp_path / "config.json").write_text(json.dumps(whole))
-    found = read_model_config(tmp_path)
+    found = read_model_config(ModelFiles(tmp_path))
     sizes = found.hidden_size, found.intermediate_size, found.num_layers, found.num_heads, found.vocab_size
     assert sizes == (4096, 11_008, 32, 32, 32_064)
 
@@ -175,7 +176,7 @@ def test_a_text_model_that_is_not_served_is_refused_by_its_type(architecture: st
     directory = wrapped(tmp_path / "model", "qwen3_bias", architecture, inner, model_type=kind)
     says = f"text_config: model_type is '{kind}', which is not supported as the text model of {architecture}"
     with pytest.raises(ConfigError, match=says):
-        read_model_config(directory)
+        read_model_config(ModelFiles(directory))
 
 
 @pytest.mark.parametrize(("outer", "of_text"), [(True, False), (False, True)])

@@ -11,9 +11,10 @@ import pytest
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files.safetensors import read_header
-from jaxgen.weights.load import load_model_config, resolve_model
+from jaxgen.weights.load import load_model_config
 from jaxgen.weights.outline.huggingface import outlines
-from jaxgen.weights.survey import check_weights, survey
+from jaxgen.weights.resolve import resolve_model
+from jaxgen.weights.summary import check_weights, summarize
 from tests.support.goldens import GOLDENS
 from tests.support.hub import COMMIT, Hub, serving_hub
 from tests.support.sparse_checkpoints import LLAMA_70B, make_llama
@@ -44,7 +45,7 @@ def test_an_outline_has_true_headers_and_nothing_else(tmp_path: Path, monkeypatc
     with serving_hub(files_of(source)) as hub, outlines() as fetch:
         take_for_the_hub(hub, monkeypatch)
         directory = resolve_model("org/model", fetch=fetch)
-        assert survey(directory) == survey(source)
+        assert summarize(directory) == summarize(source)
         weights = sorted(source.glob("*.safetensors"))
         assert len(weights) == 3
         for file in weights:
@@ -116,5 +117,5 @@ def test_an_index_of_files_that_are_not_there(tmp_path: Path, monkeypatch: pytes
     del files[second]
     with serving_hub(files) as hub, outlines() as fetch:
         take_for_the_hub(hub, monkeypatch)
-        assert f"{second} is missing" in survey(resolve_model("org/model", fetch=fetch)).problem
+        assert f"{second} is missing" in summarize(resolve_model("org/model", fetch=fetch)).problem
         assert first in hub.sent

@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import read_eos_token_ids, read_model_config
 from jaxgen.weights.packaged.tiny import EOS, make_tiny_checkpoint
 from tests.support.conversions import host_arrays
@@ -28,7 +29,7 @@ def test_the_seed_alone_decides_every_byte(tmp_path: Path) -> None:
 
 def test_size(tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path)
-    config = read_model_config(tmp_path)
+    config = read_model_config(ModelFiles(tmp_path))
     assert isinstance(config, DecoderConfig)
     assert (config.vocab_size, config.hidden_size, config.num_layers, config.max_position) == (384, 64, 2, 2048)
     assert (config.num_heads, config.num_kv_heads, config.dtype) == (4, 2, "float32")
@@ -41,7 +42,7 @@ def test_transformers_loads_the_tokenizer(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     make_tiny_checkpoint(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-    assert len(tokenizer) == read_model_config(tmp_path).vocab_size
+    assert len(tokenizer) == read_model_config(ModelFiles(tmp_path)).vocab_size
     assert {tokenizer.eos_token_id} == read_eos_token_ids(tmp_path)
     assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
     for text in ("Hello, world!", "Grüße, 你好 🙂\r\n\t  x", "\x00\x7f", "the keys and values are kept in blocks"):

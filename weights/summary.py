@@ -1,4 +1,4 @@
-"""Say what a model directory is, from its configuration and the headers of its weights. Host only.
+"""Summarize a model directory from its configuration and the headers of its weights. Host only.
 
 Nothing is loaded, and no jax is imported: a directory of any size takes well under a second.
 """
@@ -18,18 +18,19 @@ from jaxgen.weights.encodings.weight_formats import quantization_of, with_format
 from jaxgen.weights.families.config_fields import text_part
 from jaxgen.weights.families.parameters import family_name, parameters
 from jaxgen.weights.families.registry import FAMILIES
-from jaxgen.weights.files.headers import StoredWeights, stored_weights
-from jaxgen.weights.files.model_files import CONFIG, read_json
+from jaxgen.weights.files.file_names import CONFIG
+from jaxgen.weights.files.model_files import ModelFiles, StoredWeights
 from jaxgen.weights.huggingface.checkpoint import check_parameters
 from jaxgen.weights.huggingface.wrappers import WRAPPERS
 from jaxgen.weights.load import load_model_config
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """Facts about a model; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its
-    weights. ``windows``: those of the layers, as in ModelConfig. ``generates``: as there, whether it continues texts.
+class ModelSummary:
+    """What ``jaxgen models`` and ``jaxgen plan`` say of a model; None: not known.
 
+    ``parameters``: their number. ``context``: tokens. ``dtype``: of its weights. ``windows``: those of the layers, as
+    in ModelConfig. ``generates``: as there, whether it continues texts.
     ``problem``: why it cannot be loaded, in one line; empty: it is supported.
     """
 
@@ -57,35 +58,38 @@ class Survey:
 def served_architectures() -> dict[str, list[str]]:
     """Return the values of ``architectures`` in config.json that are supported, by family."""
     around = {
-        name: [one for one, wrapper in WRAPPERS.items() if wrapper.text in FAMILIES[name].read] for name in FAMILIES
+        name: [outer for outer, wrapper in WRAPPERS.items() if wrapper.text in FAMILIES[name].read] for name in FAMILIES
     }
     return {name: [*family.read, *around[name]] for name, family in FAMILIES.items()}
 
 
-def survey(directory: Path) -> Survey:
-    """Return what a directory is, also one whose model is not supported."""
+def summarize(directory: Path) -> ModelSummary:
+    """Return the summary of a directory, also of one whose model is not supported."""
     try:
         config = load_model_config(directory)
         check_weights(directory, config)
     except ConfigError as error:
         return _of_unsupported(directory, one_line(str(error)))
-    return describe(directory, config)
+    return summary_of(directory, config)
 
 
-def describe(directory: Path, config: ModelConfig) -> Survey:
-    """Return what a directory is whose configuration has been read."""
-    architecture = _architecture(read_json(directory, CONFIG))
-    stored, kept = _encodings(directory), quantization_of(config)
-    if kept == "none":
+def summary_of(directory: Path, config: ModelConfig) -> ModelSummary:
+    """Return the summary of a directory whose configuration has been read."""
+    files = ModelFiles(directory)
+    architecture = _architecture(files.read_json(CONFIG))
+    stored, quantization = _encodings(files), quantization_of(config)
+    if quantization == "none":
         dtype = f"{stored} as {config.dtype}" if stored else config.dtype
     else:
-        dtype = stored if kept in stored.lower() else kept
-    return Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows, config.generates)
+        dtype = stored if quantization in stored.lower() else quantization
+    return ModelSummary(
+        architecture, num_parameters(config), dtype, config.max_position, config.windows, config.generates
+    )
 
 
-def _encodings(directory: Path) -> str:
+def _encodings(files: ModelFiles) -> str:
     """Return what the encodings of a checkpoint that is not converted are called; empty: it has none."""
-    encodings = () if is_converted(directory) else encodings_of(directory)
+    encodings = () if is_converted(files.directory) else encodings_of(files)
     return " and ".join(dict.fromkeys(encoding.title for encoding in encodings))
 
 
@@ -94,13 +98,14 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
 
     Looks at the headers of safetensors files, or the manifest of a converted directory and the sizes of its files.
     """
+    files = ModelFiles(directory)
     if not is_converted(directory):
-        stored = stored_weights(directory)
-        check_parameters(directory, config)
-        encoded = _encodings(directory)
+        stored = files.stored_weights()
+        check_parameters(files, config)
+        encoded = _encodings(files)
         return replace(stored, numbers={encoded: num_parameters(config)}) if encoded else stored
-    manifest = manifest_of(directory, family_name(config))
-    verify(directory, manifest, checksums=False)
+    manifest = manifest_of(files, family_name(config))
+    verify(files, manifest, checksums=False)
     sizes = [record.size for name, record in manifest.files.items() if name.startswith("params/")]
     quantization = quantization_of(with_formats(config, manifest.formats))
     dtype = manifest.dtype if quantization == "none" else quantization
@@ -119,19 +124,20 @@ def in_short(count: int) -> str:
     return f"{count / 1e6:.1f} M" if count >= 500_000 else f"{count:,}"
 
 
-def _of_unsupported(directory: Path, problem: str) -> Survey:
+def _of_unsupported(directory: Path, problem: str) -> ModelSummary:
     """Return what can be said of a model that cannot be loaded."""
     data: Mapping[str, Any] = {}
     count: int | None = None
+    files = ModelFiles(directory)
     with suppress(ConfigError):
-        data = read_json(directory, CONFIG)
+        data = files.read_json(CONFIG)
     with suppress(ConfigError):
-        numbers = stored_weights(directory).numbers
+        numbers = files.stored_weights().numbers
         count = sum(numbers.values()) if "I32" not in numbers else None  # a word has an unknown number of weights
     text = text_part(data) or {}
     dtype = _first(str, data.get("dtype"), data.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))
     context = _first(int, *(part.get("max_position_embeddings") for part in (data, text)))
-    return Survey(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem=problem)
+    return ModelSummary(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem=problem)
 
 
 def _windows(windows: tuple[int | None, ...]) -> str:

@@ -1,4 +1,4 @@
-"""From a --model value to a directory: paths, the hub's cache, and the embedded default."""
+"""From a --model value to a directory: paths, and the hub's cache."""
 
 import shutil
 import subprocess
@@ -11,9 +11,9 @@ import pytest
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights import load
-from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
+from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
+from jaxgen.weights.resolve import resolve_model, resolve_tokenizer
 from tests.support.goldens import GOLDENS, bits, copy_golden
 from tests.support.hub import Hub, serving_hub
 
@@ -144,7 +144,7 @@ def hub(cache: Path) -> Iterator[Hub]:
 
 FETCH = """
 import sys
-from jaxgen.weights.load import resolve_model
+from jaxgen.weights.resolve import resolve_model
 print(resolve_model("org/" + sys.argv[1]))
 """
 
@@ -183,34 +183,3 @@ def test_a_repository_of_gguf_files_says_what_to_do(config: dict[str, bytes], ca
         "jaxgen.core.errors.ConfigError: --model org/model has its weights in GGUF files: name one, as --model "
         "org/model:Q4_K_M; there are Q4_K_M, Q8_0"
     )
-
-
-# --- the embedded default
-
-
-def test_the_default_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    directory = default_model()
-    assert load_params(directory, load_model_config(directory), progress=False)
-    assert default_model() == directory
-
-
-def test_without_a_demo_the_default_is_tiny_and_goes_away_with_the_process(tmp_path: Path) -> None:
-    program = (
-        "from pathlib import Path\n"
-        "from jaxgen.weights import load\n"
-        "from jaxgen.weights.huggingface.chat_template import read_chat_format\n"
-        f"load.DEMO = Path({str(tmp_path)!r})\n"
-        "directory = load.default_model()\n"
-        "assert load.load_params(directory, load.load_model_config(directory), progress=False)\n"
-        "assert read_chat_format(directory), 'it takes conversations'\n"
-        "print(directory)"
-    )
-    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    directory = Path(result.stdout.strip())
-    assert directory.name.startswith("jaxgen-tiny-")
-    assert not directory.exists()
-
-
-def test_a_demo_in_the_package_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "DEMO", copy_golden("opt_pre", tmp_path / "demo"))
-    assert default_model.__wrapped__() == tmp_path / "demo"

@@ -12,7 +12,14 @@ from jaxgen.weights.families.registry import ARCHITECTURES
 from jaxgen.weights.huggingface.wrappers import WRAPPERS
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
-from jaxgen.weights.survey import Survey, check_weights, in_short, num_parameters, served_architectures, survey
+from jaxgen.weights.summary import (
+    ModelSummary,
+    check_weights,
+    in_short,
+    num_parameters,
+    served_architectures,
+    summarize,
+)
 from tests.support.conversions import tiny_conversion
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
 
@@ -24,18 +31,18 @@ def edit(directory: Path, **fields: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_goldens_are_supported(name: str) -> None:
-    facts, config = survey(GOLDENS / name), load_model_config(GOLDENS / name)
+    facts, config = summarize(GOLDENS / name), load_model_config(GOLDENS / name)
     (architecture,) = json.loads((GOLDENS / name / "config.json").read_text())["architectures"]
     dtype = "MXFP4 as bfloat16" if "mxfp4" in name else config.dtype
-    assert facts == Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows, True)
+    assert facts == ModelSummary(architecture, num_parameters(config), dtype, config.max_position, config.windows, True)
 
 
 def test_parameters_are_the_numbers_in_the_files(tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
     count = sum(tensor.size for tensor in stored.values())
-    facts = survey(tmp_path)
-    assert facts == Survey("LlamaForCausalLM", count, "float32", 2048, (), True)
+    facts = summarize(tmp_path)
+    assert facts == ModelSummary("LlamaForCausalLM", count, "float32", 2048, (), True)
     assert str(facts) == f"LlamaForCausalLM, {count:,} parameters, float32, context 2,048, no window"
     assert check_weights(tmp_path, load_model_config(tmp_path)).numbers == {"float32": count}
 
@@ -45,7 +52,7 @@ def test_parameters_are_the_numbers_in_the_files(tmp_path: Path) -> None:
     [((), "no window"), ((2047,) * 2, "window 2,047"), ((128, None, 128), "window 128 in 2 of 3 layers")],
 )
 def test_windows_in_short(windows: tuple[int | None, ...], text: str) -> None:
-    assert str(Survey(windows=windows)) == text
+    assert str(ModelSummary(windows=windows)) == text
 
 
 def test_every_architecture_is_of_one_family() -> None:
@@ -64,7 +71,7 @@ def test_numbers_in_short(count: int, text: str) -> None:
 def test_another_architecture_is_described_by_its_files(tmp_path: Path) -> None:
     directory = copy_golden("llama", tmp_path / "model")
     edit(directory, architectures=["OtherForCausalLM"], dtype="bfloat16")
-    facts = survey(directory)
+    facts = summarize(directory)
     assert (facts.architecture, facts.dtype) == ("OtherForCausalLM", "bfloat16")
     assert facts.parameters == num_parameters(load_model_config(GOLDENS / "llama"))
     assert "architectures is ['OtherForCausalLM']; supported: " in facts.problem
@@ -74,7 +81,7 @@ def test_the_text_of_a_multimodal_model_has_its_context(tmp_path: Path) -> None:
     config = {"architectures": ["XForConditionalGeneration"]}
     text = {"max_position_embeddings": 4096, "torch_dtype": "torch.float16"}
     (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": text}))
-    facts = survey(tmp_path)
+    facts = summarize(tmp_path)
     assert str(facts) == "XForConditionalGeneration, float16, context 4,096"
     assert facts.problem
 
@@ -82,7 +89,7 @@ def test_the_text_of_a_multimodal_model_has_its_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", ["[]", "{", "{}", '{"architectures": 3, "dtype": 4, "text_config": []}'])
 def test_a_configuration_that_says_nothing(tmp_path: Path, config: str) -> None:
     (tmp_path / "config.json").write_text(config)
-    facts = survey(tmp_path)
+    facts = summarize(tmp_path)
     assert str(facts) == ""
     assert "config.json" in facts.problem
     assert "\n" not in facts.problem
@@ -91,9 +98,9 @@ def test_a_configuration_that_says_nothing(tmp_path: Path, config: str) -> None:
 def test_weights_that_do_not_fit_the_configuration(tmp_path: Path) -> None:
     directory = copy_golden("opt_pre", tmp_path / "model")
     edit(directory, hidden_size=32)
-    assert "has shape" in survey(directory).problem
+    assert "has shape" in summarize(directory).problem
     (directory / "model.safetensors").unlink()
-    facts = survey(directory)
+    facts = summarize(directory)
     assert "has no weights" in facts.problem
     assert facts.parameters is None
 
@@ -101,7 +108,7 @@ def test_weights_that_do_not_fit_the_configuration(tmp_path: Path) -> None:
 def test_a_converted_directory_is_known_by_its_manifest(tmp_path: Path) -> None:
     directory = tiny_conversion(tmp_path)
     config = load_model_config(directory)
-    assert survey(directory) == survey(tmp_path / "source")
+    assert summarize(directory) == summarize(tmp_path / "source")
     stored = check_weights(directory, config)
     assert stored.numbers == {"float32": num_parameters(config)}
     assert stored.num_bytes > 4 * num_parameters(config)
