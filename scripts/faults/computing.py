@@ -229,8 +229,8 @@ WEIGHTS = (
         "checksums-not-compared",
         "weights",
         "weights/converted/manifest.py",
-        "if found != manifest.files[name].sha256:",
-        "if len(found) != len(manifest.files[name].sha256):",
+        "if sha256 != manifest.files[name].sha256:",
+        "if len(sha256) != len(manifest.files[name].sha256):",
         ("tests/weights/converted/test_verify.py",),
     ),
     Fault(

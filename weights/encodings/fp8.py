@@ -29,7 +29,7 @@ _NOT_A_NUMBER = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """Codes of e4m3 with scales beside them.
+    """Codes of e4m3 with scales.
 
     ``block``: outputs and inputs that share a scale, where scales are by block.
     """

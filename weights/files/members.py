@@ -1,6 +1,6 @@
 """Open single files of a directory safely, and read JSON. Host only, no jax.
 
-Other rooms read a model's files through ``ModelFiles``; those that make a directory call ``member`` for its paths.
+Other rooms read a model's files through ``ModelFiles``. ``outline`` makes directories, and calls ``member`` for paths.
 """
 
 import json
