@@ -52,7 +52,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         self._warned = False
 
     def parse(self, data: dict[str, Any]) -> EmbeddingRequest:
-        return parse_body(EmbeddingRequest, data, self._services.config)
+        return parse_body(EmbeddingRequest, data, self._services.config.limits)
 
     async def _respond(
         self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send

@@ -10,8 +10,8 @@ from jaxgen.server.api.query import Query, caller
 from jaxgen.server.batches.files import kept
 from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.limits import Limits
 from jaxgen.server.schema.base import Body
 from jaxgen.server.schema.parsing import parse_body
 
@@ -43,19 +43,19 @@ class BatchesEndpoint:
         store: Store | None,
         runner: BatchRunner | None,
         endpoints: Collection[str],
-        config: ServerConfig,
+        limits: Limits,
         bodies: Bodies,
     ) -> None:
         self._store = store
         self._runner = runner
         self._endpoints = endpoints
-        self._config = config
+        self._limits = limits
         self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
         store = kept(self._store)
         data = await self._bodies.read_json_object(request.scope, request.receive)
-        body = parse_body(BatchRequest, data, self._config)
+        body = parse_body(BatchRequest, data, self._limits)
         if body.completion_window != "24h":
             raise bad_request("completion_window must be '24h'.", "completion_window")
         if body.endpoint is None or body.endpoint not in self._endpoints:

@@ -1,15 +1,21 @@
 """The flags of ``jaxgen serve`` that say who may call, what is logged, and what a request may ask for."""
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, Answers, Cors, Log, Proxy, ServerConfig
 from jaxgen.server.flags.access import api_keys, host
 from jaxgen.server.flags.service_classes import parse_classes
+from jaxgen.server.limits import Availability, Batches, Connections, Limits, Queue, Responses
 from jaxgen.server.log import FORMATS, LEVELS
+from jaxgen.server.tool_calls.recognised import check_parsers
 from jaxgen.terminal.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -49,7 +55,7 @@ LIMITS = {
     "max_stored_responses": "maximum stored responses of an API key, for previous_response_id; 0: none",
     "max_response_bytes": "maximum bytes of all stored responses; beyond, the caller with the most loses its oldest",
 }
-"""Fields of ServerConfig with a flag of the same name."""
+"""Limits with a flag of the same name."""
 
 TIMES = {
     "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
@@ -62,7 +68,13 @@ TIMES = {
     "batch_lifetime": "seconds an ended batch is kept; its files stay",
     "response_lifetime": "seconds a stored response is kept after its last use",
 }
-"""Flags in seconds, whose fields in ServerConfig end in _s."""
+"""Flags in seconds; the names of their limits end in _s."""
+
+_DEFAULTS = {
+    item.name: item.default
+    for group in (Limits, Queue, Connections, Batches, Responses, Availability)
+    for item in fields(group)
+}
 
 
 def add_server_groups(parser: CommandLine) -> None:
@@ -130,7 +142,7 @@ def _add_callers(server: Any) -> None:
     )
     server.add_argument(
         "--forwarded-allow-ips",
-        default=DEFAULT_CONFIG.forwarded_allow_ips,
+        default=DEFAULT_CONFIG.proxy.forwarded_allow_ips,
         metavar="ADDRESSES",
         help="reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses and networks with "
         "commas between them, or *",
@@ -172,7 +184,7 @@ def _add_log(log: Any) -> None:
     log.add_argument(
         "--max-log-len",
         type=int,
-        default=DEFAULT_CONFIG.max_log_len,
+        default=DEFAULT_CONFIG.log.max_log_len,
         help="maximum characters of a prompt in the log, with --log-prompts",
     )
     log.add_argument(
@@ -185,10 +197,9 @@ def _add_log(log: Any) -> None:
 
 def _add_limits(limits: Any) -> None:
     for name, what in LIMITS.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
+        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=_DEFAULTS[name], help=what)
     for name, what in TIMES.items():
-        default = getattr(DEFAULT_CONFIG, f"{name}_s")
-        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=what)
+        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=_DEFAULTS[f"{name}_s"], help=what)
 
 
 def _add_browsers_and_tls(parser: CommandLine) -> None:
@@ -270,30 +281,40 @@ def settle_address(parser: CommandLine, args: Any) -> None:
 
 def server_config(args: Any) -> ServerConfig:
     """Return the server's configuration from the flags. Raises ConfigError."""
-    limits = {name: getattr(args, name) for name in LIMITS}
-    times = {f"{name}_s": getattr(args, name) for name in TIMES}
+    check_parsers(args.tool_call_parser, args.reasoning_parser)
     return ServerConfig(
-        api_keys=api_keys(args.api_key or ()),
-        api_key_file=args.api_key_file,
-        batch_dir=args.batch_dir,
-        public_metrics=args.public_metrics,
-        log_prompts=args.log_prompts,
-        max_log_len=args.max_log_len,
-        seed=args.seed,
-        root_path=args.root_path or "",
-        ui=args.ui,
-        forwarded_allow_ips=args.forwarded_allow_ips,
-        cors=cors_of(args),
+        limits=_limits(Limits, args),
+        queue=_limits(Queue, args),
+        connections=_limits(Connections, args),
+        batches=_limits(Batches, args, batch_dir=args.batch_dir),
+        responses=_limits(Responses, args),
+        availability=_limits(Availability, args),
+        answers=Answers(
+            tool_call_parser=args.tool_call_parser,
+            reasoning_parser=args.reasoning_parser,
+            structured_additional_properties=args.structured_additional_properties,
+            stream_secret=args.stream_secret,
+            stream_event_ids=args.stream_event_ids,
+            seed=args.seed,
+        ),
+        access=Access(
+            api_keys=api_keys(args.api_key or ()),
+            api_key_file=args.api_key_file,
+            public_metrics=args.public_metrics,
+            allowed_hosts=tuple(args.allowed_hosts or ()),
+            cors=cors_of(args),
+        ),
+        proxy=Proxy(root_path=args.root_path or "", forwarded_allow_ips=args.forwarded_allow_ips),
+        log=Log(log_prompts=args.log_prompts, max_log_len=args.max_log_len),
         service_classes=parse_classes(args.service_class or (), args.inter_token_target),
-        tool_call_parser=args.tool_call_parser,
-        reasoning_parser=args.reasoning_parser,
-        structured_additional_properties=args.structured_additional_properties,
-        allowed_hosts=tuple(args.allowed_hosts or ()),
-        stream_secret=args.stream_secret,
-        stream_event_ids=args.stream_event_ids,
-        **limits,
-        **times,
+        ui=args.ui,
     )
+
+
+def _limits[Group: "DataclassInstance"](kind: type[Group], args: Any, **others: Any) -> Group:
+    """Return a group of limits from the flags of its fields; ``others``: its fields outside LIMITS and TIMES."""
+    given = {name: getattr(args, name) for name in LIMITS} | {f"{name}_s": getattr(args, name) for name in TIMES}
+    return kind(**{item.name: given[item.name] for item in fields(kind) if item.name in given}, **others)
 
 
 def cors_of(args: Any) -> Cors | None:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from jaxgen.client import EngineClient
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Queue
 
 LONGEST_RETRY_S = 600
 
@@ -34,9 +34,10 @@ class _Entry:
 class QueueLimit:
     """Counts choices without a first token, texts without an embedding, and the tokens that they begin with."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+    def __init__(self, engine: EngineClient, limits: Queue, retry_after_s: int) -> None:
         self._engine = engine
-        self._config = config
+        self._limits = limits
+        self._retry_after_s = retry_after_s
         self._waiting: dict[str, _Entry] = {}
 
     @property
@@ -89,7 +90,7 @@ class QueueLimit:
             count = len(beside) + 1
         tokens = sum(entry.tokens for entry in beside) + sum(choice.request.num_given for choice in choices)
         return (
-            count <= self._config.max_queued_requests // shares and tokens <= self._config.max_queued_tokens // shares
+            count <= self._limits.max_queued_requests // shares and tokens <= self._limits.max_queued_tokens // shares
         )
 
     def leave(self, choice: Queued) -> None:
@@ -101,5 +102,5 @@ class QueueLimit:
         stats = self._engine.stats()
         computed = stats.prompt_tokens + stats.generation_tokens + stats.padded_tokens
         if not computed:
-            return self._config.retry_after_s
+            return self._retry_after_s
         return min(LONGEST_RETRY_S, max(1, ceil(tokens / 2 * stats.step_seconds / computed)))

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
+from jaxgen.server.limits import Limits
 from jaxgen.server.responses.output import item_id
 from jaxgen.server.responses.store import ResponseStore, StoredResponse
 from jaxgen.server.schema.items import (
@@ -53,21 +53,21 @@ class RequestItems:
         return items
 
 
-def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> RequestItems:
+def read_items(body: ConversationFields, store: ResponseStore, caller: str, limits: Limits) -> RequestItems:
     """Return the items of a request. Raises ApiError 400 for what is not kept, and for more items, or bytes of those
     that are kept, than a body may have."""
-    previous, earlier = _previous(body.previous_response_id, store, caller, config.max_body_bytes)
+    previous, earlier = _previous(body.previous_response_id, store, caller, limits.max_body_bytes)
     if not body.input:
         raise bad_request("input is missing: send a text or a list of items.", "input")
     own: list[StoredItem] = []
     fields: list[str] = []
-    room = config.max_body_bytes - (0 if previous is None else previous.num_bytes)
+    room = limits.max_body_bytes - (0 if previous is None else previous.num_bytes)
     for given, field in _given(body.input):
         item: StoredItem | ReasoningItem
         if isinstance(given, ItemReference):
             found = _referred(given, f"{field}.id", store, caller)
             room -= len(found)  # of many references to one long item too
-            _check_room(room, config.max_body_bytes, f"{field}.id")
+            _check_room(room, limits.max_body_bytes, f"{field}.id")
             item = _ITEM.validate_json(found)
         else:
             item = given
@@ -76,9 +76,9 @@ def read_items(body: ConversationFields, store: ResponseStore, caller: str, conf
             continue
         own.append(item)
         fields.append(field)
-    if len(earlier) + len(own) > config.max_messages:
+    if len(earlier) + len(own) > limits.max_messages:
         raise bad_request(
-            f"input has {len(own)} items and continues {len(earlier)}; this server takes {config.max_messages} "
+            f"input has {len(own)} items and continues {len(earlier)}; this server takes {limits.max_messages} "
             "together.",
             "input",
         )

@@ -41,7 +41,7 @@ def real(directory: Path) -> Iterator[Server]:
 @contextmanager
 def fake(directory: Path) -> Iterator[Server]:
     """The same server around an engine without a model, which starts faster."""
-    with fake_server(0.002, batch_dir=str(directory), max_batch_lines_in_flight=4) as (url, process):
+    with fake_server(0.002, batches={"batch_dir": str(directory), "max_batch_lines_in_flight": 4}) as (url, process):
         yield process, f"{url}/v1"
 
 

@@ -105,7 +105,8 @@ def test_what_is_printed_of_a_unix_socket_can_be_read(tmp_path: Path, capsys: py
     file.write_text(printed)
     args = parsed("--config", str(file))
     assert (args.model, args.uds, args.host) == ("M", Path("/s"), None)
-    assert (server_config(args).root_path, server_config(args).max_log_len) == ("/ai", 9)
+    config = server_config(args)
+    assert (config.proxy.root_path, config.log.max_log_len) == ("/ai", 9)
 
 
 def test_the_page_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

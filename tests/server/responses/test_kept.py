@@ -16,6 +16,7 @@ from starlette.types import Message
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Batches, Limits, Responses
 from jaxgen.server.schema import answers as shapes
 from tests.server.middleware.test_auth import KEYS
 from tests.server.responses.test_responses import PARIS, PATH, WEATHER, F, events_of
@@ -162,7 +163,7 @@ def test_a_response_that_was_cut_off_is_kept_and_one_that_failed_is_not() -> Non
 
 
 def test_a_server_that_keeps_nothing_says_so() -> None:
-    with client_of(tool_engine("hermes", "Hello"), ServerConfig(max_stored_responses=0)) as client:
+    with client_of(tool_engine("hermes", "Hello"), ServerConfig(responses=Responses(max_stored_responses=0))) as client:
         made = ask(client)
         assert made["store"] is False
         assert client.get(f"{PATH}/{made['id']}").status_code == 404
@@ -171,7 +172,7 @@ def test_a_server_that_keeps_nothing_says_so() -> None:
 
 
 def test_limits_of_the_configuration_hold() -> None:
-    config = ServerConfig(max_stored_responses=2, max_messages=5)
+    config = ServerConfig(responses=Responses(max_stored_responses=2), limits=Limits(max_messages=5))
     with client_of(tool_engine("hermes", "Hello"), config) as client:
         made = [ask(client)["id"] for _ in range(3)]
         assert [client.get(f"{PATH}/{name}").status_code for name in made] == [404, 200, 200]
@@ -183,7 +184,7 @@ def test_limits_of_the_configuration_hold() -> None:
 
 def test_what_is_kept_counts_as_if_it_had_been_sent() -> None:
     """Else a short body could refer to one long item thousands of times."""
-    with client_of(tool_engine("hermes", "Hello"), ServerConfig(max_body_bytes=2000)) as client:
+    with client_of(tool_engine("hermes", "Hello"), ServerConfig(limits=Limits(max_body_bytes=2000))) as client:
         first = ask(client, input=[{"role": "user", "content": "x" * 700, "id": "long"}])
         ask(client, input=[{"id": "long"}, {"id": "long"}])
         error = error_of(ask(client, 400, input=[{"id": "long"}] * 3))
@@ -318,7 +319,7 @@ def test_lines_of_batches_are_not_kept(tmp_path: Path) -> None:
         body = {"model": MODEL, "input": "Hi", **fields}
         return {"custom_id": name, "method": "POST", "url": PATH, "body": body}
 
-    with client_of(tool_engine("hermes", "Hello"), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(tool_engine("hermes", "Hello"), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         kept = ask(client)["id"]
         lines = (line("a"), line("b", store=True), line("c", previous_response_id=kept), line("d", store=False))
         _, done, failed = run(client, jsonl(*lines), endpoint=PATH)
