@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxgen.core.limits import check_token_ids
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import check_priority
 from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams, check_logprobs
@@ -11,14 +10,12 @@ from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.config import DEFAULT_CONFIG
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.limits import Limits
+from jaxgen.server.requests.sampling import sampling_params
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
 from jaxgen.server.schema.chat import ChatRequest
 
 DEFAULT_MAX_TOKENS = 16
-
-RANDOM_SEED = -1
-"""The seed by which callers of OpenAI, vLLM and llama.cpp ask for a random one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,7 @@ def resolve_params(
         raise bad_request(
             f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
         )
-    sampling = _sampling(
+    sampling = sampling_params(
         body,
         model,
         limits,
@@ -117,7 +114,7 @@ def resolve_chat_params(
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
     asked = most_tokens(body)
     most = _or(asked, _default_max(body, model, model.max_model_len))
-    sampling = _sampling(
+    sampling = sampling_params(
         body, model, limits, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
     params = _params(body, sampling, model, limits, classes, n=n, best_of=n, logprobs=logprobs)
@@ -247,87 +244,6 @@ def _best_of(body: CompletionRequest, n: int, limits: Limits) -> int:
             "best_of",
         )
     return best_of
-
-
-def _sampling(
-    body: SamplingFields,
-    model: ModelInfo,
-    limits: Limits,
-    *,
-    max_tokens: int,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-) -> SamplingParams:
-    defaults = model.defaults
-    return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=_or(body.min_tokens, 0),
-        temperature=_or(body.temperature, defaults.temperature),
-        top_p=_or(body.top_p, defaults.top_p),
-        top_k=0 if body.top_k == -1 else _or(body.top_k, defaults.top_k),
-        min_p=_or(body.min_p, defaults.min_p),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
-        logit_bias=_logit_bias(body, model),
-        seed=None if body.seed == RANDOM_SEED else body.seed,
-        stop=_stop(body, limits),
-        stop_token_ids=_stop_token_ids(body, model),
-        ignore_eos=bool(body.ignore_eos),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        allowed_token_ids=_allowed_token_ids(body, model),
-        bad_words=_texts("bad_words", body.bad_words, limits),
-        include_stop_str_in_output=bool(body.include_stop_str_in_output),
-        skip_special_tokens=body.skip_special_tokens is not False,
-    )
-
-
-def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
-    bias = {}
-    for key, value in (body.logit_bias or {}).items():
-        token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
-        if not 0 <= token < model.vocab_size or key != str(token):
-            raise bad_request(
-                f"logit_bias: {key[:20]!r} is not a valid token id: ids are 0 to {model.vocab_size - 1}.", "logit_bias"
-            )
-        bias[token] = value
-    return bias
-
-
-def _stop(body: SamplingFields, limits: Limits) -> tuple[str, ...]:
-    if isinstance(body.stop, str):
-        _check_text("stop", body.stop, limits)
-        return (body.stop,)
-    return _texts("stop", body.stop, limits)
-
-
-def _texts(field: str, texts: Sequence[str] | None, limits: Limits) -> tuple[str, ...]:
-    """Return a list of texts that an answer must not have. Raises ApiError 400 that says which is empty or too long."""
-    for i, text in enumerate(texts or ()):
-        _check_text(f"{field}.{i}", text, limits)
-    return tuple(texts or ())
-
-
-def _check_text(name: str, text: str, limits: Limits) -> None:
-    if not text:
-        raise bad_request(f"{name} must not be an empty string.", name)
-    if len(text) > limits.max_stop_length:
-        raise bad_request(f"{name} has {len(text)} characters; this server takes {limits.max_stop_length}.", name)
-
-
-def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
-    ids = tuple(body.stop_token_ids or ())
-    check_token_ids("stop_token_ids", ids, model.vocab_size)
-    return ids
-
-
-def _allowed_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...] | None:
-    if body.allowed_token_ids is None:
-        return None
-    ids = tuple(body.allowed_token_ids)
-    check_token_ids("allowed_token_ids", ids, model.vocab_size)
-    return ids
 
 
 def _or[T](value: T | None, default: T) -> T:
