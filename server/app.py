@@ -75,7 +75,7 @@ def create_app(
     ``config`` names a directory or a file that cannot be used.
     """
     lifecycle = Lifecycle(engine, config.availability)
-    metrics = Metrics(engine, [one for one in config.service_classes if one.has_targets])
+    metrics = Metrics(engine, [service for service in config.service_classes if service.has_targets])
     probes = Probes(lifecycle)
     models = Models(engine)
     prompts = PromptReader(engine, config.limits, config.queue)

@@ -258,6 +258,22 @@ SERVER = (
         ("tests/server/generation/test_queue_limit.py",),
     ),
     Fault(
+        "responses-drop-a-field-that-all-apis-share",
+        "server",
+        "server/responses/input.py",
+        '- {"resume", "return_event_ids"}',
+        '- {"resume", "return_event_ids", "repetition_penalty"}',
+        ("tests/server/requests/test_shared_fields.py",),
+    ),
+    Fault(
+        "a-limit-may-be-infinite",
+        "server",
+        "server/limits.py",
+        "0 < value < inf or",
+        "0 < value or",
+        ("tests/server/test_limits.py",),
+    ),
+    Fault(
         "escaped-quote-ends-a-string",
         "server",
         "server/tool_calls/lenient_json.py",

@@ -25,7 +25,7 @@ from jaxgen.server.generation.generation import Generation
 from jaxgen.server.middleware.context import RequestContext, context_of
 from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.engine_requests import embedding_request
-from jaxgen.server.requests.params import kept_tokens
+from jaxgen.server.requests.params import tokens_to_keep
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import ComputingFields, prompt_kind
@@ -59,7 +59,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
     ) -> None:
         pooling, services = self._format(body).pooling, self._services
         self._warn_of_ids(body.input)
-        keep = kept_tokens(body.truncate_prompt_tokens, 0, self._engine.model)
+        keep = tokens_to_keep(body.truncate_prompt_tokens, 0, self._engine.model)
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input", keep)
         context = context_of(scope)

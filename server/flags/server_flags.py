@@ -262,7 +262,7 @@ def _root_path(text: str) -> str:
     return text.rstrip("/")
 
 
-def settle_address(parser: CommandLine, args: Any) -> None:
+def fill_in_address(parser: CommandLine, args: Any) -> None:
     """Fill in address and port; both are None with ``--uds``, which ends the process where one of them is given too.
 
     On the command line ``--uds`` wins over the environment and the file, as an image sets JAXGEN_HOST and JAXGEN_PORT.

@@ -155,5 +155,5 @@ class AnswerReader:
         names = () if tools is None or tools.kind is None else tools.kind.markers
         if self._form.reasoning is not None:
             names = (*names, THINK, END_THINK)
-        found = {self._tokenizer.added_token(name): name for name in names}
-        return {token: name for token, name in found.items() if token is not None and self._tokenizer.is_special(token)}
+        marks = {self._tokenizer.added_token(name): name for name in names}
+        return {token: name for token, name in marks.items() if token is not None and self._tokenizer.is_special(token)}

@@ -95,7 +95,7 @@ def resolve_params(
     params = _params(body, sampling, model, limits, classes, n=n, best_of=best_of, logprobs=body.logprobs)
     # A default takes half of the context from the prompt at most.
     reserved = _or(body.max_tokens, min(sampling.max_tokens, model.max_model_len // 2))
-    keep = kept_tokens(body.truncate_prompt_tokens, reserved, model)
+    keep = tokens_to_keep(body.truncate_prompt_tokens, reserved, model)
     return replace(params, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
 
 
@@ -119,7 +119,7 @@ def resolve_chat_params(
     )
     params = _params(body, sampling, model, limits, classes, n=n, best_of=n, logprobs=logprobs)
     room = _or(asked, 1)
-    return replace(params, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
+    return replace(params, keep=tokens_to_keep(body.truncate_prompt_tokens, room, model), least_room=room)
 
 
 def _default_max(body: SamplingFields, model: ModelInfo, otherwise: int) -> int:
@@ -138,7 +138,7 @@ def most_tokens(body: ChatRequest) -> int | None:
     return most
 
 
-def kept_tokens(asked: int | None, max_tokens: int, model: ModelInfo) -> int | None:
+def tokens_to_keep(asked: int | None, max_tokens: int, model: ModelInfo) -> int | None:
     """Return how many of a prompt's last tokens ``truncate_prompt_tokens`` keeps; None: all. Raises ApiError 400.
 
     ``max_tokens``: tokens of the context that the answer needs.

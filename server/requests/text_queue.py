@@ -109,7 +109,7 @@ class _Lane:
         with self._lock:
             if not self._waiting:
                 return
-            job = min(self._waiting, key=lambda one: one.due)
+            job = min(self._waiting, key=lambda job: job.due)
             self._waiting.remove(job)
         if not job.result.set_running_or_notify_cancel():
             return

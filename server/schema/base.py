@@ -71,7 +71,7 @@ class Unsupported:
 
     def allows(self, value: Any) -> bool:
         """Whether the value asks for nothing."""
-        return value is None or any(type(value) is type(one) and value == one for one in self.harmless)
+        return value is None or any(type(value) is type(harmless) and value == harmless for harmless in self.harmless)
 
 
 class Body(BaseModel):
