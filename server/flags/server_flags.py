@@ -1,80 +1,22 @@
 """The flags of ``jaxgen serve`` that say who may call, what is logged, and what a request may ask for."""
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.config import DEFAULT_CONFIG, Access, Answers, Cors, Log, Proxy, ServerConfig
 from jaxgen.server.flags.access import api_keys, host
+from jaxgen.server.flags.limits import add_limits, limits_of
 from jaxgen.server.flags.service_classes import parse_classes
 from jaxgen.server.limits import Availability, Batches, Connections, Limits, Queue, Responses
 from jaxgen.server.log import FORMATS, LEVELS
 from jaxgen.server.tool_calls.recognised import check_parsers
 from jaxgen.terminal.command_line import CommandLine
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 MAX_PORT = 65535
-LIMITS = {
-    "max_body_bytes": "maximum bytes of a request's body",
-    "max_prompts": "maximum prompts of a request",
-    "max_inputs": "maximum inputs of a request for embeddings",
-    "max_messages": "maximum messages of a chat request, or items at /v1/responses",
-    "max_parts": "maximum parts of messages, blocks, calls, results and edits of a request together",
-    "max_tools": "maximum tools of a request",
-    "max_n": "maximum n and best_of",
-    "max_choices": "maximum completions of a request: prompts times best_of",
-    "max_logprob_entries": "maximum log-probabilities of an answer, with alternatives, that wait to be sent",
-    "max_stop_strings": "maximum stop strings of a request",
-    "max_stop_length": "maximum characters of a stop string or bad word",
-    "max_stop_token_ids": "maximum stop_token_ids of a request",
-    "max_bad_words": "maximum bad_words of a request",
-    "max_allowed_token_ids": "maximum allowed_token_ids of a request",
-    "max_logit_bias": "maximum logit_bias entries of a request",
-    "max_queued_requests": "maximum requests that wait for their first token; beyond, 429",
-    "max_queued_tokens": "maximum prompt tokens of waiting requests; beyond, 429",
-    "max_queued_characters": "maximum characters that wait for the tokenizer, separately for short and long texts; "
-    "beyond, 429",
-    "max_connections": "maximum connections; beyond, 503",
-    "max_connections_per_address": "maximum connections of one IPv4 address or IPv6 /64, except --forwarded-allow-ips; "
-    "beyond, 503",
-    "max_arriving_bytes": "maximum bytes of all unfinished bodies, without the first 64 KiB of each; beyond, 503",
-    "max_file_bytes": "maximum bytes of an uploaded file",
-    "max_files": "maximum files of an API key",
-    "max_stored_bytes": "maximum bytes of files, batches and results of an API key; beyond, 403, and batches fail",
-    "max_uploads": "maximum uploads at once, of all callers; beyond, 429",
-    "max_batches": "maximum batches of an API key that have not ended",
-    "max_stored_batches": "maximum batches of an API key, including ended ones",
-    "max_batch_lines": "maximum lines of a batch",
-    "max_batch_lines_in_flight": "maximum batch lines in progress at once; callers share them",
-    "max_stored_responses": "maximum stored responses of an API key, for previous_response_id; 0: none",
-    "max_response_bytes": "maximum bytes of all stored responses; beyond, the caller with the most loses its oldest",
-}
-"""Limits with a flag of the same name."""
-
-TIMES = {
-    "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
-    "timeout_keep_alive": "seconds an idle connection stays open; longer than clients and proxies keep theirs",
-    "write_timeout": "seconds until a connection is closed if its client reads nothing",
-    "sse_ping_interval": "seconds without an event until a stream sends a comment, to keep proxies from closing it; "
-    "0: never, and headers wait for the first event",
-    "body_timeout": "maximum seconds until a body has arrived, plus 1 s per 16 KiB; beyond, 408",
-    "request_timeout": "maximum seconds of a request; beyond, 504 (default: no limit)",
-    "batch_lifetime": "seconds an ended batch is kept; its files stay",
-    "response_lifetime": "seconds a stored response is kept after its last use",
-}
-"""Flags in seconds; the names of their limits end in _s."""
-
-_DEFAULTS = {
-    item.name: item.default
-    for group in (Limits, Queue, Connections, Batches, Responses, Availability)
-    for item in fields(group)
-}
 
 
 def add_server_groups(parser: CommandLine) -> None:
@@ -84,7 +26,7 @@ def add_server_groups(parser: CommandLine) -> None:
     _add_callers(server)
     _add_log(parser.add_argument_group("log"))
     _add_browsers_and_tls(parser)
-    _add_limits(parser.add_argument_group("limits"))
+    add_limits(parser.add_argument_group("limits"))
 
 
 def _add_address(server: Any) -> None:
@@ -195,13 +137,6 @@ def _add_log(log: Any) -> None:
     )
 
 
-def _add_limits(limits: Any) -> None:
-    for name, what in LIMITS.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=_DEFAULTS[name], help=what)
-    for name, what in TIMES.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=_DEFAULTS[f"{name}_s"], help=what)
-
-
 def _add_browsers_and_tls(parser: CommandLine) -> None:
     tls = parser.add_argument_group("tls")
     tls.add_argument(
@@ -283,12 +218,12 @@ def server_config(args: Any) -> ServerConfig:
     """Return the server's configuration from the flags. Raises ConfigError."""
     check_parsers(args.tool_call_parser, args.reasoning_parser)
     return ServerConfig(
-        limits=_limits(Limits, args),
-        queue=_limits(Queue, args),
-        connections=_limits(Connections, args),
-        batches=_limits(Batches, args, batch_dir=args.batch_dir),
-        responses=_limits(Responses, args),
-        availability=_limits(Availability, args),
+        limits=limits_of(Limits, args),
+        queue=limits_of(Queue, args),
+        connections=limits_of(Connections, args),
+        batches=limits_of(Batches, args, batch_dir=args.batch_dir),
+        responses=limits_of(Responses, args),
+        availability=limits_of(Availability, args),
         answers=Answers(
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
@@ -309,12 +244,6 @@ def server_config(args: Any) -> ServerConfig:
         service_classes=parse_classes(args.service_class or (), args.inter_token_target),
         ui=args.ui,
     )
-
-
-def _limits[Group: "DataclassInstance"](kind: type[Group], args: Any, **others: Any) -> Group:
-    """Return a group of limits from the flags of its fields; ``others``: its fields outside LIMITS and TIMES."""
-    given = {name: getattr(args, name) for name in LIMITS} | {f"{name}_s": getattr(args, name) for name in TIMES}
-    return kind(**{item.name: given[item.name] for item in fields(kind) if item.name in given}, **others)
 
 
 def cors_of(args: Any) -> Cors | None:
