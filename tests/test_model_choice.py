@@ -7,7 +7,7 @@ import pytest
 from jaxgen.core.errors import ConfigError
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.model_choice import dequantised_bytes, find_model
-from scripts.gpu.shapes import GPT_OSS_20B
+from scripts.loads.large import GPT_OSS_20B
 from tests.support.goldens import GOLDENS
 
 H200, A100 = (

@@ -21,12 +21,12 @@ from jaxgen.core.sampling_params import Sampling
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.runner.separate_step import LAYERS, separate_programs
-from scripts.gpu.bill import Kernel, bill_of
-from scripts.gpu.estimate_page import BILLS
-from scripts.gpu.pallas_bill import Load
-from scripts.gpu.shapes import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
-from scripts.gpu.sizes import FULL, StepLoad, variants
-from scripts.gpu.step_times import step_config
+from scripts.gpu.page.estimate import BILLS
+from scripts.gpu.roofline.bill import Kernel, bill_of
+from scripts.gpu.roofline.pallas import Load
+from scripts.gpu.rows.sizes import FULL, StepLoad, variants
+from scripts.gpu.rows.step_times import step_config
+from scripts.loads.large import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
 from tests.aot.target import H200, compile_program
 
 RESULT = Path(__file__).resolve().parents[2] / "docs" / "results" / BILLS

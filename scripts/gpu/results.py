@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu import estimate_page
-from scripts.gpu.cells import Result
-from scripts.gpu.checks_page import listed
-from scripts.gpu.figures_page import sections
-from scripts.gpu.report import State
+from scripts.gpu.page import estimate as estimate_page
+from scripts.gpu.page.cells import Result
+from scripts.gpu.page.checks import listed
+from scripts.gpu.page.figures import sections
+from scripts.gpu.result.report import State
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLE = "# Figures of GPUs"

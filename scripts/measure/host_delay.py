@@ -19,7 +19,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.step import StepOutput
-from scripts.gpu.shapes import LLAMA3_8B
+from scripts.loads.large import LLAMA3_8B
 from scripts.measure.sleeping_device import sleeping_engine
 from scripts.measure.step_time import Load, fill
 

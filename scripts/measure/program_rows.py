@@ -24,7 +24,7 @@ from jaxgen.models.placement import pack_params
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.token_budget import CPU_WIDTH
 from jaxgen.weights.weight_formats import quantized_config
-from scripts.measure.shapes import SHAPES
+from scripts.loads.shapes import SHAPES
 from scripts.measure.step_profile import params_of
 from scripts.measure.step_time import BLOCK_SIZE, kernels_for
 

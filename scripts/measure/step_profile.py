@@ -31,7 +31,7 @@ from jaxgen.models import PackedParams, init_params
 from jaxgen.runner.programs import compile_step
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.weight_formats import quantized_config
-from scripts.measure.shapes import SHAPES
+from scripts.loads.shapes import SHAPES
 from scripts.measure.step_time import kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60

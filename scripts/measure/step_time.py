@@ -27,7 +27,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
-from scripts.measure.shapes import SHAPES
+from scripts.loads.shapes import SHAPES
 from scripts.measure.step_floor import Floor, step_floor
 
 BLOCK_SIZE = 64

@@ -23,7 +23,7 @@ from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
 from jaxgen.runner.separate_step import separate_programs
 from jaxgen.weights.names import parameters
 from jaxgen.weights.weight_formats import PRODUCTS, with_formats
-from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
+from scripts.loads.large import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
 from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for, compile_program

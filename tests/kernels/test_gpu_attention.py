@@ -24,7 +24,7 @@ from pallas_kernels.gpu.attention.ragged_paged_attention import (
     supports,
 )
 from pallas_kernels.gpu.persistent import REGISTERS, Ref
-from scripts.gpu.ragged import cancelling
+from scripts.gpu.rows.ragged import cancelling
 from tests.support.attention_cases import (
     TOLERANCE,
     Case,

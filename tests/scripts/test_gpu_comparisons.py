@@ -9,15 +9,15 @@ import pytest
 
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from scripts.gpu import attention, serving
-from scripts.gpu.attention import dense, distance, inputs_of, measure
-from scripts.gpu.bench import UnavailableError
-from scripts.gpu.comparison import compared
-from scripts.gpu.report import Measurement
-from scripts.gpu.serving import _measurement
-from scripts.gpu.shapes import TINY
-from scripts.gpu.sizes import FULL, AttentionLoad, ServingLoad
-from scripts.gpu.torch_attention import import_torch
+from scripts.gpu.result.report import Measurement
+from scripts.gpu.rows import attention, serving
+from scripts.gpu.rows.attention import dense, distance, inputs_of, measure
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.comparison import compared
+from scripts.gpu.rows.serving import _measurement
+from scripts.gpu.rows.sizes import FULL, AttentionLoad, ServingLoad
+from scripts.gpu.rows.torch_attention import import_torch
+from scripts.loads.large import TINY
 from tests.support.device_benches import bench
 
 
@@ -87,7 +87,7 @@ def test_without_pytorch_there_is_no_comparison(monkeypatch: pytest.MonkeyPatch)
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr("scripts.gpu.torch_attention.import_module", absent)
+    monkeypatch.setattr("scripts.gpu.rows.torch_attention.import_module", absent)
     with pytest.raises(UnavailableError, match="no PyTorch: No module named 'torch'"):
         import_torch()
 

@@ -15,14 +15,14 @@ import pytest
 
 from jaxgen.server.flags.serve_options import make_parser
 from scripts.gpu import child, worker
-from scripts.gpu.bench import UnavailableError
 from scripts.gpu.child import environment
 from scripts.gpu.cli import exit_status
-from scripts.gpu.header import ROOT
-from scripts.gpu.plan import MEMORY_FRACTION, OTHER_REGISTERS, REGISTERS, TOTAL_SECONDS, PlannedRow
-from scripts.gpu.report import Report, State
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.result.header import ROOT
+from scripts.gpu.result.plan import MEMORY_FRACTION, OTHER_REGISTERS, REGISTERS, TOTAL_SECONDS, PlannedRow
+from scripts.gpu.result.report import Report, State
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY, FULL
 from scripts.gpu.supervisor import Supervisor, Workers
 
 WORKER = """

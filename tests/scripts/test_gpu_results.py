@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu.cells import table
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.page.cells import table
+from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE
 from scripts.gpu.results import DOCS, main, pages
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import FULL
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import FULL
 
 HEADER = {"versions": {"jax": "0.11.2"}, "commit": "c0ffee", "dry_run": False, "failures": []}
 

@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import pytest
 
-from scripts.gpu import cli, programs, server
-from scripts.gpu.bench import UnavailableError
+from scripts.gpu import cli, programs
 from scripts.gpu.cli import main, private_directory
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY
+from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.rows import server
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY
 from tests.support.device_benches import bench
 from tests.support.paths import ROOT
 
@@ -65,7 +66,7 @@ def result_in(directory: Path) -> Any:
 
 def test_all_rows_are_there_without_the_servers_packages(tmp_path: Path) -> None:
     modules = sorted({row.entry.partition(":")[0] for row in rows_of(DRY)})
-    done = run(tmp_path, "-c", "\n".join(f"import scripts.gpu.{module}" for module in modules))
+    done = run(tmp_path, "-c", "\n".join(f"import scripts.gpu.rows.{module}" for module in modules))
     assert done.returncode == 0, done.stderr
 
 
