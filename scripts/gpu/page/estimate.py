@@ -64,9 +64,9 @@ this page from docs/results/gpu-bill.json and from the results of [gpu_check.md]
 - FLOPs count matrix products alone, 2 per multiply-add.
 - A kernel is expected to take max(bytes / copy rate, FLOPs / matrix rate), plus {launch:g} µs for its launch. If
   both operands have 8 bits (`fp8_dynamic`), the matrix rate is double.
-- The operands of a Pallas kernel are the whole KV cache and the weights of all experts. `scripts/gpu/roofline/pallas.py`
-  counts the part that the kernel touches for the load. The load is 32 decodes at a context of 1,024 tokens, and a
-  prompt that fills the step. The expert of each row is drawn at random.
+- The operands of a Pallas kernel are the whole KV cache and the weights of all experts. The estimate counts the part
+  that the kernel touches for the load (`scripts/gpu/roofline/pallas.py`). The load is 32 decodes at a context of
+  1,024 tokens, and a prompt that fills the step. The expert of each row is drawn at random.
 - A program of one layer and one of two are compiled. Their difference is the cost of each further layer.
   Tokens are chosen greedily.
 - Attention reads whole contexts, also in layers with windows (gpt-oss). Dequantization in registers is not counted.

@@ -21,7 +21,7 @@ from scripts.gpu.rows.kernels import kernels_for
 from scripts.gpu.rows.launches import profiled
 from scripts.gpu.rows.sizes import Sizes
 from scripts.gpu.rows.step_times import served_config
-from scripts.measure.step_time import Load, fill
+from scripts.loads.decodes import Load, fill
 
 
 def measure(bench: Bench, kind: str) -> Run:

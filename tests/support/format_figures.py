@@ -1,4 +1,4 @@
-"""Measure each format of weights: ``python -m scripts.measure.formats [NAME ...]`` prints a table.
+"""The figures of each format of weights: errors of logits, bits, and memory while loading.
 
 Checkpoints are the ones that tests write. The error of logits is the largest difference from the model with the same
 weights as numbers in float32, as a share of the largest logit, on a text of a golden checkpoint. It is measured with
@@ -6,7 +6,6 @@ the program for GPUs, in which activations stay as they are, and with the native
 loading takes on top of its result is measured on larger matrices, as a share of the largest matrix in float32.
 """
 
-import argparse
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import GroupedWeight, Quantization
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
 from jaxgen.weights import convert
@@ -29,7 +28,6 @@ from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from jaxgen.weights.weight_formats import FP8, INT4, INT8, parameter_bytes, with_formats
-from pallas_kernels.cpu.loading import load
 from tests.support.format_cases import EVERY
 from tests.support.golden_runs import SMALL, Forward, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, golden_answers
@@ -126,20 +124,3 @@ def _logits(config: ModelConfig, params: Mapping[str, Any], kernels: Kernels) ->
     arrays = {path: one if isinstance(one, GroupedWeight) else jnp.asarray(one) for path, one in params.items()}
     packed = pack_params(config, arrays, kernels)
     return logits_of_chunks(_forward(config), config, packed, golden_answers(GOLDEN)[0], SMALL, kernels)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", metavar="NAME", nargs="*", help="formats; default: all")
-    names = parser.parse_args().names or NAMES
-    if unknown := sorted(set(names) - set(NAMES)):
-        parser.error(f"{unknown[0]} is no format; there are {', '.join(NAMES)}")
-    print("| format | bits | error, GPU | error, CPU | loading | converted |\n|---|---:|---:|---:|---:|---|")
-    with TemporaryDirectory() as folder:
-        kernels = native(load(Path(folder)))
-    for name in names:
-        print(measure(name, kernels), flush=True)
-
-
-if __name__ == "__main__":
-    main()

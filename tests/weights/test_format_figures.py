@@ -3,7 +3,7 @@
 import pytest
 
 from jaxgen.kernels.choice import native
-from scripts.measure.formats import NAMES, measure
+from tests.support.format_figures import NAMES, measure
 from tests.support.native import native as library
 
 QUICK = ("gptq in an order", "compressed nvfp4")
