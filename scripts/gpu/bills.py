@@ -3,8 +3,8 @@
     JAX_PLATFORMS=cpu .venv-aot-0.11.2/bin/python -m scripts.gpu.bills [--only NAME] [--tokens N]
 
 Of each step two programs are compiled, of one layer and of two: any further layer costs what the second one does. The
-result is docs/results/gpu-bill.json, of which ``python -m scripts.gpu.results`` makes docs/gpu_bill.md. scripts/ci/
-check_aot.sh makes the environment.
+result is docs/results/gpu-bill.json, of which ``python -m scripts.gpu.results`` makes the page gpu_bill.md next to it.
+scripts/ci/check_aot.sh makes the environment.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Write docs/gpu.md and docs/gpu_bill.md from the results in docs/results.
+"""Write the pages gpu.md and gpu_bill.md from the results that lie next to them in docs/results.
 
 The results are those of python -m scripts.gpu and of python -m scripts.gpu.bills.
 
@@ -26,7 +26,7 @@ TITLE = "# Figures of GPUs"
 ABOUT = """## About this page
 
 `python -m scripts.gpu.results` makes this page from the files that `python -m scripts.gpu` leaves in docs/results.
-[gpu_check.md](gpu_check.md) says what the rows mean.
+[gpu_check.md](../gpu_check.md) says what the rows mean.
 
 The *floor* is max(bytes / copy rate, FLOPs / matrix rate), with the rates that the same machine reached in the same
 run. "Of the floor" is the floor over the time taken. [gpu_bill.md](gpu_bill.md) explains the *roofline estimate*.
@@ -40,8 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: %(default)s")
     docs = parser.parse_args(arguments).docs
     for name, text in pages(docs / "results").items():
-        (docs / name).write_text(text)
-        print(f"written: {docs / name}")
+        path = docs / "results" / name
+        path.write_text(text)
+        print(f"written: {path}")
     return 0
 
 

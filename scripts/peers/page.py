@@ -1,4 +1,4 @@
-"""The page of a comparison, docs/peers.md, from its records."""
+"""The page of a comparison, docs/results/peers.md, from its records."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -86,7 +86,7 @@ def write(docs: Path, name: str, **about: Any) -> None:
 
 def page(docs: Path) -> str:
     assert main(["--docs", str(docs)]) == 0
-    return (docs / "gpu.md").read_text()
+    return (docs / "results" / "gpu.md").read_text()
 
 
 def line(text: str, start: str) -> list[str]:
@@ -223,9 +223,9 @@ def test_without_results_the_page_says_so(docs: Path) -> None:
     text = page(docs)
     assert "Nothing here has run on a GPU yet" in text
     assert "|" not in text
-    assert not (docs / "gpu_bill.md").exists(), "it is compared with an H200"
+    assert not (docs / "results" / "gpu_bill.md").exists(), "it is compared with an H200"
 
 
 @pytest.mark.parametrize("name", ["gpu.md", "gpu_bill.md"])
 def test_the_pages_are_those_of_the_results(name: str) -> None:
-    assert pages(DOCS / "results")[name] == (DOCS / name).read_text(), "run python -m scripts.gpu.results"
+    assert pages(DOCS / "results")[name] == (DOCS / "results" / name).read_text(), "run python -m scripts.gpu.results"

@@ -1,4 +1,4 @@
-"""Format the outcomes of checks, and the rows without a result, as sections of docs/gpu.md."""
+"""Format the outcomes of checks, and the rows without a result, as sections of docs/results/gpu.md."""
 
 from collections.abc import Iterable
 from textwrap import wrap

@@ -1,4 +1,4 @@
-"""Format docs/gpu_bill.md, the roofline estimate: what the kernels of a step should take, and what an H200 took."""
+"""Format the page of the roofline estimate: what the kernels of a step should take, and what an H200 took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ What the kernels of a step on a GPU move, compute and should take at best: an es
 the compiled programs (`scripts/gpu/roofline/bill.py`). It is compared with what an H200 took.
 
 `python -m scripts.gpu.bills` compiles the programs, and needs no GPU. `python -m scripts.gpu.results` makes
-this page from docs/results/gpu-bill.json and from the results of [gpu_check.md](gpu_check.md).
+this page from docs/results/gpu-bill.json and from the results of [gpu_check.md](../gpu_check.md).
 
 - The program is the text that XLA leaves after its passes. Each instruction is one kernel, except views.
 - Bytes count the operands that a kernel reads and its results, once each. For a slice or a gather they count the part.
@@ -76,7 +76,7 @@ another way. So the estimate shows what the program asks for. The tables of time
 """
 COMPARED_ABOUT = """Rows without an estimate of the program that ran are older. A step was one program with branches
 then, for which the host waited. Steps with weights in 8 and 4 bits take longer than estimated. The
-[report](reports/2026-11-27-h200.md#weights-in-8-and-4-bits) says why."""
+[report](../reports/2026-11-27-h200.md#weights-in-8-and-4-bits) says why."""
 PROFILE = "launches_llama3_8b_256"
 PROFILED = f"""The row `{PROFILE}` is a profile of the step of Llama-3-8B in bf16 with 256 tokens. Pallas kernels
 have the same names as in the estimate. For products the device chooses kernels with other names."""

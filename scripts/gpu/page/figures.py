@@ -1,4 +1,4 @@
-"""Format a device's results as the sections of docs/gpu.md."""
+"""Format a device's results as the sections of docs/results/gpu.md."""
 
 from scripts.gpu.page.cells import (
     Column,

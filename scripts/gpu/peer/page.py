@@ -1,4 +1,4 @@
-"""The page docs/peers-gpu.md from the records of runs, also when there are none yet."""
+"""The page docs/results/peers-gpu.md from the records of runs, also when there are none yet."""
 
 from collections.abc import Iterator
 

@@ -36,7 +36,7 @@ REQUESTS = (
 EQUAL_LENGTHS = (
     "**Equal lengths.** Where all completions are equally long, the agents stay one step apart. Each turn then comes "
     "while the prompt of the one before is computed. jaxgen waits a moment for such turns "
-    "([tuning.md](tuning.md#a-wait-after-an-answer))."
+    "([tuning.md](../tuning.md#a-wait-after-an-answer))."
 )
 
 
