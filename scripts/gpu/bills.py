@@ -24,8 +24,9 @@ from jaxgen.runner.separate_step import LAYERS, separate_programs
 from scripts.gpu.page.estimate import BILLS
 from scripts.gpu.roofline.bill import Kernel, bill_of
 from scripts.gpu.roofline.pallas import Load
-from scripts.gpu.rows.sizes import FULL, StepLoad, variants
+from scripts.gpu.rows.sizes import FULL
 from scripts.gpu.rows.step_times import step_config
+from scripts.gpu.rows.work import StepLoad, variants
 from scripts.loads.large import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
 from tests.aot.target import H200, compile_program
 

@@ -15,8 +15,9 @@ from scripts.gpu.rows.attention import dense, distance, inputs_of, measure
 from scripts.gpu.rows.bench import UnavailableError
 from scripts.gpu.rows.comparison import compared
 from scripts.gpu.rows.serving import _measurement
-from scripts.gpu.rows.sizes import FULL, AttentionLoad, ServingLoad
+from scripts.gpu.rows.sizes import FULL
 from scripts.gpu.rows.torch_attention import import_torch
+from scripts.gpu.rows.work import AttentionLoad, ServingLoad
 from scripts.loads.large import TINY
 from tests.support.device_benches import bench
 

@@ -17,7 +17,8 @@ from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.result.report import Run
 from scripts.gpu.rows import offload
 from scripts.gpu.rows.offload import gather, recompute, scatter
-from scripts.gpu.rows.sizes import DRY, OffloadLoad
+from scripts.gpu.rows.sizes import DRY
+from scripts.gpu.rows.work import OffloadLoad
 from tests.support.device_benches import TINY_OPT, bench
 
 KERNELS: dict[str, Callable[..., Any]] = {

@@ -18,7 +18,8 @@ from scripts.gpu.page.cells import (
 )
 from scripts.gpu.page.checks import checks, smoke, verdict, without_result
 from scripts.gpu.result.report import BURST_RATE, COPY_RATE, MATRIX_RATE
-from scripts.gpu.rows.sizes import FULL, OffloadLoad, StepLoad
+from scripts.gpu.rows.sizes import FULL
+from scripts.gpu.rows.work import OffloadLoad, StepLoad
 
 DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
 """Goals as fractions of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at

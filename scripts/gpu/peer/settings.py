@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxgen.weights.tiny import make_tiny_outline
 from scripts.gpu.peer.loads import Batch, Clients, Load
 from scripts.gpu.rows.sizes import DRY as DRY_ROWS
-from scripts.gpu.rows.sizes import LLAMA3_8B_FILE
+from scripts.gpu.rows.work import LLAMA3_8B_FILE
 
 PROMPT, COMPLETION = 512, 128
 """Mean tokens, as in the server rows of scripts.gpu."""

@@ -14,8 +14,8 @@ from jaxgen.kernels.kernels import Kernels
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench
 from scripts.gpu.rows.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.rows.sizes import AttentionLoad
 from scripts.gpu.rows.timing import compiled, seconds_of
+from scripts.gpu.rows.work import AttentionLoad
 
 TOLERANCE = 2e-2
 """Largest error of bfloat16 outputs, whose values are of the order of 1."""

@@ -13,8 +13,8 @@ from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.attention import TOLERANCE, dense, distance, inputs_of
 from scripts.gpu.rows.bench import Bench, UnavailableError
 from scripts.gpu.rows.comparison import compared
-from scripts.gpu.rows.sizes import AttentionLoad
 from scripts.gpu.rows.timing import compiled, seconds_of
+from scripts.gpu.rows.work import AttentionLoad
 
 REFERENCE_REPEATS = 2
 """Few repeats: the reference is many times slower."""

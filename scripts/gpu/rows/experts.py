@@ -16,8 +16,8 @@ from jaxgen.kernels.kernels import Kernel, Kernels
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench
 from scripts.gpu.rows.kernels import kernels_for
-from scripts.gpu.rows.sizes import ExpertLoad
 from scripts.gpu.rows.timing import back_to_back, compiled, seconds_of
+from scripts.gpu.rows.work import ExpertLoad
 
 TOLERANCE = 2.0**-6
 """Largest error relative to the largest value: both accumulate in float32, in other orders."""

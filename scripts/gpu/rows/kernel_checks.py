@@ -19,8 +19,8 @@ from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench, UnavailableError
 from scripts.gpu.rows.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.gpu.rows.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
-from scripts.gpu.rows.sizes import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
 from scripts.gpu.rows.timing import compiled as program_of
+from scripts.gpu.rows.work import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
 from tests.support.attention_cases import TOLERANCE, Case, Inputs, compiled, expected, make_inputs
 
 START_SECONDS = 75.0

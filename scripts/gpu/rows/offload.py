@@ -21,8 +21,8 @@ from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench
 from scripts.gpu.rows.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
-from scripts.gpu.rows.sizes import OffloadLoad
 from scripts.gpu.rows.timing import compiled, seconds_of
+from scripts.gpu.rows.work import OffloadLoad
 
 CALLS = 8
 TOLERANCE = 2.0**-6

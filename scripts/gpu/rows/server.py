@@ -23,7 +23,7 @@ from jaxgen.weights.tiny import make_tiny_outline
 from scripts.gpu.result.header import ROOT
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench, UnavailableError
-from scripts.gpu.rows.sizes import ServerLoad
+from scripts.gpu.rows.work import ServerLoad
 
 JAXGEN = (sys.executable, "-m", "jaxgen.server.cli")
 NOT_A_USERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_COMPILATION_CACHE_DIR")

@@ -19,8 +19,8 @@ from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench
 from scripts.gpu.rows.comparison import compared
 from scripts.gpu.rows.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.rows.sizes import ServingLoad
 from scripts.gpu.rows.torch_attention import import_torch
+from scripts.gpu.rows.work import ServingLoad
 from tests.support.engines import run as run_requests
 
 TRANSFORMERS_PAGE, TRANSFORMERS_BATCH = 256, 2048

@@ -36,8 +36,9 @@ from scripts.gpu.roofline.pallas import Load
 from scripts.gpu.rows.bench import Bench, Options
 from scripts.gpu.rows.comparison import compared
 from scripts.gpu.rows.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.rows.listing import served_rows
-from scripts.gpu.rows.sizes import Sizes, StepLoad
+from scripts.gpu.rows.needs import served_rows
+from scripts.gpu.rows.sizes import Sizes
+from scripts.gpu.rows.work import StepLoad
 
 MAX_REPEATS = 30
 OVERLAPPED = 8

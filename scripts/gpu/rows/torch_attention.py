@@ -10,7 +10,7 @@ from typing import Any
 from scripts.gpu.result.report import Measurement
 from scripts.gpu.rows.bench import Bench, UnavailableError
 from scripts.gpu.rows.comparison import compared
-from scripts.gpu.rows.sizes import AttentionLoad
+from scripts.gpu.rows.work import AttentionLoad
 
 CALLS = 4
 

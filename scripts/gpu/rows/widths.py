@@ -13,8 +13,8 @@ from jaxgen.runner.step import StepOutput
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench, Options
 from scripts.gpu.rows.kernels import kernels_for
-from scripts.gpu.rows.sizes import StepLoad
 from scripts.gpu.rows.step_times import step_config
+from scripts.gpu.rows.work import StepLoad
 
 
 def compare(bench: Bench, load: StepLoad, widths: tuple[int, int], rows: int, options: Options) -> Run:
