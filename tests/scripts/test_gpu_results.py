@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu.page.cells import table
+from scripts.gpu.page.cells import filled
 from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE
 from scripts.gpu.results import DOCS, main, pages
 from scripts.gpu.rows.listing import rows_of
@@ -190,8 +190,8 @@ def test_rows_that_measured_the_host_show_no_rates(docs: Path) -> None:
 
 def test_columns_without_a_value_are_left_out() -> None:
     lines = [["a", "1", "not run", ""], ["b", "lost", "not reached", "unavailable"]]
-    assert table(["row", "one", "two", "three"], lines) == "| row | one |\n| --- | ---: |\n| a | 1 |\n| b | lost |"
-    assert table(["row", "two"], [["a", "not run"]]) == ""
+    assert filled(["row", "one", "two", "three"], lines) == "| row | one |\n|---|---:|\n| a | 1 |\n| b | lost |"
+    assert filled(["row", "two"], [["a", "not run"]]) == ""
 
 
 def test_the_newest_run_of_each_device_counts_and_dry_runs_do_not(docs: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.gpu.result.report import State
+from scripts.page.markdown import table
 
 NOT_RUN = "not run"
 """Text for a row that a result does not have."""
@@ -37,7 +38,7 @@ class Result:
     def table(self, title: str, names: Mapping[str, str], columns: Sequence[Column]) -> str:
         """Return a table of rows; ``names``: of the rows, by what the first column says."""
         lines = [[first, *(cell(self.row(name)) for _, cell in columns)] for first, name in names.items()]
-        return table([title, *(of for of, _ in columns)], lines)
+        return filled([title, *(of for of, _ in columns)], lines)
 
 
 def quoted(names: Iterable[str]) -> dict[str, str]:
@@ -92,18 +93,12 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def filled(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table without columns that have no value, or "" if no column has one."""
     lines = [titles, *rows]
     kept = [0, *(i for i in range(1, len(titles)) if any(line[i] not in _NOTHING for line in lines[1:]))]
-    lines = [[line[i] for i in kept] for line in lines]
-    lines.insert(1, ["---", *["---:"] * (len(kept) - 1)])
-    return "" if len(kept) == 1 else "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def paragraphs(*parts: str) -> str:
-    """Join the parts that are not empty."""
-    return "\n\n".join(part for part in parts if part)
+    head, *body = ([line[i] for i in kept] for line in lines)
+    return "" if len(kept) == 1 else table(head, body)
 
 
 def _found(row: Row, path: Sequence[str]) -> Any:

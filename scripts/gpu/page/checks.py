@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from textwrap import wrap
 
-from scripts.gpu.page.cells import NOT_RUN, Column, Result, Row, of, paragraphs, quoted, state
+from scripts.gpu.page.cells import NOT_RUN, Column, Result, Row, of, quoted, state
 from scripts.gpu.result.report import State
 from scripts.gpu.rows.listing import rows_of
 from scripts.gpu.rows.sizes import FULL
+from scripts.page.markdown import paragraphs
 
 
 def verdict(row: Row) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scripts.gpu.page.cells import ms_in, number, table
+from scripts.gpu.page.cells import filled, ms_in, number
 from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE, State
 from scripts.gpu.roofline.bill import ATTENTION, EXPERTS, LAUNCH, OTHER, PRODUCTS, Kernel, Rates, by_kind, total
 
@@ -135,7 +135,7 @@ Bills = Mapping[tuple[str, int], Bill]
 def _rates(rates: Mapping[str, Rates]) -> str:
     rows = [[name, f"{of.copy / 1e12:.2f}", f"{of.matrix / 1e12:.0f}"] for name, of in rates.items()]
     note = "The H200 reached its rates in a run. The rates of the H100 are the same share of its data sheet."
-    return f"{note}\n\n{table(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
+    return f"{note}\n\n{filled(['', 'TB/s', 'TFLOP/s of bf16'], rows)}"
 
 
 def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
@@ -149,7 +149,7 @@ def _steps(bills: Bills, rates: Mapping[str, Rates]) -> str:
         rows.append(row)
     kinds = [f"H200: {kind}, ms" for kind in (PRODUCTS, ATTENTION, EXPERTS, OTHER)]
     titles = ["step", "tokens", "launches", "GB", "TFLOP", *(f"{name}, ms" for name in rates), *kinds]
-    return f"{table(titles, rows)}\n\nThe last four columns are times of the {MEASURED}, in ms."
+    return f"{filled(titles, rows)}\n\nThe last four columns are times of the {MEASURED}, in ms."
 
 
 def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
@@ -164,7 +164,7 @@ def _compared(bills: Bills, rates: Rates, measured: Mapping[str, Any]) -> str:
         times = [_ms(expected), ms_in("bill", "seconds")(row), _ms(row["seconds"]), _ms(overlapped)]
         rows.append([f"`{one.row}`", *times, f"{expected / overlapped:.2f}"])
     titles = ["row", "estimate, ms", "of the program that ran, ms", "one step, ms", "back to back, ms per step"]
-    return table([*titles, "estimate / back to back"], rows)
+    return filled([*titles, "estimate / back to back"], rows)
 
 
 def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _profiled(bill: Bill, rates: Rates, measured: Mapping[str, Any]) -> str:
             expected, launches = total(alike, rates).seconds, sum(one.launches for one in alike)
             each = [number(1e6 * seconds / launches) for seconds in (expected, taken)]
             rows.append([f"`{name}`", str(launches), *each, f"{expected / taken:.2f}"])
-    return table(["kernel", "launches", "estimate, µs each", "taken, µs each", "estimate / taken"], rows)
+    return filled(["kernel", "launches", "estimate, µs each", "taken, µs each", "estimate / taken"], rows)
 
 
 def _costliest(name: str, bill: Bill, rates: Rates) -> str:
@@ -195,7 +195,7 @@ def _costliest(name: str, bill: Bill, rates: Rates) -> str:
     )
     rows = [_line(one, rates, whole) for one in ordered[:COSTLIEST]]
     titles = ["kernel", "kind", "launches", "MB each", "GFLOP each", "µs each", "of the step"]
-    return f"## {TITLES[name]}, 256 tokens: the costliest kernels\n\n{table(titles, rows)}"
+    return f"## {TITLES[name]}, 256 tokens: the costliest kernels\n\n{filled(titles, rows)}"
 
 
 def _line(one: Kernel, rates: Rates, whole: float) -> Sequence[str]:

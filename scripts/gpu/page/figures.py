@@ -4,22 +4,22 @@ from scripts.gpu.page.cells import (
     Column,
     Result,
     Row,
+    filled,
     floor,
     fraction,
     ms,
     ms_in,
     number,
     of,
-    paragraphs,
     quoted,
     rate,
     state,
-    table,
 )
 from scripts.gpu.page.checks import checks, smoke, verdict, without_result
 from scripts.gpu.result.report import BURST_RATE, COPY_RATE, MATRIX_RATE
 from scripts.gpu.rows.sizes import FULL
 from scripts.gpu.rows.work import OffloadLoad, StepLoad
+from scripts.page.markdown import paragraphs
 
 DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
 """Goals as fractions of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at
@@ -89,7 +89,7 @@ def _ceilings(result: Result) -> str:
     for name, (title, unit, of_it) in CEILINGS.items():
         if name in found:
             lines.append([title, f"{found[name] / unit:.3g} {of_it}"])
-    return table(["what this machine reaches", "rate"], lines)
+    return filled(["what this machine reaches", "rate"], lines)
 
 
 def _attention(result: Result) -> str:
@@ -101,7 +101,7 @@ def _attention(result: Result) -> str:
         own = [of("kernels")(row), ms(row), fraction(row), f"{goal:.2f}" if row else "", ms_in("plan_seconds")(row)]
         lines.append([f"`{load.name}`", *own, *(ms(result.row(f"{way}_{load.name}")) for way in others.values())])
     planning = "planning, once per step, ms (not included)"
-    return table(["load", "kernels", "time, ms", "floor / time", "goal", planning, *others], lines)
+    return filled(["load", "kernels", "time, ms", "floor / time", "goal", planning, *others], lines)
 
 
 def _bound(result: Result, row: Row) -> str:
@@ -224,7 +224,7 @@ def _products(result: Result) -> str:
         lines.append([f"{name}, {inputs} to {outputs}", *cells, _equal(bits), _equal(whole)])
     of_bits = f"bits across {', '.join(map(str, FULL.bits_tokens))} rows"
     titles = ["TFLOP/s (of the ceiling), by tokens" if any(line[1] for line in lines) else "product"]
-    text = table([*titles, *map(str, FULL.product_tokens), of_bits, f"{of_bits}, whole sums"], lines)
+    text = filled([*titles, *map(str, FULL.product_tokens), of_bits, f"{of_bits}, whole sums"], lines)
     why = "A served step gives each product a fixed number of rows. So these differences do not change answers."
     return paragraphs(text, OF_THE_HOST.format(what="their rates are") if old else "", why) if text else ""
 
@@ -265,7 +265,7 @@ def _offload(result: Result) -> str:
     row = result.row(f"restore_{FULL.steps.name}_{FULL.restored_tokens}")
     lines = [[way, state(row) or ms_in(f"{way}_seconds")(row)] for way in ("transfer", "recompute", "plan")]
     titles = [f"an offloaded context of {FULL.restored_tokens:,} tokens", "first token after, ms"]
-    return paragraphs(copies, table(titles, lines))
+    return paragraphs(copies, filled(titles, lines))
 
 
 def _offload_names(load: OffloadLoad) -> list[str]:

@@ -15,7 +15,7 @@ from scripts.gpu.peer.plan import CALL_SECONDS, plan
 from scripts.gpu.peer.run import Run, machine
 from scripts.gpu.peer.servers import Server
 from scripts.gpu.peer.settings import DRY, FULL, LONG, Settings, closed_loops
-from scripts.peers.page import write_page
+from scripts.page.markdown import write_page
 from scripts.peers.peer import SERVED_NAME, PeerError
 from scripts.peers.records import Records
 from scripts.peers.shapes import DOCS

@@ -104,7 +104,7 @@ DRY = Sizes(
     repeats=3,
     chained=2,
     smokes=tuple(replace(load, case=replace(load.case, rows=load.case.rows[:2], head_dim=16)) for load in SMOKES[:3]),
-    small_step=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
+    small_step=StepLoad("tiny", TINY, (16,), rows=4, context=96),
     served_budget=16,
     served_decodes=(1, 4),
     product_tokens=(8, 16),

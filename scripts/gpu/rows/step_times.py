@@ -91,7 +91,7 @@ def decoding(bench: Bench, rows: int) -> Run:
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
     """Return the step's configuration: ``served_config`` for the served step, which is then compiled only once."""
-    if load == sizes.steps and budget == sizes.served_budget:
+    if replace(load, budgets=sizes.steps.budgets) == sizes.steps and budget == sizes.served_budget:
         return served_config(sizes)
     return step_config(load, budget, served_rows(budget))
 
