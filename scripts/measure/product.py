@@ -53,7 +53,8 @@ MATRICES = {"qkv": (2048, 3072), "out": (2048, 2048), "gate_up": (2048, 16384), 
 FORMATS: dict[str, WeightFormat | None] = {
     "bf16": None,
     "int8": WeightFormat(8, None),
-    **{f"int{bits}/{group}": WeightFormat(bits, group) for bits, group in ((8, 128), (4, 32), (4, 64), (4, 128))},
+    "int8/128": WeightFormat(8, 128),
+    **{f"int4/{group}": WeightFormat(4, group) for group in (32, 64, 128)},
     **{name: layout.form for name, layout in LAYOUTS.items()},
 }
 """None: it is not of codes. Those of GGUF files have their types' names."""

@@ -62,6 +62,6 @@ DRY = Settings(
     warm_up=Batch("warm-up", 2, 2, 20, 4, patience=20.0),
     loads=(Clients(1, 20, 8, 0.2, 10.0), Clients(4, 20, 8, 0.2, 10.0), Batch("two long prompts", 2, 1, 60, 4, 10.0)),
     start_seconds=120.0,
-    jaxgen_flags=DRY_ROWS.server.flags,
+    jaxgen_flags=(*DRY_ROWS.server.flags, "--kernels", DRY_ROWS.server.kernels),
     environment={"JAX_PLATFORMS": "cpu"},
 )
