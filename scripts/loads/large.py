@@ -21,20 +21,6 @@ LLAMA3_8B = llama_config(
     norm_eps=1e-5,
     rope=RopeConfig(theta=500_000.0),
 )
-LLAMA3_1B = llama_config(
-    vocab_size=128_256,
-    hidden_size=2048,
-    intermediate_size=8192,
-    num_layers=16,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=64,
-    max_position=8192,
-    dtype="bfloat16",
-    norm_eps=1e-5,
-    rope=RopeConfig(theta=500_000.0),
-    tie_embeddings=True,
-)
 OPT_6_7B = opt_config(
     vocab_size=50_272,
     hidden_size=4096,

@@ -187,13 +187,13 @@ def test_a_comparison_that_is_lost_fails_nothing(run: Run) -> None:
 
 
 def test_another_process_is_for_rows_that_want_one(run: Run) -> None:
-    report = run([A, replace(C, process="torch"), B], {})
-    assert [row.detail["process"] for row in report.rows.values()] == ["engine", "torch", "engine"]
+    report = run([A, replace(C, process="tools"), B], {})
+    assert [row.detail["process"] for row in report.rows.values()] == ["engine", "tools", "engine"]
     assert len({row.detail["pid"] for row in report.rows.values()}) == 3
 
 
 def test_a_process_that_does_not_start_is_a_failure_of_its_rows_alone(run: Run) -> None:
-    report = run([A, replace(C, process="torch"), B], {"torch process": "dies"})
+    report = run([A, replace(C, process="tools"), B], {"tools process": "dies"})
     assert states(report) == {"a": "ran", "c": "raised", "b": "ran"}
     assert report.rows["c"].why == "no process: it ended its process with status 9\n"
     assert report.loss("C", REGISTERS) is None, "its configuration has not been seen"

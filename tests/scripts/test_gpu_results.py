@@ -68,7 +68,6 @@ ROWS = [
     row("products_qkv", 0.0001, detail={"tokens": PRODUCTS}),
     row("step_llama3_8b_knee", 0.005, fraction=0.8, detail={"token_budget": 256, "roofline_token_budget": 192}),
     row("check_bits", detail={"equal": True}),
-    row("serving_llama3_1b_jaxgen", 2.5, detail={"output_tokens_per_second": 6553.6}),
     row("staging_device_to_host_llama3_8b", 0.01, bytes=500_000_000, detail={"fraction_of_link": 0.951}),
 ]
 
@@ -110,7 +109,6 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(llama, "1024")[0] == "not run"
     assert "OPT-6.7B" not in text, "nothing of it has run"
     assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in " ".join(llama.split())
-    assert line(text, "jaxgen") == ["2.50", "6,554"]
     assert line(text, "`staging_device_to_host_llama3_8b`")[1:3] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", ""]
     assert line(served, "decodes alone: 1") == ["3", "", "2.5"]

@@ -110,8 +110,7 @@ def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> Non
     rows = {row["name"]: row for row in result["rows"]}
     assert [*rows] == [row.name for row in rows_of(DRY)]
     assert {name for name, row in rows.items() if row["state"] != "ran"} == {
-        *("cudnn_decode_attention_tiny", "torch_sdpa_decode_attention_tiny", "serving_tiny_transformers"),
-        *("launches_tiny_16", "ncu_decode_attention_tiny"),
+        *("cudnn_decode_attention_tiny", "launches_tiny_16", "ncu_decode_attention_tiny"),
         *("sanitizer_memcheck", "sanitizer_racecheck", "smoke_tiles_of_128_rows_128_registers_24_240"),
         *("smoke_start_tiny_16", *SERVER),
     }

@@ -54,7 +54,6 @@ def sections(result: Result) -> list[str]:
         ("The products of a layer", _products(result)),
         ("The host and the launches", _launches(result)),
         ("Recomputing and staging KV", _offload(result)),
-        ("From end to end", _serving(result)),
         ("Checks", checks(result)),
         ("Rows without a result", without_result(result)),
     ]
@@ -94,7 +93,7 @@ def _ceilings(result: Result) -> str:
 
 def _attention(result: Result) -> str:
     others = {"XLA's own, ms": "xla_reference", "XLA, gathered first, ms": "xla_gathered"}
-    others |= {"cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
+    others |= {"cuDNN, ms": "cudnn"}
     lines = []
     for load in FULL.attention:
         row, goal = result.row(load.name), DECODE_GOAL if load.rows[0][0] == 1 else PROMPT_GOAL
@@ -272,15 +271,3 @@ def _offload_names(load: OffloadLoad) -> list[str]:
     copies = [f"{name}_{load.name}" for name in ("gather_blocks", "scatter_blocks")]
     staging = [f"staging_{way}_{load.name}" for way in ("device_to_host", "host_to_device")]
     return [f"partial_recompute_{load.name}_{load.tokens}", *copies, *staging]
-
-
-def _serving(result: Result) -> str:
-    load = FULL.serving
-    names = {title: f"serving_{load.name}_{title}" for title in ("jaxgen", "transformers")}
-    columns: list[Column] = [
-        ("time, s", lambda row: state(row) or f"{row['seconds']:.2f}"),
-        ("output tokens/s", of("output_tokens_per_second")),
-    ]
-    about = f"{load.requests} prompts of {load.prompt} tokens at once, answers of {load.answer}, a 1B Llama shape:"
-    text = result.table("engine", names, columns)
-    return paragraphs(about, text) if text else ""

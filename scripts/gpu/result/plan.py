@@ -39,7 +39,6 @@ PROCESSES = {
     "afresh": Process(compiles_afresh=True),
     "tools": Process(_NO_HOLD, opens_device=False),
     "server": Process(opens_device=False),
-    "torch": Process(_NO_HOLD, opens_device=False),
 }
 """Processes by name. "profiler" sets a flag without which XLA runs command buffers as plain launches while profiled."""
 

@@ -39,8 +39,6 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
         *_kernel_checks(sizes),
         *_repeatability(),
         *_other_attention(sizes),
-        PlannedRow(f"serving_{sizes.serving.name}_jaxgen", "serving", "serving:jaxgen", limit=60.0),
-        *_of_other_software(sizes),
         *step_rows.opt_steps(sizes),
         *_families(sizes),
         *_parity(sizes),
@@ -183,9 +181,6 @@ def _other_attention(sizes: Sizes) -> Iterator[PlannedRow]:
         row = PlannedRow("", "other_attention", f"contiguous:{way}", limit=40.0, compares=True)
         for load in sizes.attention:
             yield replace(row, name=f"{way}_{load.name}", arguments=(load,))
-    for load in sizes.attention:
-        row = PlannedRow(f"torch_sdpa_{load.name}", "other_attention", "torch_attention:sdpa", (load,), limit=40.0)
-        yield replace(row, splits=False, process="torch", compares=True)
 
 
 def _repeatability() -> Iterator[PlannedRow]:
@@ -195,11 +190,6 @@ def _repeatability() -> Iterator[PlannedRow]:
         yield replace(row, name=f"repeatability_{name}", entry="repeatability:compare", arguments=(name,))
     again = replace(row, name="repeatability_compiled_again", entry="repeatability:compiled_again", process="afresh")
     yield replace(again, reads=(row.name,))
-
-
-def _of_other_software(sizes: Sizes) -> Iterator[PlannedRow]:
-    row = PlannedRow(f"serving_{sizes.serving.name}_transformers", "transformers", "serving:transformers_batch")
-    yield replace(row, limit=60.0, splits=False, process="torch", compares=True)
 
 
 def _families(sizes: Sizes) -> Iterator[PlannedRow]:

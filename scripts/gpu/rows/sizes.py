@@ -14,7 +14,6 @@ from scripts.gpu.rows.work import (
     OPT_STEPS,
     PRODUCTS,
     SERVER,
-    SERVING,
     SMALL_STEP,
     SMOKES,
     STEPS,
@@ -23,7 +22,6 @@ from scripts.gpu.rows.work import (
     ExpertLoad,
     OffloadLoad,
     ServerLoad,
-    ServingLoad,
     SmokeLoad,
     StepLoad,
     variants,
@@ -84,7 +82,6 @@ class Sizes:
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
-    serving: ServingLoad = SERVING
     random_batches: int = 5
     random_case: Case = GROUPED
     random_most_context: int = 1600
@@ -143,7 +140,6 @@ DRY = Sizes(
     restored_tokens=256,
     restores=1,
     row_seconds=0.5,
-    serving=ServingLoad("tiny", TINY, requests=3, prompt=20, answer=8),
     random_batches=2,
     random_case=Case((), head_dim=16, block_size=16),
     random_most_context=140,

@@ -1,6 +1,5 @@
 """What rows compute: loads of kernels, steps and servers, and those of a full run."""
 
-import random
 from dataclasses import dataclass, replace
 
 from jaxgen.core.config import ModelConfig
@@ -8,7 +7,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.weight_formats import quantized_config
-from scripts.loads.large import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B
+from scripts.loads.large import LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B
 from tests.support.attention_cases import Case
 
 
@@ -204,26 +203,10 @@ ATTENTION_CASES = (
 )
 
 
-@dataclass(frozen=True)
-class ServingLoad:
-    """``requests`` random prompts of ``prompt`` tokens, sent at once; each answer has ``answer`` tokens."""
-
-    name: str
-    model: DecoderConfig
-    requests: int
-    prompt: int
-    answer: int
-
-    def prompts(self, seed: int) -> list[list[int]]:
-        draw = random.Random(seed)
-        return [draw.choices(range(3, self.model.vocab_size), k=self.prompt) for _ in range(self.requests)]
-
-
 SMALL_STEP = StepLoad("llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2, vocab_size=1024), (256,), 32, 1024)
 STEPS = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
 OPT_STEPS = StepLoad("opt_6.7b", OPT_6_7B, (256,), rows=32, context=512)
 MOE_STEP = StepLoad("qwen3_30b_a3b_8_layers", QWEN3_30B_A3B.of_layers(8), (256,), rows=32, context=1024)
-SERVING = ServingLoad("llama3_1b", LLAMA3_1B, requests=128, prompt=512, answer=128)
 VARIANTS = tuple(
     StepLoad(f"llama3_8b_8_layers_{name}", model, (64,), rows=32, context=1024)
     for name, model in variants(replace(LLAMA3_8B, num_layers=8)).items()
