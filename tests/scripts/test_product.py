@@ -1,5 +1,6 @@
 """python -m scripts.measure.product: rows of small products, whose shares are as the times say."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,6 @@ def test_experts_are_compared_with_the_least_time(monkeypatch: pytest.MonkeyPatc
 
 def test_programs_take_turns() -> None:
     calls: list[str] = []
-    taken = rates.turns({name: lambda name=name: calls.append(name) for name in "ab"}, 2)
+    taken = rates.turns({name: partial(calls.append, name) for name in "ab"}, 2)
     assert calls == ["a", "b"] * 3
     assert [len(seconds) for seconds in taken.values()] == [2, 2], "the first does not count"
