@@ -120,7 +120,6 @@ def test_parameters_have_the_layout_of_the_kernels_and_are_finite(name: str) -> 
 @pytest.mark.parametrize(
     "form",
     [
-        WeightFormat(bits=8, group=None),
         WeightFormat(bits=4, group=32, zeros=True),
         WeightFormat(bits=8, group=None, floats=True),
         WeightFormat(bits=4, group=32, floats=True),

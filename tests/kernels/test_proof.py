@@ -99,13 +99,12 @@ def _runs(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("variable", "says"), [("", "another process opened"), ("1", "another process opened")])
-def test_the_real_one_ends_well(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
-    """As far as there is no GPU; also where Python is told to leave out assertions, which must not let all pass."""
-    monkeypatch.setenv("PYTHONOPTIMIZE", variable)
+def test_the_real_one_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as there is no GPU. That Python is told to leave out assertions must not let all pass."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     verdict = run_proof({"shapes": asdict(SHAPES), "device": asdict(H200.device)}, seconds=120)
     assert verdict.outcome == "unavailable"
-    assert says in verdict.reason
+    assert "another process opened" in verdict.reason
 
 
 def test_right_kernels_are_found_right_by_it(monkeypatch: pytest.MonkeyPatch) -> None:

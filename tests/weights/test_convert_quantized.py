@@ -25,8 +25,7 @@ def all_bits(directory: Path, quantization: Quantization = "none") -> dict[str, 
     }
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
-@pytest.mark.parametrize("name", ["llama", "qwen2_moe"])
+@pytest.mark.parametrize(("name", "quantization"), [("llama", "int8"), ("qwen2_moe", "int4")])
 def test_converted_is_what_quantising_at_load_gives(name: str, quantization: Quantization, tmp_path: Path) -> None:
     """Whether the conversion or the loading of a conversion quantises."""
     expected = all_bits(GOLDENS / name, quantization)
