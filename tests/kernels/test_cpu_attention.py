@@ -154,13 +154,13 @@ HALF = replace(SHARED, dtype="bfloat16")
         replace(HALF, heads=16, window=100),
         replace(SHARED, head_dim=33, window=9),
         replace(HALF, soft_cap=1.5, sinks=True, window=50, window_operand=True),
-        replace(SHARED, codes="int8", window=100),
+        replace(HALF, codes="int8", window=100),
         *(
             pytest.param(case, marks=pytest.mark.full)  # more of what is above
             for case in (
                 replace(HALF, window=50),
                 replace(HALF, head_dim=33, window=9),
-                replace(HALF, codes="int8", window=100),
+                replace(SHARED, codes="int8", window=100),
                 replace(SHARED, heads=2),
                 replace(SHARED, head_dim=80),
                 replace(SHARED, heads=16, head_dim=80, soft_cap=30.0),

@@ -176,6 +176,7 @@ def test_source_cannot_be_the_destination(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
 
 
+@pytest.mark.full  # a process, which imports jax
 def test_conversion_stays_on_the_cpu() -> None:
     """The command leaves an accelerator to whoever computes on it; that it says so to JAX is all a CPU can show."""
     program = (
