@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from contextlib import suppress
 
 import pytest
 
@@ -103,8 +102,11 @@ def test_commands_that_ask_for_a_module_name_its_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Blocked(module), *sys.meta_path])
     port = ["--port", "0"] if arguments[0] == "serve" else []  # some listen before they find out, and at the same time
-    with suppress(SystemExit):
-        assert main([*arguments, *port]) == 2
+    try:
+        code: object = main([*arguments, *port])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert line.removeprefix(f"jaxgen {arguments[0]}: ") == f"{says}: {brings(module)}"
