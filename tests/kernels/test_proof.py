@@ -107,6 +107,7 @@ def test_the_real_one_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "another process opened" in verdict.reason
 
 
+@pytest.mark.full  # a process that proves: tests/tools/test_prove_kernels.py proves here
 def test_right_kernels_are_found_right_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_proof, "COMMAND", (sys.executable, "-m", "tests.support.fake_gpu", "right"))
     shapes = replace(SHAPES, heads=4, kv_heads=2, head_dim=16, token_budgets=(32,), max_num_seqs=4, max_model_len=128)

@@ -77,9 +77,9 @@ def expected(
         pytest.param(SMALL, "transfer", id="llama-transfer", marks=pytest.mark.shipped),
         pytest.param(SMALL, "plan", id="llama-plan", marks=pytest.mark.shipped),
         pytest.param(SMALL, "recompute", id="llama-recompute"),  # by the programs of a plan
-        pytest.param(OPT_350M, "recompute", id="opt-350m-recompute", marks=pytest.mark.shipped),
         # What they add are pairs of what the others have. A plan chooses between these two: both at once are
-        # test_model_runner's.
+        # test_model_runner's, which has OPT-350m step by step.
+        pytest.param(OPT_350M, "recompute", id="opt-350m-recompute", marks=pytest.mark.full),
         pytest.param(CODES, "recompute", id="int8-recompute", marks=pytest.mark.full),
         pytest.param(CODES, "transfer", id="int8-transfer", marks=pytest.mark.full),
         pytest.param(OPT, "transfer", id="opt-transfer", marks=pytest.mark.full),

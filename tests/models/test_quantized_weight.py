@@ -262,9 +262,9 @@ def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(quantized(replace(LLAMA, dtype="bfloat16"), INT8), id="int8"),
-        pytest.param(quantized(LLAMA, INT4), id="int4", marks=pytest.mark.full),  # the next has both
-        pytest.param(mixed(FOUR_LAYERS), id="mixed"),
+        pytest.param(mixed(FOUR_LAYERS), id="mixed"),  # which has both
+        pytest.param(quantized(replace(LLAMA, dtype="bfloat16"), INT8), id="int8", marks=pytest.mark.full),
+        pytest.param(quantized(LLAMA, INT4), id="int4", marks=pytest.mark.full),
     ],
 )
 def test_a_request_has_the_same_bits_alone_and_among_others(model: DecoderConfig) -> None:

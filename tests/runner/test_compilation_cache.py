@@ -162,6 +162,7 @@ def test_a_directory_that_was_copied_elsewhere_is_used(tmp_path: Path, events: C
     assert [path.name for path in entries(tmp_path / "far" / "other")] == names
 
 
+@pytest.mark.full  # compiles an engine into an empty cache; the tests above have small programs
 def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
     """Tokens and log-probabilities of greedy, seeded and penalised requests; and nothing compiles after ready."""
 
