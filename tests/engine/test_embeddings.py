@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.core.config import EngineConfig
+from jaxgen.core.config import DType, EngineConfig
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -96,9 +96,16 @@ def test_any_schedule_gives_the_same_bits(config: EngineConfig, kernels: str) ->
     assert (stats.blocks_free, stats.compilations_after_ready) == (stats.blocks_total, 0)
 
 
-@pytest.mark.parametrize("pooling", Pooling)
-def test_bfloat16_and_every_way_of_pooling(pooling: Pooling) -> None:
-    engine = make_engine(replace(LLAMA, dtype="bfloat16"))
+@pytest.mark.parametrize(
+    ("dtype", "pooling"),
+    [
+        *(("float32", pooling) for pooling in Pooling),
+        *(pytest.param("bfloat16", pooling, marks=pytest.mark.full) for pooling in Pooling),
+    ],
+)
+def test_every_way_of_pooling(dtype: DType, pooling: Pooling) -> None:
+    """Full: bfloat16, which is a program more."""
+    engine = make_engine(replace(LLAMA, dtype=dtype))
     alone = each_alone(engine, embeds(pooling))
     assert embeddings(run(engine, [*load(), *embeds(pooling)])) == alone
 

@@ -188,12 +188,12 @@ def contents(engine: Engine) -> dict[bytes, tuple[np.ndarray, np.ndarray]]:
     ("model", "kernels"),
     [
         ("opt-350m", "scanned"),
-        ("llama-bfloat16", "native"),
         ("llama-int8", "native"),
         # Both families are above, and weights of layers apart in tests/models/test_layers_apart.py.
         pytest.param("opt", "apart", marks=pytest.mark.full),
         pytest.param("llama", "scanned", marks=pytest.mark.full),
         pytest.param("llama-bfloat16", "scanned", marks=pytest.mark.full),
+        pytest.param("llama-bfloat16", "native", marks=pytest.mark.full),
         pytest.param("llama", "native", marks=pytest.mark.full),
         pytest.param("opt", "native", marks=pytest.mark.full),
     ],
