@@ -104,10 +104,10 @@ def test_bad_gpu_kernels_leave_a_working_server(tmp_path: Path) -> None:
 
     Other ends of a proof are tests/kernels/test_proof.py's.
     """
-    reason, said = "their proof was not done after 8 s", []
+    reason, said = "their proof was not done after 4 s", []
     flags = ("--cache-dir", str(tmp_path), "--single-shape")
     for _ in range(2):
-        with served(*flags, module=("tests.support.fake_gpu", "hang", "8")) as server:
+        with served(*flags, module=("tests.support.fake_gpu", "hang", "4")) as server:
             answer = httpx2.post(
                 f"{server.url}/completions", json={"model": "jaxgen-default", "prompt": "def ", "max_tokens": 8}
             )
