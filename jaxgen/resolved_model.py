@@ -37,12 +37,12 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import dequantised_bytes, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts
-from jaxgen.models import PackedParams
 from jaxgen.models.dummy import dummy_params
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import abstract_packed_params, placing
 from jaxgen.models.prepared_params import read_prepared, write_prepared
 from jaxgen.opening import THREADS
-from jaxgen.runner.kept_programs import compiler_identity, kept_or_compiled
+from jaxgen.runner.cached_programs import compiler_identity, kept_or_compiled
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.compile_to_fit import compile_to_fit
 from jaxgen.sizing.device_memory import DeviceMemory

@@ -55,8 +55,8 @@ from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
-from jaxgen.server.responses.kept import StoredResponses
 from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.responses.stored import StoredResponses
 from jaxgen.server.resume.resumption import Identities
 from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.step_feed.app import Steps

@@ -53,7 +53,7 @@ class CacheDirs:
     prepared: Path | None = None
     """Weights as a CPU's programs read them, see jaxgen.models.prepared_params."""
     traced: Path | None = None
-    """Names of the compiled programs of a CPU's steps, see jaxgen.runner.kept_programs."""
+    """Names of the compiled programs of a CPU's steps, see jaxgen.runner.cached_programs."""
     templates: Path | None = None
     """What was found out of chat templates, see jaxgen.text.template_cache."""
 

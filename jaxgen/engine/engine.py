@@ -30,7 +30,7 @@ from jaxgen.engine.runners import Compiled, compile_for, make_device, start_devi
 from jaxgen.engine.step_meter import StepMeter
 from jaxgen.engine.warm_up import warm_up
 from jaxgen.journal import Journal
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.scheduler import Scheduler

@@ -10,7 +10,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from jaxgen.layerwise.programs import compile_layers
 from jaxgen.layerwise.start import start_streaming
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep, compile_rows, compile_step

@@ -11,7 +11,7 @@ from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.layer_store import LayerStore, SavedBlock, StreamedBlock
 from jaxgen.layerwise.links import Links
 from jaxgen.layerwise.programs import LayerPrograms
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 from jaxgen.offload.link import Transfer
 
 

@@ -24,8 +24,8 @@ from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traf
 from jaxgen.layerwise.meter import StreamMeter
 from jaxgen.layerwise.programs import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.layerwise.rates import Split, transfer_all
-from jaxgen.models import PackedParams
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import is_finite
 from jaxgen.runner.packer import Packer

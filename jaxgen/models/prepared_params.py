@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from jaxgen.core.kept_files import make_room, new_file
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import CacheConfig, ModelConfig
-from jaxgen.models import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.batch import BlockTokens
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.walk import Layer, LayerContext, walk
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.program import Program, int32, shapes_of

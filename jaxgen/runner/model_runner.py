@@ -12,8 +12,8 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.large_pages import use_large_pages
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
 from jaxgen.models.kv_cache import init_cache
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer

@@ -13,8 +13,8 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import graph_of
 from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import PackedParams, bind, graph_of
 from jaxgen.runner.program import Program, compile_together, int32
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, last_products, prompt_logprobs_of

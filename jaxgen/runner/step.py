@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.sampling_params import MAX_LOGPROBS
-from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import Graph, Model, PackedParams, bind
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step_layout import StepLayout

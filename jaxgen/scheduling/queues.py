@@ -10,7 +10,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.standing import Level
 from jaxgen.scheduling.prefill_limits import target
-from jaxgen.scheduling.tenant_rows import TenantRows
+from jaxgen.scheduling.tenant_queues import TenantRows
 
 
 class RequestQueues:

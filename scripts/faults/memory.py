@@ -6,7 +6,7 @@ CACHE = (
     Fault(
         "block-table-read-by-another-package",
         "cache",
-        "jaxgen/scheduling/rows.py",
+        "jaxgen/scheduling/running_sums.py",
         "s.blocks.num_held for s in sequences",
         "len(s.blocks.table) for s in sequences",
         ("tests/house/test_owners.py",),

@@ -57,7 +57,7 @@ SCHEDULER = (
         "jaxgen/scheduling/planner.py",
         "staying = [sequence for sequence in decoding if sequence.row is not None]",
         "staying = list(decoding)",
-        ("tests/scheduling/service/test_tenant_rows.py",),
+        ("tests/scheduling/service/test_tenant_queues.py",),
     ),
     Fault(
         "preempted-in-vain",

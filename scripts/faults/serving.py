@@ -207,7 +207,7 @@ SERVER = (
         "server/responses/items.py",
         "item.id if item.id and item.id not in taken else",
         "item.id if item.id else",
-        ("tests/server/responses/test_kept.py",),
+        ("tests/server/responses/test_stored.py",),
     ),
     Fault(
         "a-number-comes-twice-after-a-break",

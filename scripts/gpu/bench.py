@@ -10,8 +10,8 @@ import jax
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
 from jaxgen.models.dummy import dummy_params
+from jaxgen.models.model import PackedParams
 from jaxgen.runner.programs import CompiledStep, compile_step
 from scripts.gpu.plan import Registers
 from scripts.gpu.sizes import Sizes

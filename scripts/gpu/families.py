@@ -15,8 +15,8 @@ from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import reference
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import Params, init_params
 from jaxgen.models.kv_cache import init_cache
+from jaxgen.models.model import Params, init_params
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.packer import Packer

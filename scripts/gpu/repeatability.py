@@ -15,7 +15,7 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import Params, init_params
+from jaxgen.models.model import Params, init_params
 from jaxgen.runner.programs import compile_step
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for

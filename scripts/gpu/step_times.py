@@ -22,8 +22,8 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.runners import program_texts
-from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
+from jaxgen.models.model import PackedParams, abstract_params
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step

@@ -19,7 +19,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.token_budget import CPU_WIDTH

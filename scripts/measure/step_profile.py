@@ -27,7 +27,7 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.models import PackedParams, init_params
+from jaxgen.models.model import PackedParams, init_params
 from jaxgen.runner.programs import compile_step
 from jaxgen.weights.quantize import quantized
 from jaxgen.weights.weight_formats import quantized_config

@@ -24,7 +24,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, choose
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import Params, init_params
+from jaxgen.models.model import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
 from scripts.measure.shapes import SHAPES

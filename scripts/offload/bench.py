@@ -14,7 +14,7 @@ from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.programs import compile_layers
 from jaxgen.layerwise.rates import Split, StreamRates
-from jaxgen.models import init_params
+from jaxgen.models.model import init_params
 from jaxgen.offload.restore_plan import ContextCost
 from jaxgen.offload.staging import group_size
 from jaxgen.runner.model_runner import ModelRunner, device_info

@@ -16,7 +16,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, init_params
+from jaxgen.models.model import PackedParams, init_params
 from jaxgen.offload.build import Offload, context_cost, make_planner
 from jaxgen.offload.restore_plan import Rates
 from jaxgen.offload.tier import Planner, Split

@@ -14,8 +14,8 @@ from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.engine.runners import program_texts
-from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
+from jaxgen.models.model import abstract_params
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.row_state import init_rows
 from jaxgen.runner.separate_step import SeparateStep

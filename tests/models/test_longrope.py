@@ -13,7 +13,7 @@ from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, Schedul
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.model_choice import longrope_note
-from jaxgen.models import Params
+from jaxgen.models.model import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.weights.load import DEMO, load_model_config, load_params

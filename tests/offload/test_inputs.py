@@ -17,8 +17,8 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.choice import native as native_kernels
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import abstract_params
 from jaxgen.offload.build import context_cost, make_planner
 from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.models import abstract_params
+from jaxgen.models.model import abstract_params
 from scripts.gpu import ceilings, clocks, families, parity, products, repeatability, step_times, timing, tools
 from scripts.gpu.bench import UnavailableError
 from scripts.gpu.plan import TOTAL_SECONDS, PlannedRow

@@ -18,7 +18,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, abstract_params
+from jaxgen.models.model import PackedParams, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 from tests.support.quantized import random_parts
 

@@ -25,7 +25,7 @@ from jaxgen.engine.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.models import Params
+from jaxgen.models.model import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.offload.tier import Split
 from jaxgen.tools.determinism import Scenario, Verifier

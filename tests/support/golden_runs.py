@@ -16,8 +16,8 @@ from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, Params, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import PackedParams, Params, bind, graph_of
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row

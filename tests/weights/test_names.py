@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
-from jaxgen.models import abstract_params
+from jaxgen.models.model import abstract_params
 from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES

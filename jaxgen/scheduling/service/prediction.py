@@ -12,7 +12,7 @@ from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.ordered_work import Work, total
 from jaxgen.scheduling.prefill_limits import DuePrompt, PrefillLimits
 from jaxgen.scheduling.queues import RequestQueues, may_preempt
-from jaxgen.scheduling.rows import Rows
+from jaxgen.scheduling.running_sums import Rows
 from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.targets import targets_between

@@ -143,7 +143,7 @@ def test_every_route_was_answered_well() -> None:
     """By the requests above, or by more of them where another process made these.
 
     The document itself is what they are made from. Files, batches, responses and steps are not there to be asked for:
-    test_batches.py, test_kept.py and test_readings.py hold their answers to their descriptions.
+    test_batches.py, test_stored.py and test_readings.py hold their answers to their descriptions.
     """
     absent = ("/v1/files", "/v1/batches", "/v1/responses/{", "/steps")
     described = {route.path for route in ROUTES if not route.path.startswith(absent)}

@@ -14,7 +14,7 @@ import pytest
 from jaxgen.assemble import find_parts
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.llm import LLM
-from jaxgen.models import abstract_params
+from jaxgen.models.model import abstract_params
 from jaxgen.server.cli import main
 from jaxgen.server.commands.plan import make_parser
 from jaxgen.server.flags.serve_options import engine_options

@@ -19,9 +19,9 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
-from jaxgen.runner import kept_programs
+from jaxgen.runner import cached_programs
+from jaxgen.runner.cached_programs import kept_or_compiled
 from jaxgen.runner.compilation_cache import persistent_compilation
-from jaxgen.runner.kept_programs import kept_or_compiled
 from jaxgen.runner.programs import CompiledStep, RowPrograms, compile_step
 from tests.support.damaged_files import DAMAGES
 from tests.support.engines import EOS, LLAMA, engine_config, params_of, request, run
@@ -119,7 +119,7 @@ import jax
 import jax.numpy as jnp
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.runner.compilation_cache import persistent_compilation
-from jaxgen.runner.kept_programs import kept_or_compiled
+from jaxgen.runner.cached_programs import kept_or_compiled
 from jaxgen.runner.programs import CompiledStep, RowPrograms
 
 folder, compiled = Path(sys.argv[1]), []
@@ -204,7 +204,7 @@ def test_nothing_is_kept_without_a_cache_of_compiled_programs(
 
 
 def test_files_used_least_recently_make_room(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_programs, "MAX_BYTES", 1)
+    monkeypatch.setattr(cached_programs, "MAX_BYTES", 1)
     folder = tmp_path / "traced"
     folder.mkdir()
     for name in ("one", "two"):
@@ -222,8 +222,8 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 
 
 def test_the_identity_has_the_settings_of_jax_and_not_those_of_its_cache(cache: Path, tmp_path: Path) -> None:
-    before = kept_programs.compiler_identity()
+    before = cached_programs.compiler_identity()
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "other"))
-    assert kept_programs.compiler_identity() == before
+    assert cached_programs.compiler_identity() == before
     with jax.default_matmul_precision("float32"):
-        assert kept_programs.compiler_identity() != before
+        assert cached_programs.compiler_identity() != before
