@@ -228,7 +228,7 @@ class Scheduler:
         """
         assert sequence.num_pending == 0, "what may come next is known once the last token is"
         self._kv_cache.take_token(sequence, token, forced=True)
-        self._queues.touch(sequence)
+        self._queues.mark_changed(sequence)
         reason = sequence.stop_reason()
         if reason is not None:
             self._end(sequence, reason)
@@ -238,7 +238,7 @@ class Scheduler:
         """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
         if restore.is_under_way:  # else it lost its blocks meanwhile
             self._kv_cache.end_restore(restore, whole=whole)
-            self._queues.touch(restore.sequence)
+            self._queues.mark_changed(restore.sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""

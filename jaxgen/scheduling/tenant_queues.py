@@ -12,7 +12,7 @@ type _Place = tuple[tuple[int, float, int], str]
 """Order key of a tenant's first waiting sequence, and the tenant."""
 
 
-class TenantRows:
+class TenantQueues:
     """Online or background sequences by tenant: how many run, and which wait.
 
     A tenant without a row is *owed* one while others wait or run. It may take one from a tenant that has several, so
@@ -28,16 +28,16 @@ class TenantRows:
     def wait(self, sequence: Sequence) -> None:
         """Note a sequence that waits."""
         insort(self._waiting.setdefault(sequence.request.tenant, []), sequence, key=_order_key)
-        self._settle(sequence.request.tenant)
+        self._update_owed(sequence.request.tenant)
 
-    def wait_no_more(self, sequence: Sequence) -> None:
+    def stop_waiting(self, sequence: Sequence) -> None:
         """Forget a sequence that waits; its place must be the one that it had."""
         tenant = sequence.request.tenant
         line = self._waiting[tenant]
         del line[bisect_left(line, sequence.standing.order_key, key=_order_key)]
         if not line:
             del self._waiting[tenant]
-        self._settle(tenant)
+        self._update_owed(tenant)
 
     def run(self, sequence: Sequence, by: int = 1) -> None:
         """Count a sequence that begins to run, or with ``by`` -1 one that ends to."""
@@ -45,13 +45,13 @@ class TenantRows:
         self._running[tenant] += by
         if not self._running[tenant]:
             del self._running[tenant]
-        self._settle(tenant)
+        self._update_owed(tenant)
 
     def sort(self, tenant: str) -> None:
         """Put a tenant's waiting sequences in order again after their places were exchanged."""
         if tenant in self._waiting:
             self._waiting[tenant].sort(key=_order_key)
-            self._settle(tenant)
+            self._update_owed(tenant)
 
     def owes(self, tenant: str) -> bool:
         """Whether a newcomer of this tenant would be its first while other tenants have rows."""
@@ -96,7 +96,7 @@ class TenantRows:
             left[most] -= 1
             yield lines[most].pop()
 
-    def _settle(self, tenant: str) -> None:
+    def _update_owed(self, tenant: str) -> None:
         """Put a tenant at its place among the tenants that are owed a row."""
         if tenant in self._place_of:
             del self._owed[bisect_left(self._owed, self._place_of.pop(tenant))]

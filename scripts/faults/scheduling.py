@@ -55,8 +55,8 @@ SCHEDULER = (
         "chunk-of-one-that-lost-its-row",
         "scheduler",
         "jaxgen/scheduling/planner.py",
-        "staying = [sequence for sequence in decoding if sequence.row is not None]",
-        "staying = list(decoding)",
+        "still_running = [sequence for sequence in decoding if sequence.row is not None]",
+        "still_running = list(decoding)",
         ("tests/scheduling/service/test_tenant_queues.py",),
     ),
     Fault(
