@@ -42,7 +42,7 @@ from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import abstract_packed_params, placing
 from jaxgen.models.prepared_params import read_prepared, write_prepared
 from jaxgen.opening import THREADS
-from jaxgen.runner.cached_programs import compiler_identity, kept_or_compiled
+from jaxgen.runner.cached_programs import cached_or_compiled, compiler_identity
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.compile_to_fit import compile_to_fit
 from jaxgen.sizing.device_memory import DeviceMemory
@@ -262,7 +262,7 @@ class ResolvedModel:
             "flags": xla_flags(os.environ.get("XLA_FLAGS", "")),  # which may name a file of them
         }
         path = folder / f"{digest_of(key)}.json"
-        return kept_or_compiled(path, kernels, lambda: compile_step(model, config, kernels))
+        return cached_or_compiled(path, kernels, lambda: compile_step(model, config, kernels))
 
     def _findings(self, config: EngineConfig, identity: Identity) -> Path | None:
         """Return the file for what an engine finds out by running its programs: on this kind of device, with as many

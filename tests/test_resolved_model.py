@@ -122,7 +122,7 @@ def test_the_name_of_kept_programs_has_all_that_they_are_made_from(
         paths.append(path)
         return COMPILED
 
-    monkeypatch.setattr(resolved_model, "kept_or_compiled", noted)
+    monkeypatch.setattr(resolved_model, "cached_or_compiled", noted)
     parts = find_parts(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
     config, native = parts.resolve(EngineOptions(num_blocks=64)), replace(REFERENCE, build=(("library", "one"),))
 

@@ -16,7 +16,7 @@ from jaxgen.core.text_files import read_text
 from jaxgen.processes.helper import Target
 from jaxgen.processes.helpers import for_conversations
 from jaxgen.text.named_templates import TEMPLATE_NAMES
-from jaxgen.text.template_cache import kept_answer
+from jaxgen.text.template_cache import cached_answer
 
 TEMPLATE_FILE = "chat_template.jinja"
 PROCESSOR_TEMPLATE_FILE = "chat_template.json"
@@ -114,7 +114,7 @@ class _Generation(Extension):
 
 def _check_syntax(text: str, source: str, kept: Path | None = None) -> None:
     """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile."""
-    kept_answer(kept, {"compiles": text}, lambda: _compiled(text, source))
+    cached_answer(kept, {"compiles": text}, lambda: _compiled(text, source))
 
 
 def _compiled(text: str, source: str) -> str:

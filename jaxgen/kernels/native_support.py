@@ -24,7 +24,7 @@ def native_parts(model: ModelConfig) -> frozenset[str]:
     """Return the names of the parts of the native kernels that a model's programs call."""
     formats = {path: form.placed(integers=NATIVE_BITS, floats=False) for path, form in model.weight_formats}
     parts = {ELEMENTS, model.dtype}
-    parts |= {part_of_codes(one.bits) for form in formats.values() if form is not None for one in form.forms}
+    parts |= {part_of_codes(part.bits) for form in formats.values() if form is not None for part in form.forms}
     if ExpertShapes.of(model) is not None and any(formats.get(path) is None for path in EXPERT_WEIGHTS):
         parts.add(part_of_experts(model.dtype))
     return frozenset(parts)

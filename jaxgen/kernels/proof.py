@@ -50,16 +50,16 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
 def judge(
     shapes: ServedShapes, gpu: Gpu, sources: str, folder: Path | None, *, may_run: bool, again: bool = False
 ) -> Verdict:
-    """Return the kept verdict, or run the proof and keep its verdict.
+    """Return the cached verdict, or run the proof and cache its verdict.
 
     ``sources``: digest of the kernels' code. ``may_run``: False if this process has opened the GPU, which leaves no
-    memory for a child. ``again``: ignore what is kept.
+    memory for a child. ``again``: ignore a cached one.
     """
     key = proof_key(shapes, gpu, sources)
     path = None if folder is None else folder / named_by(key)
-    found = None if again else find_json(path, "the kernels are proven again")
-    if found is not None:
-        return Verdict(found["outcome"], _as_kept(found["reason"]), _as_kept(found.get("experts", "")))
+    cached = None if again else find_json(path, "the kernels are proven again")
+    if cached is not None:
+        return Verdict(cached["outcome"], _marked_cached(cached["reason"]), _marked_cached(cached.get("experts", "")))
     if not may_run:
         return Verdict(
             "unavailable",
@@ -108,7 +108,7 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
         return failed if told is None or not failed.is_final else replace(told, experts=failed.reason)
 
 
-def _as_kept(reason: str) -> str:
+def _marked_cached(reason: str) -> str:
     return f"{reason} (kept; --kernels prove tries again)" if reason else ""
 
 

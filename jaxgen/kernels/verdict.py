@@ -36,7 +36,7 @@ class ExpertShapes:
     @classmethod
     def read(cls, values: dict[str, Any]) -> "ExpertShapes":
         """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
-        gate_up, down = (None if one is None else WeightFormat(**one) for one in values["formats"])
+        gate_up, down = (None if fields is None else WeightFormat(**fields) for fields in values["formats"])
         return cls(**values | {"formats": (gate_up, down)})
 
     @property

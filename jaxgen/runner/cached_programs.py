@@ -47,7 +47,7 @@ class _UnknownProgramError(Exception):
     """JAX's cache has no such program: it was removed, or there is no cache."""
 
 
-def kept_or_compiled(path: Path, kernels: Kernels, compile_: Callable[[], CompiledStep]) -> CompiledStep:
+def cached_or_compiled(path: Path, kernels: Kernels, compile_: Callable[[], CompiledStep]) -> CompiledStep:
     """Return the programs of a file, or else the result of ``compile_``, which the file then names.
 
     ``kernels``: of the programs. What cannot be kept or found again costs a warning and the time to trace and compile.
@@ -106,9 +106,9 @@ def _read(path: Path, kernels: Kernels) -> CompiledStep | None:
     text = find(path, "the programs are traced again")
     if text is None:
         return None
-    kept = json.loads(text)
+    content = json.loads(text)
     try:
-        programs = {name: _loaded(one, kernels) for name, one in kept["programs"].items()}
+        programs = {name: _loaded(program_text, kernels) for name, program_text in content["programs"].items()}
     except _UnknownProgramError as error:
         logger.debug("the programs are traced again: %s", error)
         return None
@@ -119,7 +119,7 @@ def _read(path: Path, kernels: Kernels) -> CompiledStep | None:
         os.utime(path)
     rows = RowPrograms(programs["load_row"], programs["load_penalties"], programs["load_allowed"])
     step = programs["run"], programs.get("narrow"), rows, programs["copy_block"]
-    return CompiledStep(*step, kernels, **kept["bytes"])
+    return CompiledStep(*step, kernels, **content["bytes"])
 
 
 def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
@@ -134,12 +134,16 @@ def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
     }
     names = {id(entry.executable): entry.name for entry in entries}
     try:
-        kept = {name: _kept(one, names, compiled.kernels) for name, one in programs.items() if one is not None}
+        texts = {
+            name: _text_of(program, names, compiled.kernels)
+            for name, program in programs.items()
+            if program is not None
+        }
     except _UnknownProgramError as error:
         logger.debug("the programs are not kept: %s", error)
         return
     sizes = {"temporary_bytes": compiled.temporary_bytes, "aliased_bytes": compiled.aliased_bytes}
-    text = json.dumps({"programs": kept, "bytes": sizes})
+    text = json.dumps({"programs": texts, "bytes": sizes})
     try:
         make_room(path.parent, len(text), MAX_BYTES)
     except OSError as error:
@@ -148,7 +152,7 @@ def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
     keep(path, text)
 
 
-def _kept(program: Any, names: Mapping[int, str], kernels: Kernels) -> str:
+def _text_of(program: Any, names: Mapping[int, str], kernels: Kernels) -> str:
     """Return a program without its code as text."""
     results = shapes_of(program.out_info)
     traced = program._executable._unloaded_executable, program.args_info, results, program._no_kwargs
@@ -157,9 +161,9 @@ def _kept(program: Any, names: Mapping[int, str], kernels: Kernels) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def _loaded(kept: str, kernels: Kernels) -> Any:
+def _loaded(text: str, kernels: Kernels) -> Any:
     """Return a program, as jax.experimental.serialize_executable makes it."""
-    unloaded, arguments, results, no_kwargs = _Unpickler(io.BytesIO(base64.b64decode(kept)), kernels).load()
+    unloaded, arguments, results, no_kwargs = _Unpickler(io.BytesIO(base64.b64decode(text)), kernels).load()
     return jax.stages.Compiled(unloaded.load(), [], arguments, jax.tree.structure(results), no_kwargs=no_kwargs)
 
 

@@ -85,7 +85,7 @@ class ModelRunner:
         self.cache = init_cache(self._model, config.cache, kernels)
         self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
         packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
-        self._rooms = {one.width: init_room(self._model, config, kernels, one.width) for one in packers}
+        self._rooms = {packer.width: init_room(self._model, config, kernels, packer.width) for packer in packers}
 
     def disable_narrow(self) -> None:
         """Run all plans with the wide program."""
@@ -126,8 +126,8 @@ class ModelRunner:
         self.load(plan)
         layout = StepLayout(self._model, self._config, self._packer.width)
         finder = jax.jit(make_finder(layout), donate_argnums=1)
-        self.cache, found = finder(self.params, self.cache, self.rows, self._packer.pack(plan))
-        return int(found)
+        self.cache, layer = finder(self.params, self.cache, self.rows, self._packer.pack(plan))
+        return int(layer)
 
     def offload_stats(self) -> None:
         """Return None: the cache is on the device, and host memory behind it has counters of its own."""

@@ -97,7 +97,7 @@ def compile_step(
         compile_rows(model, config),
         _compile_copy(model, config, kernels),
         kernels,
-        max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None)
+        max(_temporary_bytes(_analyses(program)) for program in (wide, narrow) if program is not None)
         + sum(room.size * room.dtype.itemsize for room in rooms),
         _analyses(wide)[0].alias_size_in_bytes,
     )
@@ -109,8 +109,8 @@ def _analyses(program: Any) -> list[Any]:
 
 
 def _temporary_bytes(analyses: list[Any]) -> int:
-    outputs = sum(one.output_size_in_bytes - one.alias_size_in_bytes for one in analyses)
-    return int(max(one.temp_size_in_bytes for one in analyses) + 2 * outputs)
+    outputs = sum(analysis.output_size_in_bytes - analysis.alias_size_in_bytes for analysis in analyses)
+    return int(max(analysis.temp_size_in_bytes for analysis in analyses) + 2 * outputs)
 
 
 def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:

@@ -62,7 +62,7 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
     tokens = int32(*logits.shape[:1])
     return {
         LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
-        **{one.name: Program(choosing(one), (rows, words, logits), donated=(0,)) for one in Sampling},
+        **{sampling.name: Program(choosing(sampling), (rows, words, logits), donated=(0,)) for sampling in Sampling},
         LOGPROBS: Program(logprobs, (logits, tokens)),
         PROMPT_LOGPROBS: Program(prompt_logprobs, (params, hidden, words)),
     }
@@ -75,7 +75,7 @@ class SeparateStep:
         """Compile all of them, at the same time. ``options``: XLA's."""
         programs = separate_programs(model, config, kernels, width)
         self._programs: Mapping[str, Any] = compile_together(programs, options)
-        self._choices = [self._programs[one.name] for one in Sampling]
+        self._choices = [self._programs[sampling.name] for sampling in Sampling]
         layout = StepLayout(model, config, width)
         first = layout.plan.first_words
         self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]

@@ -153,10 +153,10 @@ def in_pieces[Found](
     R = len(jax.tree.leaves(empty)[0])
     n = min(max(PIECE_LOGITS // vocab_size, 1), R)
 
-    def body(i: Int[Array, ""], found: Found) -> Found:
+    def body(i: Int[Array, ""], values: Found) -> Found:
         start = i * n  # The last piece may begin earlier: slices are moved to lie within the array.
         new = compute(lambda x: lax.dynamic_slice_in_dim(x, start, n))
-        return jax.tree.map(lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, axis=0), found, new)
+        return jax.tree.map(lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, axis=0), values, new)
 
     return lax.fori_loop(0, (num_rows + n - 1) // n, body, empty)
 
@@ -218,11 +218,11 @@ def prompt_logprobs_of(
         wanted = lax.dynamic_slice_in_dim(targets, start, tile)
         return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
 
-    def body(i: Int[Array, ""], found: Logprobs) -> Logprobs:
+    def body(i: Int[Array, ""], logprobs: Logprobs) -> Logprobs:
         start = i * tile
         wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0) if skip else True
         piece = either(wanted, lambda: compute(start), lambda: Logprobs.zeros(tile, vocab_size))
-        return found.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
+        return logprobs.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
 
-    found = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
-    return found.map(lambda x: x[:T])
+    logprobs = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
+    return logprobs.map(lambda x: x[:T])

@@ -134,8 +134,8 @@ class ChatTemplate:
                 f"The chat template fails on these messages ({type(error).__name__})", "messages"
             )
         reason = f"The chat template refuses these messages: {reason_of(error)}"
-        if found := self._probe.refused(given):
-            form, place = found
+        if refused := self._probe.refused(given):
+            form, place = refused
             return RequestRefusedError(
                 f"{reason} ({form.param(place)}: it takes no {form.description})", form.param(place)
             )

@@ -32,7 +32,7 @@ def neighbours(role: str) -> Place:
     """Return the place of messages of a role without calls that follow another such message."""
 
     def test(messages: Sequence[Message], i: int) -> bool:
-        return i > 0 and all(one["role"] == role and not calls_of(one) for one in messages[i - 1 : i + 1])
+        return i > 0 and all(message["role"] == role and not calls_of(message) for message in messages[i - 1 : i + 1])
 
     return _where(test)
 
@@ -103,7 +103,7 @@ with_cut_arguments = _where(_has_cut_arguments)
 
 def _has_long_id(messages: Sequence[Message], i: int) -> bool:
     ids = [call.get("id") for call in calls_of(messages[i])] + [messages[i].get("tool_call_id")]
-    return any(one and not SHORT_ID.fullmatch(one) for one in ids)
+    return any(call_id and not SHORT_ID.fullmatch(call_id) for call_id in ids)
 
 
 with_long_ids = _where(_has_long_id)

@@ -54,7 +54,9 @@ def joined(role: str) -> Rewrite:
     def rewrite(given: Conversation) -> Conversation:
         messages: list[Message] = []
         for message in given.messages:
-            if messages and all(one["role"] == role and not one.get("tool_calls") for one in (messages[-1], message)):
+            if messages and all(
+                neighbour["role"] == role and not neighbour.get("tool_calls") for neighbour in (messages[-1], message)
+            ):
                 messages[-1] = {**message, **messages[-1], "content": _joined_text(messages[-1], message)}
             else:
                 messages.append(message)
@@ -174,8 +176,8 @@ def one_call_a_message(given: Conversation) -> Conversation:
         del messages[: len(results)]
         ids = {call.get("id") for call in calls}
         for i, call in enumerate(calls):
-            beside = message if i == 0 else {"role": message["role"], "content": ""}
-            apart.append({**beside, "tool_calls": [call]})
+            others = message if i == 0 else {"role": message["role"], "content": ""}
+            apart.append({**others, "tool_calls": [call]})
             apart.extend(_take_result(call.get("id"), ids, results))
         apart.extend(results)
     return given.having(apart)

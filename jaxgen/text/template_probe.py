@@ -103,7 +103,12 @@ class TemplateProbe:
         if self.finding(FORMS[0], tools=tools).outcome != SHOWN:
             return None
         return next(
-            (one for one in self._forms_of(given) if self.finding(one[0], tools=tools).outcome == REFUSED), None
+            (
+                (form, place)
+                for form, place in self._forms_of(given)
+                if self.finding(form, tools=tools).outcome == REFUSED
+            ),
+            None,
         )
 
     def findings(self, *, tools: bool) -> dict[Form, Finding]:
@@ -181,12 +186,14 @@ class TemplateProbe:
 
 def in_words(findings: Mapping[Form, Finding]) -> str:
     """Return a sentence about the forms that are not written as they are; empty: all are."""
-    parts = [f"{form.description} {one.way.becomes}" for form, one in findings.items() if _rewrites(one)]
-    if dropped := [form.description for form, one in findings.items() if one.outcome == DROPPED]:
+    parts = [f"{form.description} {finding.way.becomes}" for form, finding in findings.items() if _rewrites(finding)]
+    if dropped := [form.description for form, finding in findings.items() if finding.outcome == DROPPED]:
         parts.append(f"not shown, so answered with 400: {', '.join(dropped)}")
-    if refused := [f"{form.description} ({one.reason})" for form, one in findings.items() if one.outcome == REFUSED]:
+    if refused := [
+        f"{form.description} ({finding.reason})" for form, finding in findings.items() if finding.outcome == REFUSED
+    ]:
         parts.append(f"refused by it: {', '.join(refused)}")
-    if any(one.outcome == UNKNOWN for one in findings.values()):
+    if any(finding.outcome == UNKNOWN for finding in findings.values()):
         parts.append("it takes too long, or writes too much, to be probed")
     return "; ".join(parts)
 

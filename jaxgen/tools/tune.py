@@ -151,7 +151,7 @@ def measure(
         for trial in trials:
             trial.run_block()
     times = tuple(trial.result() for trial in trials)
-    return Tuning(knee({found.token_budget: found.seconds for found in times}, least), times, ended)
+    return Tuning(knee({result.token_budget: result.seconds for result in times}, least), times, ended)
 
 
 class _Trial:

@@ -157,8 +157,8 @@ KERNELS = (
         "gpu-value-past-a-context-is-read",
         "kernels",
         "pallas_kernels/gpu/attention/tile.py",
-        "token < item.context - tile * KV_TILE, found",
-        "token <= item.context - tile * KV_TILE, found",
+        "token < item.context - tile * KV_TILE, loaded",
+        "token <= item.context - tile * KV_TILE, loaded",
         ("tests/kernels/test_gpu_attention.py::test_matches_the_definition",),
     ),
     Fault(

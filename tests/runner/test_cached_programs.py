@@ -20,7 +20,7 @@ from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.placement import pack_params
 from jaxgen.runner import cached_programs
-from jaxgen.runner.cached_programs import kept_or_compiled
+from jaxgen.runner.cached_programs import cached_or_compiled
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import CompiledStep, RowPrograms, compile_step
 from tests.support.damaged_files import DAMAGES
@@ -58,7 +58,7 @@ def test_arguments_and_results_may_have_kernels_in_their_type(tmp_path: Path, ca
     params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
     step = small(kernels, [])
     doubled: Any = jax.jit(lambda params: jax.tree.map(lambda x: x + x, params)).lower(params).compile()
-    kept_or_compiled(tmp_path / "kept", kernels, lambda: replace(step, run=doubled))
+    cached_or_compiled(tmp_path / "kept", kernels, lambda: replace(step, run=doubled))
     assert not (tmp_path / "kept").exists(), "they were compiled before anybody noted their names"
 
     def compile_() -> CompiledStep:
@@ -66,8 +66,8 @@ def test_arguments_and_results_may_have_kernels_in_their_type(tmp_path: Path, ca
         again: Any = jax.jit(lambda params: jax.tree.map(lambda x: x + x, params)).lower(params).compile()
         return replace(small(kernels, []), run=again)
 
-    kept_or_compiled(tmp_path / "kept", kernels, compile_)
-    loaded: Any = kept_or_compiled(tmp_path / "kept", kernels, pytest.fail).run
+    cached_or_compiled(tmp_path / "kept", kernels, compile_)
+    loaded: Any = cached_or_compiled(tmp_path / "kept", kernels, pytest.fail).run
     structure: Any = jax.tree.structure(params)
     assert structure == jax.tree.structure(loaded(params))
     for one, other in zip(*map(jax.tree.leaves, (loaded(params), doubled(params))), strict=True):
@@ -80,7 +80,7 @@ def test_an_engine_has_the_bits_of_the_programs_that_were_compiled(tmp_path: Pat
     kernels, config, path = native(library()), engine_config(), tmp_path / "kept.json"
 
     def serve(compile_: Any) -> dict[str, list[TokenEvent]]:
-        compiled = kept_or_compiled(path, kernels, compile_)
+        compiled = cached_or_compiled(path, kernels, compile_)
         params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
         found = tmp_path / "found.json"
         engine = Engine(LLAMA, config, params, frozenset({EOS}), compiled=compiled, findings=found)
@@ -102,10 +102,10 @@ def test_an_engine_has_the_bits_of_the_programs_that_were_compiled(tmp_path: Pat
 def test_a_program_that_came_from_the_cache_is_named_too(tmp_path: Path, cache: Path) -> None:
     """As after an update that changes no program. jaxlib loses functions of one that is serialized again."""
     compiled: list[str] = []
-    first = kept_or_compiled(tmp_path / "one", REFERENCE, partial(small, REFERENCE, compiled))
+    first = cached_or_compiled(tmp_path / "one", REFERENCE, partial(small, REFERENCE, compiled))
     jax.clear_caches()
-    second = kept_or_compiled(tmp_path / "two", REFERENCE, partial(small, REFERENCE, compiled))
-    third = kept_or_compiled(tmp_path / "two", REFERENCE, pytest.fail)
+    second = cached_or_compiled(tmp_path / "two", REFERENCE, partial(small, REFERENCE, compiled))
+    third = cached_or_compiled(tmp_path / "two", REFERENCE, pytest.fail)
     assert len(compiled) == 2
     assert value(first) == value(second) == value(third)
     assert (third.temporary_bytes, third.aliased_bytes, third.narrow) == (17, 4, None)
@@ -119,7 +119,7 @@ import jax
 import jax.numpy as jnp
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.runner.compilation_cache import persistent_compilation
-from jaxgen.runner.cached_programs import kept_or_compiled
+from jaxgen.runner.cached_programs import cached_or_compiled
 from jaxgen.runner.programs import CompiledStep, RowPrograms
 
 folder, compiled = Path(sys.argv[1]), []
@@ -133,7 +133,7 @@ def compile_():
 
 with persistent_compilation(folder / "compiled"):
     for _ in range(2):
-        step = kept_or_compiled(folder / "kept", REFERENCE, compile_)
+        step = cached_or_compiled(folder / "kept", REFERENCE, compile_)
         print(jax.device_count(), float(step.run(jnp.arange(8.0))[7]), len(compiled))
 """
 
@@ -150,7 +150,7 @@ def test_a_program_that_is_not_in_the_cache_any_more_is_compiled(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled: list[str] = []
-    again = partial(kept_or_compiled, tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
+    again = partial(cached_or_compiled, tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
     first = value(again())
     for entry in cache.glob("*-cache"):
         entry.unlink()
@@ -167,7 +167,7 @@ def test_damage_is_told_and_costs_a_compilation(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture, damage: str, where: str
 ) -> None:
     compiled: list[str] = []
-    again = partial(kept_or_compiled, tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
+    again = partial(cached_or_compiled, tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
     first = value(again())
     for path in [tmp_path / "kept"] if where == "file" else cache.glob("*-cache"):
         path.write_bytes(DAMAGES[damage](path.read_bytes()))
@@ -197,7 +197,7 @@ def test_nothing_is_kept_without_a_cache_of_compiled_programs(
     """JAX calls the function that would write a program then, and it writes nothing."""
     compiled: list[str] = []
     for _ in range(2):
-        kept_or_compiled(tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
+        cached_or_compiled(tmp_path / "kept", REFERENCE, partial(small, REFERENCE, compiled))
     assert len(compiled) == 2
     assert list(tmp_path.iterdir()) == []
     assert caplog.records == []
@@ -208,7 +208,7 @@ def test_files_used_least_recently_make_room(tmp_path: Path, cache: Path, monkey
     folder = tmp_path / "traced"
     folder.mkdir()
     for name in ("one", "two"):
-        kept_or_compiled(folder / name, REFERENCE, partial(small, REFERENCE, []))
+        cached_or_compiled(folder / name, REFERENCE, partial(small, REFERENCE, []))
     assert [path.name for path in folder.iterdir()] == ["two"]
 
 
@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        step = kept_or_compiled(tmp_path / "missing" / "kept", REFERENCE, partial(small, REFERENCE, []))
+        step = cached_or_compiled(tmp_path / "missing" / "kept", REFERENCE, partial(small, REFERENCE, []))
     assert value(step)
     assert "cannot be written" in caplog.text
 
