@@ -48,7 +48,8 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
 
 
 _PROVING = (
-    *("tools/prove_kernels.py", "kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
+    *("tools/prove_kernels.py", "tools/proof_step.py"),
+    *("kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
     *("models/attention.py", "models/batch.py", "models/kv_cache.py", "runner/packer.py", "runner/row_state.py"),
     *("arrays.py", "core/quantization.py"),
 )
