@@ -80,32 +80,32 @@ class TemplateProbe:
         self._findings: dict[tuple[str, bool], Finding] = {}
         self._left = PROBE_SECONDS
 
-    def fitted(self, given: Conversation) -> Conversation:
+    def fitted(self, conversation: Conversation) -> Conversation:
         """Return the conversation as the template shows all of it.
 
         Raises RequestRefusedError that names the first field whose words the template would leave out.
         """
-        tools = bool(given.tools)
+        tools = bool(conversation.tools)
         for form in FORMS:
-            if self._known(form, tools=tools).outcome == SHOWN or (place := form.place(given)) is None:
+            if self._known(form, tools=tools).outcome == SHOWN or (place := form.place(conversation)) is None:
                 continue
             outcome = self.finding(form, tools=tools).outcome
             if outcome == DROPPED or (form is TOOLS and outcome in (REFUSED, BLOCKED)):
                 raise RequestRefusedError(_left_out(form, place), form.param(place))
-        return self._rewritten(given, FORMS)
+        return self._rewritten(conversation, FORMS)
 
-    def refused(self, given: Conversation) -> tuple[Form, int] | None:
+    def refused(self, conversation: Conversation) -> tuple[Form, int] | None:
         """Return the first form of the conversation that the template refuses however it is written, and its place.
 
         None: there is no such form, or the template refuses everything.
         """
-        tools = bool(given.tools)
+        tools = bool(conversation.tools)
         if self.finding(FORMS[0], tools=tools).outcome != SHOWN:
             return None
         return next(
             (
                 (form, place)
-                for form, place in self._forms_of(given)
+                for form, place in self._forms_of(conversation)
                 if self.finding(form, tools=tools).outcome == REFUSED
             ),
             None,
@@ -127,18 +127,18 @@ class TemplateProbe:
         """Return what is known of a form without a probe, which spares the look for it in most conversations."""
         return self._findings.get((form.name, tools), _NOT_PROBED)
 
-    def _forms_of(self, given: Conversation) -> Iterator[tuple[Form, int]]:
+    def _forms_of(self, conversation: Conversation) -> Iterator[tuple[Form, int]]:
         for form in FORMS:
-            if (place := form.place(given)) is not None:
+            if (place := form.place(conversation)) is not None:
                 yield form, place
 
-    def _rewritten(self, given: Conversation, forms: tuple[Form, ...]) -> Conversation:
-        tools = bool(given.tools)
+    def _rewritten(self, conversation: Conversation, forms: tuple[Form, ...]) -> Conversation:
+        tools = bool(conversation.tools)
         for form in reversed(forms):
             as_it_is = self._known(form, tools=tools).way is AS_IT_IS
-            if not as_it_is and form.place(given) is not None:
-                given = self.finding(form, tools=tools).way.rewrite(given)
-        return given
+            if not as_it_is and form.place(conversation) is not None:
+                conversation = self.finding(form, tools=tools).way.rewrite(conversation)
+        return conversation
 
     def _probe(self, form: Form, *, tools: bool) -> Finding:
         probe = replace(form.probe, tools=form.probe.tools or (_ANY_TOOL,)) if tools else form.probe

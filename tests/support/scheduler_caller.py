@@ -119,7 +119,7 @@ class Caller:
         whole = self._landings % self._fails_every > 0
         restore = book.host.land_restore(whole=whole)
         sequence = restore.sequence
-        book.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
+        book.seen["restore " + ("cancelled" if restore.cancelled else "arrived" if whole else "failed")] += 1
         if whole and not restore.cancelled:
             book.arrived[sequence].append((restore.start, restore.end))
             book.seen["projected"] += restore.num_projected > 0

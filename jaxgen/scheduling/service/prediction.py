@@ -13,7 +13,7 @@ from jaxgen.scheduling.ordered_work import Work, total
 from jaxgen.scheduling.prefill_limits import DuePrompt, PrefillLimits
 from jaxgen.scheduling.queues import RequestQueues, may_preempt
 from jaxgen.scheduling.running_sums import RunningSums
-from jaxgen.scheduling.service.backlog import Backlog
+from jaxgen.scheduling.service.backlog import Backlog, OrderKey
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.targets import targets_between
 from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
@@ -71,11 +71,7 @@ class Predictor:
         backlog.find_prefix(sequence, order_key)
         own, unpreemptible = backlog.work_of(sequence), self._unpreemptible(sequence)
         owed = self._is_owed(sequence)
-        if owed:  # it begins before all that wait
-            running = [s for s in self._queues.running_to(sequence.standing.level) if s.standing.order_key < order_key]
-            first = total([backlog.work_of(s) for s in running if backlog.wants(s)])
-        else:
-            first = backlog.ahead_of(sequence.request, own, order_key, self._share)
+        first = self._work_before(sequence, own, order_key, owed=owed)
         decodes = self._decodes(first, unpreemptible, step_time)
         by_fill = sequence.standing.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
         if by_fill and decodes.count:
@@ -96,10 +92,8 @@ class Predictor:
         first_token = under_way + before + wait + prompt
         with_all = self._decodes_with_all(sequence, unpreemptible)
         inter_token = step_time.decode_seconds(with_all.count, with_all.contexts)
-        tokens = step_time.prompt_tokens(with_all) + with_all.count
-        longest = step_time.wide.seconds(tokens, contexts=with_all.contexts)
+        longest = self._longest_step(with_all, step_time, by_fill=by_fill)
         if by_fill:
-            longest = self._limits.longest(step_time, with_all.count, with_all.contexts)
             # Prompts behind it fill up the step with the last of its own.
             first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
         step = step_time.wide.seconds(each + decodes.count, contexts=decodes.contexts)
@@ -108,6 +102,21 @@ class Predictor:
         relying = [service for service in backlog.promises if not service.serve_late]
         strictest = min([sequence.standing.service, *relying], key=lambda service: service.inter_token_seconds or inf)
         return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
+
+    def _work_before(self, newcomer: Sequence, own: Work, order_key: OrderKey, *, owed: bool) -> Work:
+        """Return the work before a newcomer's ``own``; of running sequences alone if it is ``owed`` a row."""
+        backlog = self._backlog
+        if not owed:
+            return backlog.ahead_of(newcomer.request, own, order_key, self._share)
+        running = [s for s in self._queues.running_to(newcomer.standing.level) if s.standing.order_key < order_key]
+        return total([backlog.work_of(s) for s in running if backlog.wants(s)])
+
+    def _longest_step(self, decodes: Decodes, step_time: StepTimeModel, *, by_fill: bool) -> float:
+        """Return the seconds of the longest step with decodes and prompts; ``by_fill``: by the rule of filling."""
+        if by_fill:
+            return self._limits.longest(step_time, decodes.count, decodes.contexts)
+        tokens = step_time.prompt_tokens(decodes) + decodes.count
+        return step_time.wide.seconds(tokens, contexts=decodes.contexts)
 
     def _is_owed(self, newcomer: Sequence) -> bool:
         """Whether a newcomer takes the row of a tenant that has several, or the next that is free."""
