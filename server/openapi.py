@@ -303,7 +303,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "conversations": model.chat is not None,
         "tool_call_parser": form.tools,
         "reasoning_parser": form.reasoning,
-        "service_classes": [asdict(one) for one in config.service_classes],
+        "service_classes": [asdict(service) for service in config.service_classes],
         "sampling_defaults": asdict(model.defaults),
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {

@@ -328,7 +328,7 @@ BATCHES = (
         "a-place-that-comes-back-wakes-nobody",
         "batches",
         "server/batches/places.py",
-        "        self._waiting = [one for one in self._waiting if not self._has_place(*one)]\n",
+        "        self._waiting = [waiter for waiter in self._waiting if not self._has_place(*waiter)]\n",
         "        pass\n",
         ("tests/server/batches/test_places.py::test_a_place_goes_to_the_longest_waiting_of_those_who_may_have_it",),
     ),

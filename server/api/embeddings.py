@@ -122,7 +122,7 @@ class _Embeddings:
         num_tokens = self._num_tokens()
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
-        return head[:-1] + b',"data":[' + b",".join(one.entry for one in self.vectors) + b"]}"
+        return head[:-1] + b',"data":[' + b",".join(vector.entry for vector in self.vectors) + b"]}"
 
     def summary(self) -> dict[str, Any]:
         """Return the fields for the log, without any text."""

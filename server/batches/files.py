@@ -26,7 +26,7 @@ class FilesEndpoint:
         self._uploads = Shares(config.max_uploads)
 
     async def create(self, request: Request) -> Response:
-        store = kept(self._store)
+        store = required_store(self._store)
         refusal = ApiError(
             429,
             f"{self._uploads.held(caller(request))} uploads of yours are under way; the limit of this server is "
@@ -64,7 +64,7 @@ class FilesEndpoint:
             raise
 
     async def list(self, request: Request) -> Response:
-        store, query = kept(self._store), Query(request, ("purpose", "after", "limit", "order"))
+        store, query = required_store(self._store), Query(request, ("purpose", "after", "limit", "order"))
         page = await store.do(
             store.files,
             caller(request),
@@ -79,7 +79,7 @@ class FilesEndpoint:
         return JSONResponse(await self._file(request))
 
     async def content(self, request: Request) -> Response:
-        store, file = kept(self._store), await self._file(request)
+        store, file = required_store(self._store), await self._file(request)
         path = store.path(file["id"])
         if not await store.do(path.is_file):
             message = f"The file {file['id']} is not in the server's batch directory any more: delete it."
@@ -87,16 +87,16 @@ class FilesEndpoint:
         return FileResponse(path, media_type="application/octet-stream")
 
     async def delete(self, request: Request) -> Response:
-        store, file_id = kept(self._store), request.path_params["file_id"]
+        store, file_id = required_store(self._store), request.path_params["file_id"]
         await store.do(store.delete_file, caller(request), file_id)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     async def _file(self, request: Request) -> dict[str, Any]:
-        store = kept(self._store)
+        store = required_store(self._store)
         return await store.do(store.file, caller(request), request.path_params["file_id"])
 
 
-def kept(store: Store | None) -> Store:
+def required_store(store: Store | None) -> Store:
     """Return the store. Raises ApiError 404 where the server has none."""
     if store is None:
         message = "This server keeps no files and runs no batches: it was started without --batch-dir."

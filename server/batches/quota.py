@@ -53,8 +53,8 @@ class Quotas:
         most_bytes = self._config.max_stored_bytes
         (count,) = self._db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)).fetchone()
         if count >= most or self._stored(owner) + size > most_bytes:
-            kept = {name: self._sums(query, owner) for name, query in _SUMS.items()}
-            description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
+            sums = {name: self._sums(query, owner) for name, query in _SUMS.items()}
+            description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in sums.items())
             raise _exceeded(
                 f"You have {description} here; the limits are {most} {table} and {most_bytes} bytes: delete some."
             )

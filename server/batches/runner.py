@@ -183,8 +183,8 @@ class BatchRunner:
         validator = Validator(batch["endpoint"], self._config.max_batch_lines, self._config.max_body_bytes)
         page = Page()
         most = self._config.max_body_bytes
-        while (found := await self._next(batch, page, longest=most)) is not None:
-            page = found
+        while (next_page := await self._next(batch, page, longest=most)) is not None:
+            page = next_page
             await store.do(validator.see_all, page.lines)
             if validator.gave_up or self._cancelled[batch_id].is_set():
                 break
@@ -222,8 +222,8 @@ class BatchRunner:
         owner = await store.do(store.owner_of, batch["id"])
         page = Page()
         async with asyncio.TaskGroup() as lines:
-            while (found := await self._next(batch, page)) is not None:
-                page = found
+            while (next_page := await self._next(batch, page)) is not None:
+                page = next_page
                 for number, raw in page.lines:
                     await self._place(owner)
                     task = lines.create_task(self._answer_line(batch["id"], owner, number, raw))
@@ -265,8 +265,8 @@ class BatchRunner:
         store = self._store
         page = Page()
         try:
-            while (found := await self._next(batch, page)) is not None:
-                page = found
+            while (next_page := await self._next(batch, page)) is not None:
+                page = next_page
                 results = [(number, False, not_answered(raw, code, message)) for number, raw in page.lines]
                 await store.do(store.add_results, batch["id"], results)
         except DiskFullError:

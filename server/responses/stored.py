@@ -19,7 +19,7 @@ INCLUDE = ("include", "include[]")
 
 
 class StoredResponses:
-    """The endpoints of responses that are kept, each for the caller that made it."""
+    """The endpoints of stored responses, each for the caller that made it."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class StoredResponses:
                 "stream",
             )
         query.choice("include_obfuscation", ("false",))
-        return Response(self._kept(request).response, media_type="application/json")
+        return Response(self._stored(request).response, media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
         response_id = request.path_params["response_id"]
@@ -53,7 +53,7 @@ class StoredResponses:
     async def _input_items(self, request: Request) -> Response:
         query = Query(request, (*INCLUDE, "after", "limit", "order"))
         limit, order = query.limit(20, MOST_LISTED), query.choice("order", ("desc", "asc"))
-        items = self._kept(request).context()
+        items = self._stored(request).context()
         if order == "desc":
             items.reverse()
         if (after := query.text("after")) is not None:
@@ -70,15 +70,15 @@ class StoredResponses:
         )
 
     async def _cancel(self, request: Request) -> Response:
-        self._kept(request)
+        self._stored(request)
         raise bad_request(
             "Only a background response can be cancelled, and this server makes none: close the connection instead."
         )
 
-    def _kept(self, request: Request) -> StoredResponse:
+    def _stored(self, request: Request) -> StoredResponse:
         response_id = request.path_params["response_id"]
-        found = self._store.get(caller(request), response_id)
-        return _not_found(response_id) if found is None else found
+        response = self._store.get(caller(request), response_id)
+        return _not_found(response_id) if response is None else response
 
 
 def _place(items: list[dict[str, Any]], name: str) -> int:

@@ -9,7 +9,7 @@ AUTO, NONE = "auto", "none"
 HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
 QWEN3, DEEPSEEK_R1 = "qwen3", "deepseek_r1"
 
-TOOL_SIGNS = {HARMONY_CALLS: r"<\|channel\|>.*<\|message\|>", **{name: one.sign for name, one in FORMATS.items()}}
+TOOL_SIGNS = {HARMONY_CALLS: r"<\|channel\|>.*<\|message\|>", **{name: signed.sign for name, signed in FORMATS.items()}}
 """Regular expressions that find the formats of calls in chat templates; the first that fits decides."""
 
 REASONING_SIGNS = {HARMONY_REASONING: TOOL_SIGNS[HARMONY_CALLS], QWEN3: r"<think>", DEEPSEEK_R1: r"</think>"}
