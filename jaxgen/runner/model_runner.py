@@ -17,7 +17,7 @@ from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
-from jaxgen.runner.programs import CompiledStep, init_room
+from jaxgen.runner.programs import CompiledStep, init_products_buffer
 from jaxgen.runner.row_state import RowLoader, init_rows
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.step_layout import StepLayout
@@ -79,13 +79,15 @@ class ModelRunner:
 
     def reset(self) -> None:
         """Forget everything but the parameters."""
-        for name in ("cache", "rows", "_rooms"):  # first, since two of each may not fit
+        for name in ("cache", "rows", "_products_buffers"):  # first, since two of each may not fit
             self.__dict__.pop(name, None)
         kernels, config = self._compiled.kernels, self._config
         self.cache = init_cache(self._model, config.cache, kernels)
         self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
         packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
-        self._rooms = {packer.width: init_room(self._model, config, kernels, packer.width) for packer in packers}
+        self._products_buffers = {
+            packer.width: init_products_buffer(self._model, config, kernels, packer.width) for packer in packers
+        }
 
     def disable_narrow(self) -> None:
         """Run all plans with the wide program."""
@@ -115,8 +117,10 @@ class ModelRunner:
             step, packer = self._narrow, self._narrow_packer
         else:
             step, packer = self._compiled.run, self._packer
-        words, room = packer.pack(plan), self._rooms[packer.width]
-        self.cache, self.rows, self._rooms[packer.width], output = step(self.params, self.cache, self.rows, words, room)
+        words, products_buffer = packer.pack(plan), self._products_buffers[packer.width]
+        self.cache, self.rows, self._products_buffers[packer.width], output = step(
+            self.params, self.cache, self.rows, words, products_buffer
+        )
         if self._config.run_ahead:  # else they are waited for at once
             output.tokens.copy_to_host_async()
         return output

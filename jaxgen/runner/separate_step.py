@@ -83,9 +83,9 @@ class SeparateStep:
         self._none = Logprobs.zeros(layout.num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(
-        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, room: None
+        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, products_buffer: None
     ) -> tuple[KVCache, RowState, None, StepOutput]:
-        """Start the programs that the plan needs. Their logits are temporaries, without room of their own."""
+        """Start the programs that the plan needs. Their logits are temporaries, without a buffer of their own."""
         on_device = jax.device_put(words)
         cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, on_device)
         rows, tokens = self._choices[words[self._sampling]](rows, on_device, logits)
@@ -94,7 +94,7 @@ class SeparateStep:
             logprobs = self._programs[LOGPROBS](logits, tokens)
         if (words[self._targets] >= 0).any():
             prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
-        return cache, rows, room, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+        return cache, rows, products_buffer, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
     @property
     def texts(self) -> list[str | None]:

@@ -74,12 +74,13 @@ Step = Callable[
 
 
 def make_step(graph: Graph, layout: StepLayout) -> Step:
-    """Return the step of one model: (params, kv_cache, rows, words of a plan, room) -> (kv_cache, rows, room, output).
+    """Return the step of one model, from (params, kv_cache, rows, words of a plan, products_buffer) to (kv_cache, rows,
+    products_buffer, output).
 
-    Pure; meant to be jitted with the cache, the rows and the room donated. ``room`` is memory for the logits: what it
-    holds is not read, and what is returned is the room of the next step. Optional work (penalties, filters, draws,
-    log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
-    and can be the next step's input before the host has read it.
+    Pure; meant to be jitted with the cache, the rows and the buffer donated. The buffer is memory for the head's
+    products: what it holds is not read, and what is returned is the buffer of the next step. Optional work (penalties,
+    filters, draws, log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token
+    stays in ``rows`` and can be the next step's input before the host has read it.
     """
 
     def step(
@@ -87,9 +88,9 @@ def make_step(graph: Graph, layout: StepLayout) -> Step:
         cache: KVCache,
         rows: RowState,
         words: Int[Array, "W"],
-        room: Float[Array, "R V"],
+        products_buffer: Float[Array, "R V"],
     ) -> tuple[KVCache, RowState, Float[Array, "R V"], StepOutput]:
-        del room
+        del products_buffer
         model = bind(graph, params)
         rows, batch = begin(rows, words, layout)
         hidden, cache = model(batch, cache)

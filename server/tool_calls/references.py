@@ -59,7 +59,7 @@ def pointed(root: Any, reference: Any) -> Any:
     """Return what a plain path, as ``#/$defs/name``, leads to. Raises LookupError where it leads nowhere."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise LookupError(reference)
-    return _found(root, _steps(reference[1:]))
+    return _schema_at(root, _steps(reference[1:]))
 
 
 def with_plain_references(root: Any, *, lenient: bool) -> Any:
@@ -90,7 +90,7 @@ def _escaped(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
 
 
-def _found(root: Any, steps: _Path) -> Any:
+def _schema_at(root: Any, steps: _Path) -> Any:
     """Return what steps lead to. Raises LookupError."""
     for step in steps:
         if isinstance(root, list) and step.isascii() and step.isdecimal():
@@ -213,7 +213,7 @@ class _Document:
             return self._anchors[resource, fragment]
         path = (*self._resources[resource], *_steps(fragment))
         try:
-            _found(self.root, path)
+            _schema_at(self.root, path)
         except LookupError:
             raise UnresolvedReferenceError(reference, "leads to no schema: nothing is there") from None
         return path
@@ -241,7 +241,7 @@ class _Rewriting:
         made: dict[str, Any] = {}
         while self._waiting:
             path = self._waiting.popleft()
-            made[self._names[path]] = self._copied(_found(self._document.root, path), path, "")
+            made[self._names[path]] = self._copied(_schema_at(self._document.root, path), path, "")
         return {**root, "$defs": {**(root.get("$defs") or {}), **made}} if made else root
 
     def _copied(self, schema: Any, path: _Path, base: str) -> Any:

@@ -80,7 +80,7 @@ def test_products_of_each_step_take_the_memory_of_those_before(narrow: bool) -> 
 
 
 def places_of(runner: ModelRunner) -> list[int]:
-    return [room.unsafe_buffer_pointer() for room in jax.tree.leaves(runner._rooms)]
+    return [buffer.unsafe_buffer_pointer() for buffer in jax.tree.leaves(runner._products_buffers)]
 
 
 def outside_loops(program: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
