@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions
@@ -212,7 +212,7 @@ class LLM:
     def _tokens(self, prompt: Prompt) -> tuple[int, ...]:
         return tuple(self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
-    def _kept(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
+    def _truncated(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """Return the tokens of a prompt that ``truncate_prompt_tokens`` keeps."""
         tokens, most = self._tokens(prompt), params.truncate_prompt_tokens
         if most is None:
@@ -244,7 +244,7 @@ class LLM:
     ) -> AsyncGenerator[tuple[str, TokenEvent], None]:
         """Yield each event with the text that became certain with it, up to a stop string."""
         tokenizer = self.engine.tokenizer
-        ids = self._kept(prompt, params or self.get_default_sampling_params())
+        ids = self._truncated(prompt, params or self.get_default_sampling_params())
         params = params or self._default_params(len(ids))
         text = tokenizer.completion_text(
             prompt=ids,

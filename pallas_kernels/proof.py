@@ -130,9 +130,9 @@ def prove_expert_product(
     counts = _rows_of_experts(experts, rows)
     starts = np.cumsum([0, *counts], dtype=np.int32)
     x = jax.random.normal(jax.random.key(0), (rows, inputs), dtype).at[starts[-1] :].set(jnp.nan)
-    made, numbers = (weights or _plain_weights(outputs, inputs, dtype))(counts > 0)
+    arrays, numbers = (weights or _plain_weights(outputs, inputs, dtype))(counts > 0)
     product = jax.jit(expert_product)
-    got = np.asarray(product(x, made, jnp.int32(0), jnp.asarray(starts)))[: starts[-1]]
+    got = np.asarray(product(x, arrays, jnp.int32(0), jnp.asarray(starts)))[: starts[-1]]
     assert np.isfinite(got).all(), "a product of experts gives numbers that are not finite"
     columns = np.unique(np.linspace(0, outputs - 1, _COMPARED_COLUMNS).astype(int))
     for expert in np.argsort(-counts, kind="stable")[:_COMPARED_EXPERTS]:
@@ -140,10 +140,10 @@ def prove_expert_product(
         wanted = rounded(x[of_expert], dtype) @ numbers(int(expert), columns).T
         error = np.abs(got[of_expert, columns] - wanted).max(initial=0.0)
         assert error <= _EXPERTS_TOLERANCE, f"a product of experts is wrong by {error} in {dtype}"
-    kept = np.flatnonzero(np.arange(starts[-1]) % 3)
-    fewer = np.searchsorted(kept, starts).astype(np.int32)
-    again = np.asarray(product(x[kept], made, jnp.int32(0), jnp.asarray(fewer)))
-    assert np.array_equal(again, got[kept]), "a product of experts has other bits among other rows"
+    chosen = np.flatnonzero(np.arange(starts[-1]) % 3)
+    fewer = np.searchsorted(chosen, starts).astype(np.int32)
+    fewer_products = np.asarray(product(x[chosen], arrays, jnp.int32(0), jnp.asarray(fewer)))
+    assert np.array_equal(fewer_products, got[chosen]), "a product of experts has other bits among other rows"
 
 
 def _rows_of_experts(experts: int, rows: int) -> np.ndarray:

@@ -27,7 +27,7 @@ from jaxgen.server.api.models import Models
 from jaxgen.server.api.probes import Probes, metrics_route, show_version
 from jaxgen.server.api.tokenize import TokensEndpoint
 from jaxgen.server.batches.app import Batches
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.messages.endpoint import CountTokensEndpoint, MessagesEndpoint
@@ -55,8 +55,8 @@ from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
-from jaxgen.server.responses.kept import StoredResponses
 from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.responses.stored import StoredResponses
 from jaxgen.server.resume.resumption import Identities
 from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.step_feed.app import Steps
@@ -74,34 +74,35 @@ def create_app(
     read by ``app.state.keys``. ``tracing``: middleware that sees each request and its record. Raises ConfigError where
     ``config`` names a directory or a file that cannot be used.
     """
-    lifecycle = Lifecycle(engine, config)
-    metrics = Metrics(engine, [one for one in config.service_classes if one.has_targets])
+    lifecycle = Lifecycle(engine, config.availability)
+    metrics = Metrics(engine, [service for service in config.service_classes if service.has_targets])
     probes = Probes(lifecycle)
     models = Models(engine)
-    prompts = PromptReader(engine, config)
+    prompts = PromptReader(engine, config.limits, config.queue)
     prompts.register(metrics.registry)
     conversations = Conversations(engine, prompts)
     services = AppState(
         engine,
         config,
         lifecycle,
-        QueueLimit(engine, config),
+        QueueLimit(engine, config.queue, config.availability.retry_after_s),
         metrics,
         prompts,
         conversations,
-        AnswerReader(engine, config),
-        Bodies(config.max_body_bytes, config.max_arriving_bytes),
-        Identities(config.seed),
-        Secrets(config.stream_secret),
+        AnswerReader(engine, config.answers),
+        Bodies(config.limits.max_body_bytes, config.connections.max_arriving_bytes),
+        Identities(config.answers.seed),
+        Secrets(config.answers.stream_secret),
     )
     tokens = TokensEndpoint(services)
-    responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)
+    stored = config.responses
+    responses = ResponseStore(stored.max_stored_responses, stored.max_response_bytes, stored.response_lifetime_s)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
     description = Description(engine, config, version("jaxgen"), conversations)
-    keys = ApiKeys(config.api_keys, config.api_key_file)
+    keys = ApiKeys(config.access.api_keys, config.access.api_key_file)
     steps = Steps(services, keyed=keys.asked_for)
-    check_prefix(config.root_path)
+    check_prefix(config.proxy.root_path)
     page = page_routes() if config.ui else [Route("/", description.index)]
     app = Starlette(
         routes=[
@@ -177,9 +178,9 @@ def _lifespan(batches: Batches, steps: Steps) -> Callable[[Starlette], AbstractA
     return lifespan
 
 
-def _page_checks(config: ServerConfig, named: Collection[str]) -> list[Middleware]:
+def _page_checks(access: Access, named: Collection[str]) -> list[Middleware]:
     """Return what keeps pages of other origins out. ``named``: origins that may call."""
-    return [Middleware(HostMiddleware, allowed=config.allowed_hosts), Middleware(OriginMiddleware, named=named)]
+    return [Middleware(HostMiddleware, allowed=access.allowed_hosts), Middleware(OriginMiddleware, named=named)]
 
 
 def _middleware(
@@ -190,19 +191,20 @@ def _middleware(
     A preflight request has no API key, so CORS is before keys. Every refusal must have an id, and the headers that let
     a page read it.
     """
-    named = () if config.cors is None else config.cors.origins
+    access, log, prefix = config.access, config.log, config.proxy.root_path
+    named = () if access.cors is None else access.cors.origins
     return [
-        *([Middleware(RootPathMiddleware, prefix=config.root_path, kept=page)] if config.root_path else []),
+        *([Middleware(RootPathMiddleware, prefix=prefix, kept=page)] if prefix else []),
         Middleware(TrailingSlashMiddleware),
         Middleware(RequestIdMiddleware, quiet=PROBES | page),
         Middleware(
-            AccessLogMiddleware, metrics=metrics, prompt_characters=config.max_log_len if config.log_prompts else None
+            AccessLogMiddleware, metrics=metrics, prompt_characters=log.max_log_len if log.log_prompts else None
         ),
         *([] if tracing is None else [tracing]),
-        *([] if config.cors is None else [cors_middleware(config.cors)]),
+        *([] if access.cors is None else [cors_middleware(access.cors)]),
         # Where callers need API keys, a page without a key is refused anyway.
-        *(_page_checks(config, named) if config.check_origin and not keys.asked_for else []),
-        Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths(config) | page),
-        Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
+        *(_page_checks(access, named) if access.check_origin and not keys.asked_for else []),
+        Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths(access) | page),
+        Middleware(BodyTimeoutMiddleware, seconds=config.connections.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),
     ]

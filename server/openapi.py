@@ -3,7 +3,7 @@
 import re
 from asyncio import to_thread
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -35,25 +35,8 @@ from jaxgen.server.schema.messages import CountTokensRequest, MessagesRequest
 from jaxgen.server.schema.responses import InputTokensRequest, ResponsesRequest
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMITS = (
-    "api_keys",
-    "api_key_file",
-    "batch_dir",
-    "tool_call_parser",
-    "reasoning_parser",
-    "cors",
-    "check_origin",
-    "log_prompts",
-    "max_log_len",
-    "public_metrics",
-    "seed",
-    "root_path",
-    "stream_event_ids",
-    "stream_secret",
-    "structured_additional_properties",
-    "ui",
-    "service_classes",
-)
+LIMITED = ("limits", "queue", "connections", "batches", "responses", "availability")
+"""The groups of the configuration that /capabilities shows as limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +226,8 @@ class Description:
     def __init__(self, engine: EngineClient, config: ServerConfig, version: str, conversations: Conversations) -> None:
         self._engine = engine
         self._conversations = conversations
-        keyed = bool(config.api_keys or config.api_key_file)
-        self._openapi = openapi_document(version, keys=keyed, open_paths=open_paths(config))
+        keyed = config.access.asks_for_keys
+        self._openapi = openapi_document(version, keys=keyed, open_paths=open_paths(config.access))
         self._capabilities = capabilities_document(engine.model, config)
 
     async def openapi(self, request: Request) -> Response:
@@ -294,8 +277,10 @@ def _schemas() -> tuple[Any, dict[str, Any]]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Return what the model and server support: routes with the fields of their bodies, service classes and limits."""
-    form = format_of(model, config)
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
+    form = format_of(model, config.answers)
+    limits = {name: value for group in LIMITED for name, value in asdict(getattr(config, group)).items()}
+    del limits["batch_dir"]  # a path of the server's machine
+    limits |= {"allowed_hosts": config.access.allowed_hosts, "forwarded_allow_ips": config.proxy.forwarded_allow_ips}
     return {
         "model": model.name,
         "embedded": model.embedded,
@@ -303,7 +288,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "conversations": model.chat is not None,
         "tool_call_parser": form.tools,
         "reasoning_parser": form.reasoning,
-        "service_classes": [asdict(one) for one in config.service_classes],
+        "service_classes": [asdict(service) for service in config.service_classes],
         "sampling_defaults": asdict(model.defaults),
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {

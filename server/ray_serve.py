@@ -145,7 +145,7 @@ def parse_flags(flags: Flags) -> Any:
 
 def _word(name: str, value: object) -> str | list[str]:
     if isinstance(value, list | tuple):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     if value is None or isinstance(value, dict):
         raise ConfigError(f"{name} must be a text, a number, true, false or a list, not {value!r}")
     return str(value)

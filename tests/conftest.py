@@ -96,7 +96,7 @@ def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAXGEN_CACHE_DIR", str(ours))
-        patch.setattr("jaxgen.core.cache_dirs.default_cache_dir", lambda: ours)
+        patch.setattr("jaxgen.files.cache_dirs.default_cache_dir", lambda: ours)
         for name, value in settings.items():
             patch.setenv(name.upper(), str(value))
             jax.config.update(name, value)

@@ -14,18 +14,18 @@ from starlette.testclient import TestClient
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.cli import main
-from jaxgen.weights.convert import convert
-from jaxgen.weights.families import ARCHITECTURES, HEADLESS
+from jaxgen.weights.convert.command import convert
+from jaxgen.weights.families.registry import ARCHITECTURES, HEADLESS
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.survey import survey
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
+from jaxgen.weights.summary import summarize
 from tests.support.goldens import OF_FAMILIES, bits, copy_golden
 
 FILE = "model.safetensors"
@@ -77,11 +77,11 @@ def test_the_bare_decoder_of_each_family_loads(name: str, tmp_path: Path) -> Non
 
 def test_a_head_that_is_missing_elsewhere_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names with their prefix are those of a model with a head."""
-    problem = survey(behead(tiny(tmp_path / "model"), prefix=True)).problem
+    problem = summarize(behead(tiny(tmp_path / "model"), prefix=True)).problem
     assert "the tensor lm_head.weight is missing from the safetensors files (or tie_word_embeddings in" in problem
     assert "such as Qwen3Model, which gives embeddings alone" in problem
     edited = behead(tmp_path / "model", prefix=True, architectures=["LlamaModel"])
-    assert (survey(edited).problem, survey(edited).generates) == ("", False)
+    assert (summarize(edited).problem, summarize(edited).generates) == ("", False)
     assert main(["models", str(edited)]) == 0
     assert capsys.readouterr().out.endswith(": supported, for embeddings alone\n")
 
@@ -91,7 +91,7 @@ def test_a_tensor_that_is_missing_is_still_named(tmp_path: Path) -> None:
     tensors = load_file(directory / FILE)
     del tensors["norm.weight"]
     save_file(tensors, directory / FILE)
-    assert "the tensor model.norm.weight is missing" in survey(directory).problem
+    assert "the tensor model.norm.weight is missing" in summarize(directory).problem
 
 
 def test_a_conversion_has_no_head_either(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_conversion_has_no_head_either(tmp_path: Path) -> None:
     found = load_params(tmp_path / "converted", config, progress=False)
     expected = load_params(source, config, progress=False)
     assert {path: bits(value) for path, value in found.items()} == {k: bits(v) for k, v in expected.items()}
-    assert survey(tmp_path / "converted").problem == ""
+    assert summarize(tmp_path / "converted").problem == ""
 
 
 def test_the_start_says_what_it_makes_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,8 @@ from openai import OpenAI
 
 import jaxgen
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.find_model import find_model
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.identity import Identity
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
@@ -26,12 +27,11 @@ from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt
-from jaxgen.model_choice import find_model
 from jaxgen.runner.model_runner import device_info
 from jaxgen.server.app import create_app
-from jaxgen.weights.convert import convert
+from jaxgen.weights.convert.command import convert
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.live_server import serve
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -156,7 +156,7 @@ def test_the_digest_is_that_of_its_parts_and_of_another_engine_of_an_equal_direc
     options: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}
     options["num_blocks"] = llm.digest_parts["steps"]["num_blocks"]
     copy = shutil.copytree(directory, tmp_path / "copy")
-    caplog.set_level(logging.INFO, "jaxgen.resolved_model")
+    caplog.set_level(logging.INFO, "jaxgen.assembly.programs")
     with LLM(str(copy), **options) as other:
         assert other.digest == llm.digest == Identity(llm.digest_parts).digest != ""
         assert other.generate(["def main():"], GREEDY) == llm.generate(["def main():"], GREEDY)
@@ -266,7 +266,7 @@ def test_the_package_exports_what_the_docs_show() -> None:
 
 
 def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.model_choice.default_model", lambda: directory)
+    monkeypatch.setattr("jaxgen.assembly.find_model.default_model", lambda: directory)
     toy, named = load_engine().model, load_engine(str(directory)).model
     assert "random" in toy.note
     assert toy.embedded

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason
 from jaxgen.server.app import create_app
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.live_server import serve
 
 END = 384

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.native import directory, native
 
 START = """

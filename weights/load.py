@@ -1,150 +1,37 @@
-"""Load a configuration and parameters for a ``--model`` value, from any kind of directory.
+"""Load the configuration and the parameters of a model directory, Hugging Face or converted, and name its weights.
 
 Only what makes arrays imports jax: a model is found and described without it.
 """
 
-import atexit
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxgen.core.config import DType, HubOptions, ModelConfig
-from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.identity import digest_of
 from jaxgen.core.mixed_weight import AnyWeight
 from jaxgen.core.quantization import STORED_AS, Quantization
-from jaxgen.core.text_files import check_not_pointer
-from jaxgen.text.named_templates import template_text
-from jaxgen.weights import hf_checkpoint
-from jaxgen.weights.chat_template import TEMPLATE_FILE
-from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member, model_hint
+from jaxgen.weights.converted.manifest import is_converted, read_manifest
+from jaxgen.weights.encodings.methods import encodings_of
+from jaxgen.weights.encodings.weight_formats import (
+    kept_formats,
+    quantization_of,
+    quantized_config,
+    with_formats,
+    with_fp8_inputs,
+)
+from jaxgen.weights.families.parameters import Place, Value, lacks_head, parameters
+from jaxgen.weights.files.checksums import Checksum, file_checksums
+from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf.tensors import GgufTensors
-from jaxgen.weights.gguf_source import FetchFiles, find_gguf, tags_of
-from jaxgen.weights.headers import tensor_names
-from jaxgen.weights.hf_config import read_model_config
-from jaxgen.weights.hub import Fetch, download, fetched, files_of
-from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.names import Place, Value, lacks_head, parameters
-from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats, with_fp8_inputs
+from jaxgen.weights.huggingface import checkpoint as hf_checkpoint
+from jaxgen.weights.huggingface.config import read_model_config
 
 if TYPE_CHECKING:
     import jax
 
-DEMO = Path(__file__).parent / "demo"
-
-_WEIGHTS = "*.safetensors"
-_TIKTOKEN = "*.tiktoken"
-_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model", "tiktoken.model", _TIKTOKEN]
-_UNWANTED = ["[!1a]*/*", "a[!d]*/*", "ad[!d]*/*", "consolidated*"]
-"""Subfolders other than 1_Pooling and additional_chat_templates, and Mistral's own format: they repeat the weights."""
-
-OfGguf = Callable[[Path], Path]
-"""A function that returns a directory for a GGUF file: its conversion, or an outline. It may raise ConfigError."""
-
-
-def download_model(name: str, hub: HubOptions, *, cached: bool = False) -> Path:
-    """Return the directory of a hub id in the hub's cache, with all that a model is loaded from.
-
-    ``cached``: what is not in the cache is not fetched. Raises the errors of the hub's client.
-    """
-    return download(name, hub, _WANTED, _UNWANTED, cached=cached)
-
-
-def download_outline(name: str, hub: HubOptions) -> Path:
-    """Return the directory of a hub id in the hub's cache, without weights. Raises the errors of the hub's client."""
-    return download(name, hub, [one for one in _WANTED if one != _WEIGHTS], _UNWANTED)
-
-
-def resolve_model(
-    model: str,
-    hub: HubOptions | None = None,
-    *,
-    fetch: Fetch = download_model,
-    fetch_gguf: FetchFiles = download,
-    of_gguf: OfGguf | None = None,
-) -> Path:
-    """Return the directory of a model: an existing one, or that of a hub id in the hub's cache, fetched if missing.
-
-    Only JSON, safetensors, tokenizer and GGUF files are fetched, never pickles or code; ``fetch`` and ``fetch_gguf``
-    replace how. ``of_gguf`` gives the directory of a GGUF file, or of one of a repository's by its tag; None: such a
-    file is refused. Raises ConfigError when the directory does not exist and cannot be fetched, for links that lead out
-    of the directory, and for a revision of a directory.
-    """
-    hub = hub or HubOptions()
-    check_path("--model", model)
-    if (file := find_gguf(model, hub, fetch_gguf)) is not None:
-        if of_gguf is None:
-            raise ConfigError(f"--model {model} is a GGUF file: name a directory with weights")
-        return of_gguf(file)
-    directory = Path(model).expanduser()
-    if directory.is_file():
-        check_not_pointer(directory)
-        raise ConfigError(f"--model {model} is a file, and no GGUF file; name the directory it is in")
-    if not directory.is_dir():
-        directory = fetched("--model", model, hub, fetch)
-        _check_not_gguf(model, directory, hub)
-    elif hub.revision is not None:
-        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
-    _check_files(directory, CARRIED_FILES)
-    if not (directory / CONFIG).is_file():
-        raise ConfigError(f"{directory} is not a model directory: it has no {CONFIG}{model_hint(directory)}")
-    return directory
-
-
-def _check_not_gguf(model: str, directory: Path, hub: HubOptions) -> None:
-    """Raise ConfigError for a hub id that has its weights in GGUF files alone, of which none is named."""
-    if (directory / CONFIG).is_file() and any(directory.glob("*.safetensors*")):
-        return
-    try:
-        tags = tags_of(files_of(model, hub))
-    # the hub's client raises errors of its HTTP library; that what is needed is missing is said later
-    except Exception:
-        return
-    if tags:
-        raise ConfigError(
-            f"--model {model} has its weights in GGUF files: name one, as --model {model}:{tags[0]}; "
-            f"there are {', '.join(tags)}"
-        )
-
-
-def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
-    """Return the directory of a tokenizer, as ``resolve_model`` does for a model. Raises ConfigError."""
-    check_path("--tokenizer", tokenizer)
-    directory = Path(tokenizer).expanduser()
-    if directory.is_file():
-        raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
-    if not directory.is_dir():
-        # transformers may ask config.json which tokenizer it is
-        fetch = partial(download, wanted=(CONFIG, _TIKTOKEN, *TOKENIZER_FILES))
-        directory = fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
-    _check_files(directory, TOKENIZER_FILES)
-    return directory
-
-
-def _check_files(directory: Path, names: Iterable[str]) -> None:
-    """Raise ConfigError for a link that leads out of the directory, and for a pointer in place of a file."""
-    for name in names:
-        file = member(directory, name)
-        with suppress(OSError):  # what reads it says why it cannot
-            check_not_pointer(file)
-
-
-@cache
-def default_model() -> Path:
-    """Return the directory of the embedded model or, if the package has none, of a tiny random model, which is deleted
-    when the process ends."""
-    if (DEMO / CONFIG).is_file():
-        return DEMO
-    directory = Path(tempfile.mkdtemp(prefix="jaxgen-tiny-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    make_tiny_checkpoint(directory)
-    (directory / TEMPLATE_FILE).write_text(template_text("plain"), encoding="utf-8")
-    return directory
+_PARAMS = "params/"
 
 
 def load_model_config(
@@ -164,17 +51,18 @@ def load_model_config(
     "fp8_dynamic": as "fp8", with ``fp8_inputs``.
     Raises ConfigError for a quantization of weights that are stored with another.
     """
+    files = ModelFiles(directory)
     if not is_converted(directory):
-        config = read_model_config(directory, dtype)
-        if lacks_head(config, tensor_names(directory)):
+        config = read_model_config(files, dtype)
+        if lacks_head(config, files.tensor_names()):
             config = config.headless()
         if tensors is not None:
-            kept = tensors.kept_formats(parameters(config)) if quantization in ("none", "fp4") else {}
-            return _quantized(directory, with_formats(config, kept), quantization)
-        formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
-        return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
-    manifest = read_manifest(directory)
-    config = read_model_config(directory, manifest.dtype if dtype == "auto" else dtype)
+            formats = tensors.kept_formats(parameters(config)) if quantization in ("none", "fp4") else {}
+            return _quantized(directory, with_formats(config, formats), quantization)
+        stored = hf_checkpoint.stored_formats(files, config) if encodings_of(files) else {}
+        return _quantized(directory, with_formats(config, kept_formats(stored, quantization)), quantization)
+    manifest = read_manifest(files)
+    config = read_model_config(files, manifest.dtype if dtype == "auto" else dtype)
     return _quantized(directory, with_formats(config, manifest.formats), quantization)
 
 
@@ -218,15 +106,31 @@ def load_params(
     ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
     file or tensor that is missing, corrupt or does not fit ``config``.
     """
+    files = ModelFiles(directory)
     if is_converted(directory):
-        from jaxgen.weights import (
-            checkpoint,  # here, because importing Orbax takes 0.2 s, and only these directories need it
-        )
+        # here, because importing Orbax takes 0.2 s, and only these directories need it
+        from jaxgen.weights.converted import checkpoint
 
-        return checkpoint.restore(directory, config, place=place, checksums=checksums, progress=progress)
+        return checkpoint.restore(files, config, place=place, checksums=checksums, progress=progress)
     import jax
 
-    return {
-        path: jax.block_until_ready(place(path, value))
-        for path, value in hf_checkpoint.read_parameters(directory, config, tensors=tensors, progress=progress)
-    }
+    values = hf_checkpoint.read_parameters(files, config, tensors=tensors, progress=progress)
+    return {path: jax.block_until_ready(place(path, value)) for path, value in values}
+
+
+def weights_digest(
+    directory: Path,
+    folder: Path | None = None,
+    *,
+    known: MutableMapping[Path, Checksum] | None = None,
+    progress: bool = False,
+) -> str:
+    """Return a digest of the names and contents of a model directory's weight files, whatever its path.
+
+    ``folder``, ``known``: as for ``file_checksums``. Raises ConfigError for a directory without weights.
+    """
+    files = ModelFiles(directory)
+    if is_converted(directory):
+        records = read_manifest(files).files
+        return digest_of({name: record.sha256 for name, record in records.items() if name.startswith(_PARAMS)})
+    return digest_of(file_checksums(directory, files.weight_files.names, folder, known=known, progress=progress))

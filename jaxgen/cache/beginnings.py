@@ -64,9 +64,9 @@ class BlockBeginnings:
         self._added.clear()
 
 
-def _num_common(one: abc.Sequence[int], other: abc.Sequence[int]) -> int:
+def _num_common(tokens: abc.Sequence[int], other: abc.Sequence[int]) -> int:
     """Return how many first tokens are equal."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+    for index, (a, b) in enumerate(zip(tokens, other, strict=False)):
         if a != b:
             return index
-    return min(len(one), len(other))
+    return min(len(tokens), len(other))

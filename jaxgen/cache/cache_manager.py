@@ -92,9 +92,9 @@ class KVCacheManager:
         """
         new, unowned = 0, set[int]()
         for sequence in coming:
-            found = self.prefixes.look_up(sequence)
-            new += self.blocks_for(len(sequence.tokens)) - len(found)
-            unowned.update([block for block in found if block in freed or self.pool.num_owners(block) == 0])
+            hits = self.prefixes.look_up(sequence)
+            new += self.blocks_for(len(sequence.tokens)) - len(hits)
+            unowned.update([block for block in hits if block in freed or self.pool.num_owners(block) == 0])
         return new + len(unowned)
 
     def has_room(
@@ -123,16 +123,16 @@ class KVCacheManager:
         of other waiting sequences, ``num_waiting``, limit the seconds that a restore may take.
         """
         assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
-        found = self.prefixes.look_up(sequence)
-        new = self.blocks_for(len(sequence.tokens)) - len(found)
-        unowned = sum([self.pool.num_owners(block) == 0 for block in found])
+        hits = self.prefixes.look_up(sequence)
+        new = self.blocks_for(len(sequence.tokens)) - len(hits)
+        unowned = sum([self.pool.num_owners(block) == 0 for block in hits])
         if new + unowned + spare > self.pool.num_free:
             return False
-        self.pool.share(found)
+        self.pool.share(hits)
         blocks = sequence.blocks
-        blocks.table += found + self.pool.allocate(new)
-        sequence.num_computed = len(found) * self.block_size
-        blocks.num_registered = blocks.num_shared = len(found)
+        blocks.table += hits + self.pool.allocate(new)
+        sequence.num_computed = len(hits) * self.block_size
+        blocks.num_registered = blocks.num_shared = len(hits)
         if self.restorer is not None:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
         if blocks.restore is None:
@@ -161,13 +161,13 @@ class KVCacheManager:
         They replace the sequence's own next blocks, so its tokens are not computed twice.
         """
         first, blocks = sequence.num_computed // self.block_size, sequence.blocks
-        found = [] if blocks.restore is not None else self.prefixes.look_up(sequence, first)
-        if not found:
+        hits = [] if blocks.restore is not None else self.prefixes.look_up(sequence, first)
+        if not hits:
             return False
-        end, before = first + len(found), sequence.num_computed
-        self.pool.share(found)
+        end, before = first + len(hits), sequence.num_computed
+        self.pool.share(hits)
         self.pool.release(blocks.table[first:end])
-        blocks.table[first:end] = found
+        blocks.table[first:end] = hits
         sequence.num_computed, blocks.num_registered = end * self.block_size, end
         if blocks.num_shared == first:
             blocks.num_shared = end

@@ -9,7 +9,7 @@ from jaxgen.core.step_plan import Save
 
 
 class Fetcher(Protocol):
-    """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.kv_tier`` implements it."""
+    """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.tiers.kv_tier`` implements it."""
 
     def fetch(self, sequence: Sequence, start: int, keys: abc.Sequence[bytes], num_waiting: int) -> Fetch | None:
         """Begin to fetch the blocks of ``keys``, at least one, for a waiting sequence, if that pays.

@@ -13,16 +13,14 @@ KV_DTYPE_ALIASES: dict[str, KVDType] = {
     "fp8_e4m3": "fp8",
 }
 SCALE_BYTES = 4
-"""Bytes of a row's scale, which is part of the row."""
+"""Bytes of a row's scale, which is part of the row.
+
+pallas_kernels, which imports nothing of ours, has this number too; tests/sizing/test_memory.py compares the two."""
 
 
 def parse_kv_dtype(name: str) -> KVDType:
     """Return the format of this name or alias. Raises ConfigError."""
-    found = KV_DTYPE_ALIASES.get(name)
-    for one in KV_DTYPES:
-        if name == one:
-            found = one
-    if found is None:
-        names = ", ".join((*KV_DTYPES, *KV_DTYPE_ALIASES))
-        raise ConfigError(f"--kv-cache-dtype must be one of {names}, not {name}")
-    return found
+    known = {dtype: dtype for dtype in KV_DTYPES} | KV_DTYPE_ALIASES
+    if name not in known:
+        raise ConfigError(f"--kv-cache-dtype must be one of {', '.join(known)}, not {name}")
+    return known[name]

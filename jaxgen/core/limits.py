@@ -4,6 +4,9 @@ from collections.abc import Collection
 
 from jaxgen.core.errors import ContextLengthError, RequestRefusedError
 
+MAX_MASKED_TOKENS = 128
+"""Most EOS and stop tokens of one request; they are masked while it has fewer than min_tokens tokens."""
+
 
 def require(ok: bool, param: str, rest: str) -> None:
     """Raise RequestRefusedError with the message ``"{param} {rest}"`` if not ``ok``."""

@@ -71,7 +71,10 @@ class MixedFormat:
     def of_layers(cls, layers: Sequence[Sequence[Part]]) -> "AnyFormat":
         """Return the format of layers with these parts; a WeightFormat where all parts have the same."""
         joined = [
-            tuple(Part(form, sum(one.outputs for one in parts)) for form, parts in groupby(layer, lambda one: one.form))
+            tuple(
+                Part(form, sum(part.outputs for part in parts))
+                for form, parts in groupby(layer, lambda part: part.form)
+            )
             for layer in layers
         ]
         kinds = tuple(dict.fromkeys(joined))

@@ -56,8 +56,8 @@ def unit_vector(embedding: Sequence[float], dimensions: int | None = None) -> np
 
     Raises ValueError if a number is not finite.
     """
-    kept = embedding[:dimensions]
-    length = math.sqrt(math.sumprod(kept, kept))
+    numbers = embedding[:dimensions]
+    length = math.sqrt(math.sumprod(numbers, numbers))
     if not math.isfinite(length):
         raise ValueError("the model's hidden states are not finite, so that its embedding has no direction")
-    return (np.array(kept) / (length or 1.0)).astype(np.float32)
+    return (np.array(numbers) / (length or 1.0)).astype(np.float32)

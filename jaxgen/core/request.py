@@ -93,6 +93,11 @@ class Request:
         """Whether the request needs a result of each prompt token, so that no token may come from the prefix cache."""
         return self.pooling is not None or self.params.prompt_logprobs is not None
 
+    @property
+    def wants_steps(self) -> bool:
+        """Whether anything is to be computed for the request."""
+        return self.params.max_tokens > 0 or self.wants_every_token
+
 
 def check_priority(priority: int) -> None:
     """Raise RequestRefusedError if the priority is out of range."""

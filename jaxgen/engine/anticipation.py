@@ -1,5 +1,7 @@
 """Wait a moment for the next request of a caller whose answer has just ended. Host only, no jax, no clock.
 
+Event loops' threads and the engine's thread call it, one at a time: the inbox holds its lock meanwhile.
+
 An agent sends its next request a few milliseconds after an answer. By then an engine has begun its next step, and the
 request waits for the end of that. This is the deceptive idleness that disks know, with the same remedy: *anticipatory
 scheduling* (Iyer and Druschel, SOSP 2001) waits for a request that is likely to come soon. It costs other requests

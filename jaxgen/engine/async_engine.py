@@ -1,4 +1,7 @@
-"""Run the engine in a thread of its own, and deliver its events to event loops; implements EngineClient."""
+"""Run the engine in a thread of its own, and deliver its events to event loops; implements EngineClient.
+
+Any thread calls public methods; private ones from ``_main`` on run in the engine's thread. Host only, no jax.
+"""
 
 import asyncio
 import concurrent.futures
@@ -54,10 +57,10 @@ class AsyncEngine:
         self._build = build
         self._inbox = Inbox()
         self._taken: deque[Message] = deque()
-        """Messages taken from the inbox and not applied yet."""
+        """Messages taken from the inbox and not applied yet. Only the engine's thread touches it."""
         self._streams: dict[str, Stream] = {}
         self._status = EngineStatus("starting")
-        self._settled = threading.Event()
+        self._started = threading.Event()
         self._stats = EngineStats()
         self._journal: Journal | None = None
         self._identity = UNKNOWN
@@ -92,7 +95,7 @@ class AsyncEngine:
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until the engine is ready. Raises the error that ended the engine, or TimeoutError."""
-        if not self._settled.wait(timeout):
+        if not self._started.wait(timeout):
             raise TimeoutError(f"the engine was not ready after {timeout} s")
         if self._error is not None:
             raise self._error
@@ -204,7 +207,7 @@ class AsyncEngine:
             engine = self._build()
             self._stats, self._journal, self._identity = engine.stats(), engine.journal, engine.identity
             self._status = EngineStatus("ready")
-            self._settled.set()
+            self._started.set()
             while self._receive(engine):
                 began = time.monotonic()
                 events = engine.step()
@@ -217,12 +220,12 @@ class AsyncEngine:
             self._die(STOPPED)
         except BaseException as error:
             self._error = error
-            if self._settled.is_set():
+            if self._started.is_set():
                 logger.exception("the engine's thread ended by an error")
             # The message of a ConfigError is enough; for other errors the type matters too.
             self._die(one_line(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"))
         finally:
-            self._settled.set()
+            self._started.set()
 
     def _receive(self, engine: Engine) -> bool:
         """Apply some of the messages received, and wait for one if there is no work. Return False when the thread must
@@ -231,7 +234,7 @@ class AsyncEngine:
             return False
         came = bool(self._taken)
         while self._taken:
-            message = self._taken[0]
+            message = self._taken[0]  # it stays there until it is applied: ``_die`` answers what an error left there
             if isinstance(message, Submit):
                 self._accept(engine, message)
             elif isinstance(message, Ask):

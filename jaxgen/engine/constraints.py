@@ -1,4 +1,7 @@
-"""Advance the constraints of requests by sampled tokens, and by the tokens that these force."""
+"""Advance the constraints of requests by sampled tokens, and by the tokens that these force.
+
+Runs in the engine's thread. Host only, no jax.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -67,57 +70,54 @@ class ConstraintFollower:
         """
         now = self._clock()
         self._saved, self._counted = min(MOST_SAVED, self._saved + SHARE * (now - self._counted)), now
-        self._waiting = [one for one in self._waiting if self._lives(one)]
+        self._waiting = [entry for entry in self._waiting if self._scheduler.lives(entry.sequence)]
         self._put(_followed(outcomes))
         forced: list[Outcome] = []
         ends: list[TokenEvent] = []
         while due := self._due(costly=idle or self._saved > 0.0):
             idle = False
             self._advance(due)
-            ends += [_end(one) for one in due if one.constraint.error is not None]
+            ends += [_end(entry) for entry in due if entry.constraint.error is not None]
             run = list(islice(self._forced(due), max(0, self._most_forced - len(forced))))
             forced += [outcome for outcome, _ in run]
             self._put(taken for outcome, taken in run if outcome.finish_reason is None)
         return forced, ends
 
-    def _lives(self, one: _Taken) -> bool:
-        return self._scheduler.living(one.sequence.request_id) is one.sequence
-
     def _put(self, taken: Iterable[_Taken]) -> None:
-        for one in taken:
-            one.constraint.behind = True
-            self._waiting.append(one)
+        for entry in taken:
+            entry.constraint.behind = True
+            self._waiting.append(entry)
 
     def _due(self, *, costly: bool) -> list[_Taken]:
         """Return those to advance next: all cheap ones, or a costly one and others in the same state."""
         waiting = self._waiting
-        due = [one for one in waiting if one.constraint.seconds <= CHEAP or one.constraint.error is not None]
+        due = [entry for entry in waiting if entry.constraint.seconds <= CHEAP or entry.constraint.error is not None]
         if not due and waiting and costly:
-            tenants = dict.fromkeys(one.sequence.request.tenant for one in waiting)
+            tenants = dict.fromkeys(entry.sequence.request.tenant for entry in waiting)
             tenant = self._turns.in_order(tenants, self._counted)[0]
-            first = next(one for one in waiting if one.sequence.request.tenant == tenant)
+            first = next(entry for entry in waiting if entry.sequence.request.tenant == tenant)
             place = first.constraint.place
-            due = [one for one in waiting if one.constraint.place == place and one.token == first.token]
+            due = [entry for entry in waiting if entry.constraint.place == place and entry.token == first.token]
         if len(due) == len(waiting):
             self._waiting = []
         elif due:
             taken = set(due)
-            self._waiting = [one for one in waiting if one not in taken]
+            self._waiting = [entry for entry in waiting if entry not in taken]
         return due
 
     def _advance(self, due: list[_Taken]) -> None:
         """Advance constraints, and charge the first's caller for a costly one."""
         costly, began = due[0].constraint.seconds > CHEAP, self._clock()
-        going_on = [one for one in due if one.constraint.error is None]
+        going_on = [entry for entry in due if entry.constraint.error is None]
         try:
-            follow([(one.constraint, one.token) for one in going_on])
+            follow([(entry.constraint, entry.token) for entry in going_on])
         except Exception:
-            for one in going_on:  # the next call ends sequences that live on
-                one.constraint.error = "it could not be advanced"
+            for entry in going_on:  # the next call ends sequences that live on
+                entry.constraint.error = "it could not be advanced"
             self._waiting += going_on
             raise
-        for one in due:
-            one.constraint.behind = False
+        for entry in due:
+            entry.constraint.behind = False
         if costly:
             seconds = self._clock() - began
             self._saved -= seconds
@@ -125,21 +125,21 @@ class ConstraintFollower:
 
     def _forced(self, taken: Iterable[_Taken]) -> Iterator[tuple[Outcome, _Taken]]:
         """Append the forced token of each sequence that has one; yield the outcome, and the token to follow."""
-        for one in taken:
-            sequence, token = one.sequence, one.constraint.only_token
-            if one.forced >= MOST_FORCED or token is None or one.constraint.error is not None:
+        for entry in taken:
+            sequence, token = entry.sequence, entry.constraint.only_token
+            if entry.forced >= MOST_FORCED or token is None or entry.constraint.error is not None:
                 continue
             if sequence.params.logprobs is None:
-                outcome = Outcome(sequence, one.index, token, self._scheduler.force(sequence, token))
-                yield outcome, _Taken(sequence, one.index, one.constraint, token, one.forced + 1)
+                outcome = Outcome(sequence, entry.index, token, self._scheduler.force(sequence, token))
+                yield outcome, _Taken(sequence, entry.index, entry.constraint, token, entry.forced + 1)
 
 
 def _followed(outcomes: Iterable[Outcome]) -> Iterator[_Taken]:
     """Yield the new tokens of sequences that have not ended, with the constraints that must follow them."""
-    for one in outcomes:
-        constraint, token = one.sequence.constraint, one.token
-        if isinstance(constraint, Constraint) and token is not None and one.finish_reason is None:
-            yield _Taken(one.sequence, one.index, constraint, token)
+    for outcome in outcomes:
+        constraint, token = outcome.sequence.constraint, outcome.token
+        if isinstance(constraint, Constraint) and token is not None and outcome.finish_reason is None:
+            yield _Taken(outcome.sequence, outcome.index, constraint, token)
 
 
 def _end(taken: _Taken) -> TokenEvent:

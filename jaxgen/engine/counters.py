@@ -1,4 +1,4 @@
-"""The counters of an engine."""
+"""The counters of an engine, which its thread writes. Host only, no jax."""
 
 from dataclasses import dataclass
 

@@ -1,19 +1,39 @@
-"""The inbox of an engine's thread: messages from event loops, and for how long the thread waits for them."""
+"""The inbox of an engine's thread: messages from event loops, and for how long the thread waits for them.
+
+Any thread puts messages in and may close it; only the engine's thread takes them. Host only, no jax.
+"""
 
 import threading
 import time
 from collections import deque
+from typing import Protocol
 
 from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.request import Request
 from jaxgen.engine.anticipation import Anticipation
-from jaxgen.engine.engine import Engine
 from jaxgen.engine.messages import Abort, Message, Submit
 
 MOST_MESSAGES = 16
 """Most messages that are taken between two steps. To accept a request takes 0.1 or 0.2 ms, and a burst of them must not
 stop the streams that run."""
 STOPPED = "the engine has stopped"
+
+
+class Work(Protocol):
+    """What the inbox asks of the engine: whether it must go on, or may wait for messages."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def held_for(self) -> float:
+        """Seconds for which all of it is held back; else 0."""
+        ...
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step begins before the events of the one before it are known."""
+        ...
 
 
 class Inbox:
@@ -38,7 +58,7 @@ class Inbox:
             self._messages.append(message)
             self._changed.notify()
 
-    def take(self, engine: Engine, taken: deque[Message]) -> bool:
+    def take(self, engine: Work, taken: deque[Message]) -> bool:
         """Move the oldest messages to ``taken``; wait for one if the engine has no work.
 
         Return False if the inbox is closed.
@@ -77,7 +97,7 @@ class Inbox:
             with self._changed:
                 self._anticipation.ended(request.tenant, time.monotonic())
 
-    def _await_next(self, engine: Engine) -> None:
+    def _await_next(self, engine: Work) -> None:
         """Wait for requests that are likely to come soon, so that the next step computes them."""
         if engine.runs_ahead:
             return

@@ -1,4 +1,4 @@
-"""Check the requests that an engine gets, and make their sequences."""
+"""Check the requests that an engine gets, and make their sequences. Runs in the engine's thread. Host only, no jax."""
 
 import random
 import sys
@@ -6,10 +6,9 @@ from itertools import count
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import RequestRefusedError
-from jaxgen.core.limits import check_token_ids, require
+from jaxgen.core.limits import MAX_MASKED_TOKENS, check_token_ids, require
 from jaxgen.core.request import Request
 from jaxgen.core.sequence import Sequence
-from jaxgen.runner.row_state import MAX_MASKED_TOKENS
 from jaxgen.text.constraint import Constraint
 
 

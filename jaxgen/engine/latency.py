@@ -1,14 +1,16 @@
-"""Measure where the time of requests goes, from the times of steps. Host only, no jax, no clock.
+"""Measure where the time of requests goes, from the times of steps, in the engine's thread. Host only, no jax.
 
 A request's time is split at the start of its first step and at its first token. Counts over its steps are differences
 of the engine's totals, so requests that do not ask for latencies cost nothing per token.
 """
 
 from dataclasses import dataclass, field
+from typing import override
 
 from jaxgen.core.request import Latency
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.observer import MeasuredStep, Observer
 
 
 @dataclass(slots=True)
@@ -23,40 +25,41 @@ class _Record:
 
 
 @dataclass(slots=True)
-class LatencyMeter:
-    """Collects times of every request and every step; times are readings of one clock, in seconds."""
+class LatencyMeter(Observer):
+    """Collects the times of every request and every step."""
 
     _records: dict[str, _Record] = field(default_factory=dict)
     _steps: int = 0
     _padded: int = 0
     _width: int = 0
 
-    def arrive(self, request_id: str, now: float) -> None:
-        self._records[request_id] = _Record(now)
+    @override
+    def queued(self, sequence: Sequence, now: float) -> None:
+        self._records[sequence.request_id] = _Record(now)
 
-    def admit(self, plan: StepPlan, now: float) -> None:
-        """Note that the plan's admitted sequences have left the queue."""
-        for sequence in plan.admitted:
-            record = self._records.get(sequence.request_id)
-            if record is not None and record.began is None:  # a preempted sequence began earlier
-                record.began = now
-                record.steps_before, record.padded_before = self._steps, self._padded
-                record.width_before = self._width
+    @override
+    def planned(self, plan: StepPlan, now: float) -> None:
+        """Note who has left the queue for copies alone; who left it for a step is noted when that is read."""
+        if not plan.chunks:
+            self._begin(plan, now)
 
-    def count(self, plan: StepPlan, began: float, width: int) -> None:
-        """Count a step that has ended: it began at ``began`` and had ``width`` tokens, including padding."""
-        self.admit(plan, began)
+    @override
+    def read(self, step: MeasuredStep) -> None:
+        """Count a step that has ended, and its chunks of prompts."""
+        self._begin(step.plan, step.began)
         self._steps += 1
-        self._padded += width - plan.num_tokens
-        self._width += width
+        self._padded += step.width - step.plan.num_tokens
+        self._width += step.width
+        for chunk in step.pieces:
+            record = self._records.get(chunk.sequence.request_id)
+            if record is not None and chunk.start < chunk.sequence.num_prompt:
+                record.prompt_chunks += 1
 
-    def count_prompt_chunk(self, request_id: str) -> None:
-        """Count a chunk of a request's prompt that a step has computed."""
-        record = self._records.get(request_id)
-        if record is not None:
-            record.prompt_chunks += 1
+    @override
+    def ended(self, sequence: Sequence, reason: str) -> None:
+        self._records.pop(sequence.request_id, None)
 
-    def read(self, sequence: Sequence, now: float) -> Latency:
+    def latency_of(self, sequence: Sequence, now: float) -> Latency:
         """Return the latency of a sequence's request at ``now``, when a token or the end of it was read."""
         record = self._records[sequence.request_id]
         assert record.began is not None, "events come after a step"
@@ -72,6 +75,10 @@ class LatencyMeter:
             preemptions=sequence.standing.num_preemptions,
         )
 
-    def forget(self, request_id: str) -> None:
-        """Drop the record of a request that has ended."""
-        self._records.pop(request_id, None)
+    def _begin(self, plan: StepPlan, now: float) -> None:
+        for sequence in plan.admitted:
+            record = self._records.get(sequence.request_id)
+            if record is not None and record.began is None:  # a preempted sequence began earlier
+                record.began = now
+                record.steps_before, record.padded_before = self._steps, self._padded
+                record.width_before = self._width

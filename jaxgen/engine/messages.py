@@ -1,4 +1,8 @@
-"""What event loops and the engine's thread send each other: requests, questions and aborts; events and errors."""
+"""What event loops and the engine's thread send each other: requests, questions and aborts; events and errors.
+
+Event loops' threads make messages, and the engine's makes an abort where a loop is closed. The engine's thread reads
+them and calls ``deliver``. Host only, no jax.
+"""
 
 import asyncio
 import concurrent.futures

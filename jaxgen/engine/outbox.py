@@ -1,4 +1,7 @@
-"""Keep the events of requests until they are handed out, and know which requests have not ended. Host only, no jax."""
+"""Keep the events of requests until they are handed out, and know which requests have not ended.
+
+Runs in the engine's thread. Host only, no jax.
+"""
 
 from collections.abc import Iterable
 

@@ -1,16 +1,18 @@
-"""Turn the output of a step into the events of its requests."""
+"""Turn the output of a step into the events of its requests, in the engine's thread. Host only, no jax."""
 
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import override
 
 import numpy as np
 
 from jaxgen.core.pooling import Pool
 from jaxgen.core.request import Alternatives, TokenEvent, TokenLogprobs
-from jaxgen.core.sequence import Chunk
+from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.latency import LatencyMeter
-from jaxgen.runner.step import Logprobs, StepOutput
+from jaxgen.engine.observer import Observer
+from jaxgen.runner.interface import LogprobArrays, StepArrays
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class _HostLogprobs:
     top_values: np.ndarray
 
     @classmethod
-    def fetch(cls, logprobs: Logprobs) -> "_HostLogprobs":
+    def fetch(cls, logprobs: LogprobArrays) -> "_HostLogprobs":
         arrays = (logprobs.chosen, logprobs.ranks, logprobs.top_tokens, logprobs.top_values)
         return cls(*map(np.asarray, arrays))
 
@@ -34,7 +36,7 @@ class _HostLogprobs:
 
 
 @dataclass
-class OutputProcessor:
+class OutputProcessor(Observer):
     """Makes the events of requests. Results of prompt tokens are collected over chunks, for the first event."""
 
     latencies: LatencyMeter
@@ -43,7 +45,7 @@ class OutputProcessor:
     _told: set[str] = field(default_factory=set)
     _logprobs: _HostLogprobs | None = None
 
-    def read(self, plan: StepPlan, output: StepOutput) -> None:
+    def fetch(self, plan: StepPlan, output: StepArrays) -> None:
         """Fetch from the device the log-probabilities and hidden states that the plan's requests ask for."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
@@ -51,19 +53,19 @@ class OutputProcessor:
         wanting = [
             (chunk, start) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
         ]
-        scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
+        scored = [(chunk, start) for chunk, start in wanting if chunk.sequence.params.prompt_logprobs is not None]
         if scored:
             logprobs = _HostLogprobs.fetch(output.prompt_logprobs)
             for chunk, start in scored:
                 self._collect(chunk, start, logprobs)
-        pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
+        pooled = [(chunk, start) for chunk, start in wanting if chunk.sequence.request.pooling is not None]
         if pooled:
             hidden = np.asarray(output.hidden)
             for chunk, start in pooled:
                 self._pool(chunk, hidden[start : start + chunk.length])
 
     def make(self, outcome: Outcome, now: float) -> TokenEvent:
-        """Return the event of one outcome of the plan read last. ``now``: when it was read, by the steps' clock."""
+        """Return the event of one outcome of the plan fetched last. ``now``: when it was read, by the steps' clock."""
         sequence = outcome.sequence
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
@@ -74,9 +76,7 @@ class OutputProcessor:
         prompt, pool = self._prompt.pop(request_id, None), self._pools.pop(request_id, None)
         latency = None
         if first or outcome.finish_reason is not None or sequence.request.latency:
-            latency = self.latencies.read(sequence, now)
-        if outcome.finish_reason is not None:
-            self.forget(request_id)
+            latency = self.latencies.latency_of(sequence, now)
         return TokenEvent(
             request_id,
             outcome.token,
@@ -88,12 +88,11 @@ class OutputProcessor:
             latency=latency,
         )
 
-    def forget(self, request_id: str) -> None:
-        """Drop all data of a request that has ended."""
-        self._prompt.pop(request_id, None)
-        self._pools.pop(request_id, None)
-        self._told.discard(request_id)
-        self.latencies.forget(request_id)
+    @override
+    def ended(self, sequence: Sequence, reason: str) -> None:
+        self._prompt.pop(sequence.request_id, None)
+        self._pools.pop(sequence.request_id, None)
+        self._told.discard(sequence.request_id)
 
     def _wants_prompt(self, chunk: Chunk) -> bool:
         sequence = chunk.sequence

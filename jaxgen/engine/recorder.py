@@ -1,13 +1,18 @@
-"""Write the engine's journal: every step, and what happens to each request. Host only, no jax."""
+"""Write the engine's journal: every step, and what happens to each request.
+
+Runs in the engine's thread; any thread may read the journal. Host only, no jax.
+"""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections import abc
+from collections.abc import Callable
+from typing import override
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.request import TokenEvent
-from jaxgen.core.sequence import Chunk, Restore, Sequence
+from jaxgen.core.sequence import Restore, Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.observer import MeasuredStep, Observer
 from jaxgen.journal import Journal, LiveRequest, StepRecord
 from jaxgen.scheduling.scheduler import Scheduler
 
@@ -15,18 +20,8 @@ BACKGROUND = "background"
 """The class by which requests of the background are named."""
 
 
-class StepTimings(NamedTuple):
-    """Measurements of a step. ``pieces``: its chunks of prompts."""
-
-    number: int
-    seconds: float
-    predicted: float
-    width: int
-    pieces: list[Chunk]
-
-
-class Recorder:
-    """Appends to a journal from the engine's thread: some microseconds a step, and nothing is encoded."""
+class Recorder(Observer):
+    """Appends to a journal: some microseconds a step, and nothing is encoded."""
 
     def __init__(
         self, config: EngineConfig, scheduler: Scheduler, host_blocks: Callable[[], int], *, skips_padding: bool
@@ -37,8 +32,8 @@ class Recorder:
         self._scheduler = scheduler
         self._host_blocks = host_blocks
 
-    def queued(self, sequence: Sequence) -> None:
-        """Note a request that was accepted."""
+    @override
+    def queued(self, sequence: Sequence, now: float) -> None:
         request, number = sequence.request, sequence.arrival
         service = BACKGROUND if request.background else request.service.name
         live = LiveRequest(number, request.request_id, request.tenant, service)
@@ -46,7 +41,8 @@ class Recorder:
         self.journal.arrivals.append(live)
         self._note(sequence, "queued", service, sequence.num_prompt)
 
-    def planned(self, plan: StepPlan) -> None:
+    @override
+    def planned(self, plan: StepPlan, now: float) -> None:
         """Note who lost row and blocks when the plan was made, and who begins with it."""
         for sequence in plan.preempted:
             self._set_running(sequence, running=False)
@@ -56,18 +52,19 @@ class Recorder:
             starts = {chunk.sequence: chunk.start for chunk in plan.chunks}
             for sequence in plan.admitted:
                 self._set_running(sequence, running=True)
-                found = starts.get(sequence, sequence.num_computed)
-                self._note(sequence, "begun", found, from_host.get(sequence, 0))
+                reused = starts.get(sequence, sequence.num_computed)
+                self._note(sequence, "begun", reused, from_host.get(sequence, 0))
 
+    @override
     def restored(self, restore: Restore, *, whole: bool) -> None:
         """Note the end of copies for a request that still waits for them; not ``whole``: nothing came."""
         if restore.is_under_way:
             self._note(restore.sequence, "restored", restore.end - restore.start if whole else 0)
 
-    def read(
-        self, plan: StepPlan, step: StepTimings, outcomes: Iterable[Outcome], events: Iterable[TokenEvent]
-    ) -> None:
-        """Note a step whose output was read, after it was completed. ``events``: one of each outcome."""
+    @override
+    def completed(self, step: MeasuredStep, outcomes: abc.Sequence[Outcome], events: abc.Sequence[TokenEvent]) -> None:
+        """Note a step, its chunks of prompts, and the first tokens and the ends that it brings: these before the step,
+        so that who reads a step knows whose answers it ended."""
         now, journal, scheduler = time.time(), self.journal, self._scheduler
         for chunk in step.pieces:
             number = chunk.sequence.arrival
@@ -76,8 +73,8 @@ class Recorder:
         for outcome, event in zip(outcomes, events, strict=True):
             if event.cached_tokens is not None and event.token is not None:
                 journal.events.append((now, outcome.sequence.arrival, "first"))
-            if event.finish_reason is not None:
-                self.ended(outcome.sequence, event.finish_reason)
+            if outcome.finish_reason is not None:
+                self.ended(outcome.sequence, outcome.finish_reason)
         prompts, cached = sum([chunk.length for chunk in step.pieces]), scheduler.pool.num_cached
         journal.steps.append(
             StepRecord(
@@ -86,7 +83,7 @@ class Recorder:
                 step.seconds,
                 step.predicted,
                 step.width,
-                plan.num_tokens - prompts,
+                step.plan.num_tokens - prompts,
                 prompts,
                 scheduler.num_running + scheduler.num_ending,
                 scheduler.num_waiting,
@@ -96,8 +93,9 @@ class Recorder:
             )
         )
 
+    @override
     def ended(self, sequence: Sequence, reason: str) -> None:
-        """Note the end of a request, once."""
+        """Note the end of a request, of several calls the first."""
         if self.journal.live.pop(sequence.arrival, None) is not None:
             self._note(sequence, "ended", str(reason), sequence.num_generated)
 

@@ -86,7 +86,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         for top in _tops(root, controller):
             inside = "" if ".." in Path(path).parts else path.strip("/")
             group = top / inside
-            yield from (one for one in (group, *group.parents) if one.is_relative_to(top) and one.is_dir())
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top) and folder.is_dir())
 
 
 def _tops(root: Path, controller: str) -> list[Path]:

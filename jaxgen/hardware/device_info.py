@@ -32,7 +32,7 @@ class DeviceInfo:
 
     def computes_as(self, other: "DeviceInfo") -> bool:
         """Whether kernels made for one device fit the other, even if their names differ."""
-        ours, theirs = ((one.platform, one.compute_capability, one.num_cores) for one in (self, other))
+        ours, theirs = ((device.platform, device.compute_capability, device.num_cores) for device in (self, other))
         return ours == theirs
 
     @property

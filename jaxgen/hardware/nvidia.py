@@ -124,15 +124,15 @@ def _ptxas(package: str) -> tuple[int, ...] | None:
 
 def libraries() -> dict[str, str]:
     """Return the versions of ptxas and of CUDA's libraries as this process finds them, whatever installed them."""
-    found, major = {}, plugin()
+    versions, major = {}, plugin()
     if compiler := ptxas():
-        found["ptxas"] = ".".join(map(str, compiler))
+        versions["ptxas"] = ".".join(map(str, compiler))
     with suppress(ImportError):
         of_plugin = import_module(f"jax_cuda{major}_plugin._versions")
         for name in _LIBRARIES:
             with suppress(AttributeError, RuntimeError):  # one that is missing
-                found[name] = str(getattr(of_plugin, f"{name}_get_version")())
-    return found
+                versions[name] = str(getattr(of_plugin, f"{name}_get_version")())
+    return versions
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.expert_support import expert_trouble
 from jaxgen.kernels.kernels import Kernels, PackedProduct, QuantizedProduct
 from jaxgen.kernels.native_support import MATRIX_UNITS, native_parts, uses_matrix_units
-from jaxgen.kernels.verdict import ExpertShapes, Verdict
+from jaxgen.kernels.proving.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
 from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library

@@ -37,14 +37,14 @@ def coded_weights(
         weight = GroupedCodes(pack_codes(jnp.asarray(codes), bits=form.bits), pack_groups(factors))
 
         def numbers(expert: int, columns: np.ndarray) -> np.ndarray:
-            found, of_groups = (
+            values, of_groups = (
                 _numbers(codes[0, expert, columns], form),
                 rounded(factors[0, expert, columns], "float32"),
             )
             if form.group is None:
-                return found * of_groups
+                return values * of_groups
             by_input = np.repeat(rounded(of_groups, "bfloat16"), form.group, axis=1)[:, :inputs]
-            return rounded(found * by_input, "bfloat16")
+            return rounded(values * by_input, "bfloat16")
 
         return weight, numbers
 

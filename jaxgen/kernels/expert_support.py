@@ -7,7 +7,7 @@ from jaxgen.core.config import KernelChoice, ModelConfig
 from jaxgen.core.mixed_weight import MixedFormat
 from jaxgen.core.quantization import PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels.gpu.expert_support import supports, supports_codes
 
 _HOPPER = 9

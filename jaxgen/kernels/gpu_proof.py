@@ -9,7 +9,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT
 from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels import proof
 
 PROOF_TOLERANCE = proof.TOLERANCE
@@ -48,7 +48,8 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
 
 
 _PROVING = (
-    *("tools/prove_kernels.py", "kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
+    *("tools/prove_kernels.py", "tools/proof_step.py"),
+    *("kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
     *("models/attention.py", "models/batch.py", "models/kv_cache.py", "runner/packer.py", "runner/row_state.py"),
     *("arrays.py", "core/quantization.py"),
 )

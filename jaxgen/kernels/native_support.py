@@ -3,7 +3,7 @@
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import NATIVE_BITS
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.verdict import EXPERT_WEIGHTS, ExpertShapes
+from jaxgen.kernels.proving.verdict import EXPERT_WEIGHTS, ExpertShapes
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.parts import DTYPES, ELEMENTS, part_of_codes, part_of_experts
 
@@ -24,7 +24,7 @@ def native_parts(model: ModelConfig) -> frozenset[str]:
     """Return the names of the parts of the native kernels that a model's programs call."""
     formats = {path: form.placed(integers=NATIVE_BITS, floats=False) for path, form in model.weight_formats}
     parts = {ELEMENTS, model.dtype}
-    parts |= {part_of_codes(one.bits) for form in formats.values() if form is not None for one in form.forms}
+    parts |= {part_of_codes(single.bits) for form in formats.values() if form is not None for single in form.forms}
     if ExpertShapes.of(model) is not None and any(formats.get(path) is None for path in EXPERT_WEIGHTS):
         parts.add(part_of_experts(model.dtype))
     return frozenset(parts)

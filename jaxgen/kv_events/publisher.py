@@ -12,8 +12,8 @@ import zmq
 
 from jaxgen.cache.block_log import AllBlocksCleared, BlockEvent
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.kv_events import FLAG, KVEventsConfig
 from jaxgen.core.stats import KVEventStats
+from jaxgen.kv_events.config import FLAG, KVEventsConfig
 from jaxgen.kv_events.wire import encode
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class ZmqPublisher:
     """A BlockEventSink: batches with numbers from 0, of which the first says that everything before is void.
 
     A message has three frames: topic, number (8 bytes, big-endian), payload. Who asks the other socket with the first
-    number that it lacks gets number and payload of each batch that is kept, then -1.
+    number that it lacks gets number and payload of each batch that is buffered, then -1.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:
@@ -36,7 +36,7 @@ class ZmqPublisher:
         self._config = config
         self._topic = config.topic.encode()
         self._queue: deque[tuple[int, float, abc.Sequence[BlockEvent]]] = deque()
-        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
+        self._replay_buffer: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
         self._next = 0
         self._dropped = 0
         self._closing = False
@@ -114,7 +114,7 @@ class ZmqPublisher:
             number, now, events = self._queue.popleft()
             head, payload = number.to_bytes(8, "big"), encode(events, now)
             if self._replays is not None:
-                self._kept.append((head, payload))
+                self._replay_buffer.append((head, payload))
             self._events.send_multipart((self._topic, head, payload))
 
     def _replay(self) -> None:
@@ -125,7 +125,7 @@ class ZmqPublisher:
             )
             return
         caller, _, start = frames
-        for head, payload in self._kept:
+        for head, payload in self._replay_buffer:
             if head >= start:  # big-endian: as their numbers
                 self._replays.send_multipart((caller, b"", head, payload))
         self._replays.send_multipart((caller, b"", END, b""))

@@ -9,7 +9,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+from jaxgen.layerwise.planning.rates import Split, StepSeconds, transfer_all
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.timing import dummy_sequence
 
@@ -54,7 +54,7 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
 def run_in_turn(device: LayerwiseRunner, plan: StepPlan, *, again: bool = False) -> tuple[StepOutput, StepSeconds]:
     """Run a plan's step without overlap: a layer waits for all of its context, and the link waits for the layer.
 
-    Return its output and where its time went. ``again``: as ``LayerwiseRunner.run``. Raises what a copy raised.
+    Return its output and where its time went. ``again``: see ``Runner.rehearse``. Raises what a copy raised.
     """
     before, started = device.stream.traffic, time.perf_counter()
     step = device.begin(plan)

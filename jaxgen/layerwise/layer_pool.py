@@ -63,8 +63,8 @@ class LayerPool:
         if self.inputs is None:
             return self
         opened, B, E = self.inputs.shape
-        kept = self.inputs.reshape(opened * B, E).at[slots - self.num_blocks * B].set(x, mode="drop")
-        return replace(self, inputs=kept.reshape(opened, B, E))
+        inputs = self.inputs.reshape(opened * B, E).at[slots - self.num_blocks * B].set(x, mode="drop")
+        return replace(self, inputs=inputs.reshape(opened, B, E))
 
     def gather(self, place: Int[Array, ""]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Return an open block's content, layer by layer: K and V [1, 2, K, B, row], and inputs [B, E] if kept."""

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from jaxgen.layerwise.layer_pool import LayerPool
-from jaxgen.layerwise.layer_store import LayerStore, SavedBlock, StreamedBlock
 from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.planning.layer_store import LayerStore, SavedBlock, StreamedBlock
 from jaxgen.layerwise.programs import LayerPrograms
-from jaxgen.models import PackedParams
-from jaxgen.offload.link import Transfer
+from jaxgen.models.model import PackedParams
+from jaxgen.offload.transfer.link import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class LayerStream:
         copies = []
         for blocks, as_inputs in ((project, True), (transfer, False)):
             for group in batched(blocks, self._programs.group):
-                pieces = [self._store.piece(one.block) for one in group]
+                pieces = [self._store.piece(streamed.block) for streamed in group]
                 content = tuple((piece.inputs if as_inputs else piece.kv)[layer] for piece in pieces)
                 copies.append(_Copy(group, as_inputs, self.up.submit(content)))
         self._copies += len(copies)
@@ -110,11 +110,11 @@ class LayerStream:
             count = len(copy.blocks)
             pieces += (pieces[0],) * (programs.group - count)
             ids, starts = np.zeros((2, programs.group), np.int32)
-            ids[:count] = [one.block for one in copy.blocks]
+            ids[:count] = [streamed.block for streamed in copy.blocks]
             if not copy.as_inputs:
                 pool = programs.scatter(pool, ids, np.int32(count), *pieces)
                 continue
-            starts[:count] = [one.start for one in copy.blocks]
+            starts[:count] = [streamed.start for streamed in copy.blocks]
             arguments = ids, starts, np.int32(count), np.int32(incoming.layer)
             pool = programs.project[incoming.layer](self._layers[incoming.layer], pool, *arguments, *pieces)
         return pool

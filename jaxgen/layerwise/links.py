@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from jaxgen.offload.link import Link, Transfer
+from jaxgen.offload.transfer.link import Link, Transfer
 
 HOST_MEMORY = "pinned_host"
 

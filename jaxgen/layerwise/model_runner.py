@@ -19,13 +19,13 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
 from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traffic
-from jaxgen.layerwise.meter import StreamMeter
+from jaxgen.layerwise.planning.layer_store import LayerStore, StreamedBlock
+from jaxgen.layerwise.planning.meter import StreamMeter
+from jaxgen.layerwise.planning.rates import Split, transfer_all
 from jaxgen.layerwise.programs import LayerPrograms, WidthPrograms, take_apart
-from jaxgen.layerwise.rates import Split, transfer_all
-from jaxgen.models import PackedParams
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import is_finite
 from jaxgen.runner.packer import Packer
@@ -147,12 +147,19 @@ class LayerwiseRunner:
         """Load the rows that the plan admits."""
         self._rows = self._row_programs.load(self._rows, plan, self._loader)
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and run its step; return when it is done.
 
-        ``narrow``: which program runs it. ``again``: the same plan will be run once more. Raises what a copy raised;
-        then the content of cache and rows is undefined until ``reset``.
+        ``narrow``: which program runs it. Raises what a copy raised; then the content of cache and rows is undefined
+        until ``reset``.
         """
+        return self._run(plan, narrow)
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        """See Runner. Blocks that the step fills stay open, as the next run writes them too."""
+        return self._run(plan, narrow, again=True)
+
+    def _run(self, plan: StepPlan, narrow: bool | None, *, again: bool = False) -> StepOutput:
         before, started = self.stream.traffic, time.perf_counter()
         step = self.begin(plan, narrow=narrow)
         if again:
@@ -250,9 +257,12 @@ class LayerwiseRunner:
         for layer in range(self.num_layers):
             for group in groups:
                 self._pool = self.stream.take(self._pool, self.stream.ask(layer, group, ()))
-                for one in group:
-                    found, written = self._pool.cache.data[one.block], self._store.piece(one.block).kv[layer]
-                    if np.asarray(found).tobytes() != np.asarray(written).tobytes():
+                for streamed in group:
+                    projected, stored = (
+                        self._pool.cache.data[streamed.block],
+                        self._store.piece(streamed.block).kv[layer],
+                    )
+                    if np.asarray(projected).tobytes() != np.asarray(stored).tobytes():
                         return False
         return True
 

@@ -22,10 +22,10 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import for_windows_as_data
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
-from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.mixed_weight import KernelWeight
+from jaxgen.models.model import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
@@ -194,9 +194,9 @@ def width_programs(
         params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
-        one = bind_layer(layer_graph, params)
+        bound = bind_layer(layer_graph, params)
         pool = pool.keep(x, batch.slots)
-        x, cache = one(x, pool.cache, context_alone(one, model, batch, kernels, index))
+        x, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 
     def end(

@@ -10,11 +10,11 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.calibration import Load, load_of, time_steps
-from jaxgen.layerwise.layer_store import StreamedBlock
-from jaxgen.layerwise.meter import StreamMeter
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import StreamRates, transfer_all
-from jaxgen.offload.restore_plan import ContextCost
+from jaxgen.layerwise.planning.layer_store import StreamedBlock
+from jaxgen.layerwise.planning.meter import StreamMeter
+from jaxgen.layerwise.planning.rates import StreamRates, transfer_all
+from jaxgen.offload.planning.restore_plan import ContextCost
 from jaxgen.runner.timing import dummy_sequence
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from jaxgen.core.mixed_weight import PartFormat
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, abstract_params, dotted, initial_state
 from jaxgen.models.mixed_weight import map_parts
+from jaxgen.models.model import PackedParams, abstract_params, dotted, initial_state
 from jaxgen.models.placement import placed_formats, placing
 from jaxgen.models.quantized_weight import Codes
 

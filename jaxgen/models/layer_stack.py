@@ -41,8 +41,8 @@ def fold_layers(
         # so that one trace serves all layers of a window
         once = {window: jax.jit(partial(run, window=window)) for window in set(windows) or {None}}
         for layer in range(num_layers):
-            one = once[windows[layer] if windows else None]
-            carry = one(slice_layer(stacked, layer), carry, jnp.int32(layer))
+            run_layer = once[windows[layer] if windows else None]
+            carry = run_layer(slice_layer(stacked, layer), carry, jnp.int32(layer))
         return carry
     carry, _ = lax.scan(
         lambda carry, index: (run(slice_layer(stacked, index), carry, index, window_of_layer(windows, index)), None),

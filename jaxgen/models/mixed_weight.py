@@ -93,10 +93,10 @@ def joined(parts: Parts) -> MixedQuantizedWeight | QuantizedWeight | PackedWeigh
 
 
 def _side_by_side(product: Callable[[Any, slice], Array], parts: Parts, place: Int[Array, ""]) -> Array:
-    found, start = [], 0
+    products, start = [], 0
     for part in parts:
-        found.append(product(part.at(place), slice(start, start := start + part.out_features)))
-    return found[0] if len(found) == 1 else jnp.concatenate(found, axis=-1)
+        products.append(product(part.at(place), slice(start, start := start + part.out_features)))
+    return products[0] if len(products) == 1 else jnp.concatenate(products, axis=-1)
 
 
 KernelWeight = PackedWeight | QuantizedWeight | MixedQuantizedWeight

@@ -18,9 +18,9 @@ from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, PartForm
 from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import GroupedWeight
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
 from jaxgen.models.mixed_weight import MixedCodes, MixedQuantizedWeight, joined, map_parts
+from jaxgen.models.model import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.packed_weight import PackedWeight, packing
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.models.separate_weights import SeparateWeights

@@ -18,8 +18,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxgen.core.kept_files import make_room, new_file
-from jaxgen.models import PackedParams
+from jaxgen.files.cache_files import make_room, new_file
+from jaxgen.models.model import PackedParams
 
 logger = logging.getLogger(__name__)
 
@@ -103,12 +103,12 @@ def _read(file: int, size: int) -> tuple[mmap.mmap, bytes] | None:
         with suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     view, done, digest = memoryview(memory), 0, hashlib.sha256()
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as hashing:
         while done < size:
             count = os.preadv(file, [view[done : min(done + _PIECE, size)]], done)
             if count == 0:
                 return None
-            beside.submit(digest.update, view[done : done + count])
+            hashing.submit(digest.update, view[done : done + count])
             done += count
     os.lseek(file, size, os.SEEK_SET)
     return memory, digest.digest()

@@ -152,11 +152,11 @@ class QuantizedWeight:
 def _packed(codes: UInt8[Array, "*stack O W"], *, bits: Bits, pack: Any) -> Shaped[Array, "*packed"]:
     """Pack codes, whose bytes are those of a GroupedWeight, a matrix at a time: one has a byte for each code then."""
 
-    def one(matrix: UInt8[Array, "O W"]) -> Shaped[Array, "*one"]:
+    def pack_matrix(matrix: UInt8[Array, "O W"]) -> Shaped[Array, "*one"]:
         packed: jax.Array = pack(_unpacked(matrix, bits), bits=bits)
         return packed
 
-    packed = lax.map(one, codes.reshape(-1, *codes.shape[-2:]))
+    packed = lax.map(pack_matrix, codes.reshape(-1, *codes.shape[-2:]))
     return packed.reshape(*codes.shape[:-2], *packed.shape[1:])
 
 

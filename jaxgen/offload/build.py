@@ -7,16 +7,18 @@ from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.core.sequence import Restore
 from jaxgen.core.stats import KVTierStats, OffloadStats
-from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.kv_tier.build import build_prefetcher
-from jaxgen.offload.kv_transfer import KVTransfer
-from jaxgen.offload.projection import Projection
-from jaxgen.offload.rates import RateMeter
-from jaxgen.offload.restore_plan import ContextCost, plan_restore
-from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
-from jaxgen.offload.tier import OffloadTier, Planner, Split
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.offload.planning.rates import RateMeter
+from jaxgen.offload.planning.restore_plan import ContextCost, plan_restore
+from jaxgen.offload.planning.staging import SAVING_GROUPS, group_size, projected_blocks
+from jaxgen.offload.tiers.host_store import HostBlock, HostStore
+from jaxgen.offload.tiers.kv_tier.build import build_prefetcher
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Planner, Split
+from jaxgen.offload.transfer.kv_transfer import KVTransfer
+from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
 logger = logging.getLogger(__name__)
@@ -36,9 +38,37 @@ class Offload:
         return self.tier.has_saves or self.transfer.busy
 
     @property
+    def has_blocks_to_write(self) -> bool:
+        """Whether blocks are on their way to the KV tier, so that steps must go on before the engine ends."""
+        return self.tier.fetcher is not None and self.has_saves
+
+    @property
+    def copies(self) -> bool:
+        """Whether any copy between the device and the host is under way."""
+        return self.transfer.busy
+
+    @property
     def busy(self) -> bool:
         """Whether any copy or fetch is under way."""
         return self.transfer.busy or (self.tier.fetcher is not None and self.tier.fetcher.busy)
+
+    @property
+    def projected(self) -> int:
+        """Tokens whose projection the last ``poll`` dispatched."""
+        return self.transfer.projected
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks in host memory now."""
+        return len(self.tier.store)
+
+    def start(self, plan: StepPlan) -> None:
+        """Start the plan's saves and restores. Call it before the plan's step, which may overwrite blocks to save."""
+        self.transfer.start(plan)
+
+    def observe_projection(self, sample: StepSample, projected: int) -> None:
+        """Learn from a step that came right after the projection of ``projected`` tokens, and waited for it."""
+        self.meter.observe_projection(sample, projected)
 
     def poll(self) -> list[tuple[Restore, bool]]:
         """Enter finished fetches and copies. Return the restores that have ended, and whether each is complete."""

@@ -106,8 +106,8 @@ class _Log(logging.Handler):
             self._records.append((record.name, record.levelno, record.getMessage()[:_LONGEST_RECORD]))
 
     def taken(self) -> list[tuple[str, int, str]]:
-        found, self._records = self._records, []
-        return found
+        records, self._records = self._records, []
+        return records
 
 
 def _answer(work: Callable[[], Any]) -> dict[str, Any]:

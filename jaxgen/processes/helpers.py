@@ -77,7 +77,7 @@ class Helpers:
                 self._check_costs(caller)
             waiting = self._waiting.get(caller, ())
             if waiting and (
-                len(waiting) >= MOST_WAITING or sum(one.length for one in waiting) + length > MOST_CHARACTERS
+                len(waiting) >= MOST_WAITING or sum(job.length for job in waiting) + length > MOST_CHARACTERS
             ):
                 raise TooMuchWaitsError(
                     "too many grammars and conversations of yours wait: send fewer requests at a time"
@@ -132,15 +132,15 @@ class Helpers:
     def _serve(self) -> None:
         while True:
             with self._changed:
-                while (found := self._next()) is None:
+                while (turn := self._next()) is None:
                     if self._closed:
                         return
                     self._changed.wait()
-                caller, job = found
+                caller, job = turn
                 helper = self._free.pop() if self._free else self._new()
             made, at_limit, began = helper.made, helper.num_at_limit, self._clock() - helper.start_seconds
             _run(job, helper)
-            del job, found  # they may hold much
+            del job, turn  # they may hold much
             with self._changed:
                 if caller is None:
                     self._preparing = False

@@ -49,7 +49,7 @@ class Turns:
             account.last_long = now
         if at_limit:
             account.at_limit.append(now)
-        for gone in [name for name, one in self._accounts.items() if one.is_forgotten(now)]:
+        for gone in [name for name, account in self._accounts.items() if account.is_forgotten(now)]:
             del self._accounts[gone]
 
     def in_order(self, callers: Iterable[str], now: float) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jaxgen.core.kept_files import find, keep
+from jaxgen.files.cache_files import find, keep
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ def checked(folder: Path) -> Iterator[None]:
     """
     path = folder.with_name(CHECKSUMS)
     digests = _digests(folder)
-    known = _kept(path) if digests else {}
+    noted = _read_digests(path) if digests else {}
     damaged = {
-        name: digest for name, digest in digests.items() if digest == _EMPTY or digest != known.get(name, digest)
+        name: digest for name, digest in digests.items() if digest == _EMPTY or digest != noted.get(name, digest)
     }
     for name in damaged:
         with suppress(OSError):
@@ -44,12 +44,14 @@ def checked(folder: Path) -> Iterator[None]:
     finally:
         # two processes may have written one file, each with times of its own: the last to come here notes what is there
         now = _digests(folder)
-        new = {name: digest for name, digest in now.items() if digest not in (known.get(name), damaged.get(name))}
+        new = {name: digest for name, digest in now.items() if digest not in (noted.get(name), damaged.get(name))}
         if new:
-            keep(path, json.dumps({name: digest for name, digest in (_kept(path) | new).items() if name in now}))
+            keep(
+                path, json.dumps({name: digest for name, digest in (_read_digests(path) | new).items() if name in now})
+            )
 
 
-def _kept(path: Path) -> dict[str, str]:
+def _read_digests(path: Path) -> dict[str, str]:
     text = find(path, "what XLA measured of a GPU's kernels is used unchecked this time")
     return {} if text is None else dict(json.loads(text))
 

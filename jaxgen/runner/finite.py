@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.models import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.walk import Layer, LayerContext, run_layer, walk
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import begin

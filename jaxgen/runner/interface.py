@@ -1,11 +1,73 @@
-"""The interface of a runner, which runs an engine's plans on a device."""
+"""The interface of a runner, which runs an engine's plans on a device. Host only, no jax."""
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.kernels import Kernels
-from jaxgen.runner.step import StepOutput
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An array that ``numpy.asarray`` brings to the host; on a device it may still be being computed."""
+
+    def __array__(self) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Awaitable(Readable, Protocol):
+    """A readable array that can be waited for."""
+
+    def block_until_ready(self) -> object: ...
+
+
+@runtime_checkable
+class LogprobArrays(Protocol):
+    """The arrays of ``jaxgen.runner.step.Logprobs``, as the host reads them."""
+
+    @property
+    def chosen(self) -> Readable: ...
+
+    @property
+    def ranks(self) -> Readable: ...
+
+    @property
+    def top_tokens(self) -> Readable: ...
+
+    @property
+    def top_values(self) -> Readable: ...
+
+
+@runtime_checkable
+class StepArrays(Protocol):
+    """The arrays of ``jaxgen.runner.step.StepOutput``, as the host reads them."""
+
+    @property
+    def tokens(self) -> Awaitable: ...
+
+    @property
+    def logprobs(self) -> LogprobArrays: ...
+
+    @property
+    def prompt_logprobs(self) -> LogprobArrays: ...
+
+    @property
+    def hidden(self) -> Readable: ...
+
+
+@runtime_checkable
+class ChosenKernels(Protocol):
+    """What the host is told of ``jaxgen.kernels.kernels.Kernels``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def skips_padding(self) -> bool: ...
 
 
 @runtime_checkable
@@ -23,7 +85,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def kernels(self) -> Kernels: ...
+    def kernels(self) -> ChosenKernels: ...
 
     def reset(self) -> None:
         """Forget everything but the parameters, also after a step that failed."""
@@ -33,12 +95,15 @@ class Runner(Protocol):
         """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
         ...
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepArrays:
         """Load the rows that the plan admits and run its step.
 
-        ``narrow``: whether the narrow program runs it; None: if there is one and the plan has decodes only. ``again``:
-        the same plan will be run once more, from the same state.
+        ``narrow``: whether the narrow program runs it; None: if there is one and the plan has decodes only.
         """
+        ...
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepArrays:
+        """Run a step that will be run once more from the same state. Arguments as of ``run``."""
         ...
 
     def wait(self) -> None:

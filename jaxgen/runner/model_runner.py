@@ -3,6 +3,7 @@
 import atexit
 import logging
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -12,12 +13,12 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.large_pages import use_large_pages
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
-from jaxgen.models.kv_cache import init_cache
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
-from jaxgen.runner.programs import CompiledStep, init_room
+from jaxgen.runner.programs import CompiledStep, init_products_buffer
 from jaxgen.runner.row_state import RowLoader, init_rows
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.step_layout import StepLayout
@@ -70,6 +71,7 @@ class ModelRunner:
         self._packer = Packer(config)
         self._narrow_packer = Packer(config, config.narrow_width)
         self._narrow = compiled.narrow
+        self._cache: KVCache
         self.reset()
 
     @property
@@ -77,15 +79,26 @@ class ModelRunner:
         """The kernels of the programs."""
         return self._compiled.kernels
 
+    @property
+    def cache(self) -> KVCache:
+        """The KV cache. Only this class writes it, also for ``update_cache``."""
+        return self._cache
+
+    def update_cache(self, program: Callable[..., KVCache], *args: object) -> None:
+        """Replace the cache by ``program(cache, *args)``, which may take the old one's memory."""
+        self._cache = program(self._cache, *args)
+
     def reset(self) -> None:
         """Forget everything but the parameters."""
-        for name in ("cache", "rows", "_rooms"):  # first, since two of each may not fit
+        for name in ("_cache", "rows", "_products_buffers"):  # first, since two of each may not fit
             self.__dict__.pop(name, None)
         kernels, config = self._compiled.kernels, self._config
-        self.cache = init_cache(self._model, config.cache, kernels)
+        self._cache = init_cache(self._model, config.cache, kernels)
         self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
         packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
-        self._rooms = {one.width: init_room(self._model, config, kernels, one.width) for one in packers}
+        self._products_buffers = {
+            packer.width: init_products_buffer(self._model, config, kernels, packer.width) for packer in packers
+        }
 
     def disable_narrow(self) -> None:
         """Run all plans with the wide program."""
@@ -98,16 +111,14 @@ class ModelRunner:
     def load(self, plan: StepPlan) -> None:
         """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
         for copy in plan.copies:
-            self.cache = self._compiled.copy_block(self.cache, np.int32(copy.source), np.int32(copy.target))
+            self.update_cache(self._compiled.copy_block, np.int32(copy.source), np.int32(copy.target))
         self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
-        A plan of decodes only runs with the narrow program, if there is one, unless ``narrow`` is set. Any plan may be
-        run ``again``; it starts from the same state if its input tokens are known on the host.
+        A plan of decodes only runs with the narrow program, if there is one, unless ``narrow`` is set.
         """
-        del again
         self.load(plan)
         if narrow is None:
             narrow = self.uses_narrow(plan)
@@ -115,23 +126,28 @@ class ModelRunner:
             step, packer = self._narrow, self._narrow_packer
         else:
             step, packer = self._compiled.run, self._packer
-        words, room = packer.pack(plan), self._rooms[packer.width]
-        self.cache, self.rows, self._rooms[packer.width], output = step(self.params, self.cache, self.rows, words, room)
+        words, products_buffer = packer.pack(plan), self._products_buffers[packer.width]
+        result = step(self.params, self._cache, self.rows, words, products_buffer)
+        self._cache, self.rows, self._products_buffers[packer.width], output = result
         if self._config.run_ahead:  # else they are waited for at once
             output.tokens.copy_to_host_async()
         return output
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        """See Runner. The second run starts from the same state if the plan's input tokens are known on the host."""
+        return self.run(plan, narrow=narrow)
 
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
         self.load(plan)
         layout = StepLayout(self._model, self._config, self._packer.width)
         finder = jax.jit(make_finder(layout), donate_argnums=1)
-        self.cache, found = finder(self.params, self.cache, self.rows, self._packer.pack(plan))
-        return int(found)
+        self._cache, layer = finder(self.params, self._cache, self.rows, self._packer.pack(plan))
+        return int(layer)
 
     def offload_stats(self) -> None:
         """Return None: the cache is on the device, and host memory behind it has counters of its own."""
 
     def wait(self) -> None:
         """Wait until all dispatched programs are done."""
-        jax.block_until_ready((self.cache, self.rows))
+        jax.block_until_ready((self._cache, self.rows))

@@ -35,7 +35,7 @@ def compile_together(programs: Mapping[str, Program], options: Mapping[str, str]
     """Return the compiled programs by name. XLA compiles all of them at the same time. ``options``: XLA's."""
     lowered = {name: program.lower() for name, program in programs.items()}
     with ThreadPoolExecutor(len(lowered)) as pool:
-        compiled = pool.map(lambda one: one.compile(dict(options)), lowered.values())
+        compiled = pool.map(lambda program: program.compile(dict(options)), lowered.values())
     return dict(zip(lowered, compiled, strict=True))
 
 
@@ -46,4 +46,4 @@ def int32(*shape: int) -> jax.ShapeDtypeStruct:
 
 def shapes_of(arrays: Any) -> Any:
     """Return the shapes of arrays in a tree."""
-    return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), arrays)
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), arrays)

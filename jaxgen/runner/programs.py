@@ -13,8 +13,8 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import graph_of
 from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,
@@ -62,7 +62,7 @@ class CompiledStep:
     """The compiled step, the programs that load rows before it, and the step's memory by XLA's analysis, in bytes.
 
     ``temporary_bytes``: memory on top of parameters, cache and rows, while the previous step's output is not read yet.
-    It includes the room for products of both programs.
+    It includes the products buffers of both programs.
     """
 
     run: CompiledProgram
@@ -90,15 +90,17 @@ def compile_step(
     wide: Any = _compile_width(model, config, kernels, width, options)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width, options) if config.narrow_width else None
     widths = (width, config.narrow_width) if config.narrow_width else (width,)
-    rooms = jax.tree.leaves(jax.eval_shape(lambda: [init_room(model, config, kernels, width) for width in widths]))
+    buffers = jax.tree.leaves(
+        jax.eval_shape(lambda: [init_products_buffer(model, config, kernels, width) for width in widths])
+    )
     return CompiledStep(
         wide,
         narrow,
         compile_rows(model, config),
         _compile_copy(model, config, kernels),
         kernels,
-        max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None)
-        + sum(room.size * room.dtype.itemsize for room in rooms),
+        max(_temporary_bytes(_analyses(program)) for program in (wide, narrow) if program is not None)
+        + sum(buffer.size * buffer.dtype.itemsize for buffer in buffers),
         _analyses(wide)[0].alias_size_in_bytes,
     )
 
@@ -109,8 +111,8 @@ def _analyses(program: Any) -> list[Any]:
 
 
 def _temporary_bytes(analyses: list[Any]) -> int:
-    outputs = sum(one.output_size_in_bytes - one.alias_size_in_bytes for one in analyses)
-    return int(max(one.temp_size_in_bytes for one in analyses) + 2 * outputs)
+    outputs = sum(analysis.output_size_in_bytes - analysis.alias_size_in_bytes for analysis in analyses)
+    return int(max(analysis.temp_size_in_bytes for analysis in analyses) + 2 * outputs)
 
 
 def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
@@ -133,14 +135,14 @@ def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) ->
 
 
 def step_program(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Program:
-    """Return the step of ``width`` tokens. It updates cache, rows and room in place."""
+    """Return the step of ``width`` tokens. It updates cache, rows and products buffer in place."""
     layout = StepLayout(model, config, width)
-    # The room stays an argument although nothing reads it: the products take its memory.
+    # The buffer stays an argument although nothing reads it: the products take its memory.
     shapes = *layout.shapes(kernels), layout.products
     return Program(make_step(graph_of(model), layout), shapes, donated=(1, 2, 4), keep_unused=True)
 
 
-def init_room(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:
+def init_products_buffer(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:
     """Return memory for the head's products of a step of ``width`` tokens; None: the step needs none from outside.
 
     It is kept between steps. glibc gives temporaries of more than 32 MiB back to Linux after each step, and the next

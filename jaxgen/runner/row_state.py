@@ -13,15 +13,17 @@ from jaxtyping import Array, Bool, Int32
 
 from jaxgen.arrays import ArrayLike, PackedWords
 from jaxgen.core.config import EngineConfig
+from jaxgen.core.limits import MAX_MASKED_TOKENS
+from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
 from jaxgen.sampling.row_params import RowParams
 
-MAX_MASKED_TOKENS = 128
-"""Most EOS and stop tokens of one row; they are masked while it has fewer than min_tokens tokens."""
-
 MASKS_AT_ONCE = 8
 """Most rows whose allowed tokens are loaded in one call."""
+
+BY_NAME = RowParams.__dataclass_fields__.keys() & SamplingParams.__dataclass_fields__.keys() - {"seed", "top_k"}
+"""Parameters that a row has as they are."""
 
 _WORD = 0xFFFFFFFF
 
@@ -133,10 +135,9 @@ class RowLoader:
 
     def _fill(self, row: dict[str, np.ndarray], sequence: Sequence) -> None:
         params = sequence.params
-        row["temperature"][()] = params.temperature
-        row["top_p"][()] = params.top_p
+        for name in BY_NAME:
+            row[name][()] = getattr(params, name)
         row["top_k"][()] = min(params.top_k, self._vocab_size)
-        row["min_p"][()] = params.min_p
         row["presence"][()] = params.presence_penalty
         row["frequency"][()] = params.frequency_penalty
         row["repetition"][()] = params.repetition_penalty

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import PackedParams, bind, graph_of
 from jaxgen.runner.program import Program, compile_together, int32
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, last_products, prompt_logprobs_of
@@ -62,7 +62,7 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
     tokens = int32(*logits.shape[:1])
     return {
         LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
-        **{one.name: Program(choosing(one), (rows, words, logits), donated=(0,)) for one in Sampling},
+        **{sampling.name: Program(choosing(sampling), (rows, words, logits), donated=(0,)) for sampling in Sampling},
         LOGPROBS: Program(logprobs, (logits, tokens)),
         PROMPT_LOGPROBS: Program(prompt_logprobs, (params, hidden, words)),
     }
@@ -75,7 +75,7 @@ class SeparateStep:
         """Compile all of them, at the same time. ``options``: XLA's."""
         programs = separate_programs(model, config, kernels, width)
         self._programs: Mapping[str, Any] = compile_together(programs, options)
-        self._choices = [self._programs[one.name] for one in Sampling]
+        self._choices = [self._programs[sampling.name] for sampling in Sampling]
         layout = StepLayout(model, config, width)
         first = layout.plan.first_words
         self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]
@@ -83,9 +83,9 @@ class SeparateStep:
         self._none = Logprobs.zeros(layout.num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(
-        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, room: None
+        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, products_buffer: None
     ) -> tuple[KVCache, RowState, None, StepOutput]:
-        """Start the programs that the plan needs. Their logits are temporaries, without room of their own."""
+        """Start the programs that the plan needs. Their logits are temporaries, without a buffer of their own."""
         on_device = jax.device_put(words)
         cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, on_device)
         rows, tokens = self._choices[words[self._sampling]](rows, on_device, logits)
@@ -94,7 +94,7 @@ class SeparateStep:
             logprobs = self._programs[LOGPROBS](logits, tokens)
         if (words[self._targets] >= 0).any():
             prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
-        return cache, rows, room, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+        return cache, rows, products_buffer, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
     @property
     def texts(self) -> list[str | None]:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.sampling_params import MAX_LOGPROBS
-from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.model import Graph, Model, PackedParams, bind
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step_layout import StepLayout
@@ -74,12 +74,13 @@ Step = Callable[
 
 
 def make_step(graph: Graph, layout: StepLayout) -> Step:
-    """Return the step of one model: (params, kv_cache, rows, words of a plan, room) -> (kv_cache, rows, room, output).
+    """Return the step of one model, from (params, kv_cache, rows, words of a plan, products_buffer) to (kv_cache, rows,
+    products_buffer, output).
 
-    Pure; meant to be jitted with the cache, the rows and the room donated. ``room`` is memory for the logits: what it
-    holds is not read, and what is returned is the room of the next step. Optional work (penalties, filters, draws,
-    log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
-    and can be the next step's input before the host has read it.
+    Pure; meant to be jitted with the cache, the rows and the buffer donated. The buffer is memory for the head's
+    products: what it holds is not read, and what is returned is the buffer of the next step. Optional work (penalties,
+    filters, draws, log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token
+    stays in ``rows`` and can be the next step's input before the host has read it.
     """
 
     def step(
@@ -87,9 +88,9 @@ def make_step(graph: Graph, layout: StepLayout) -> Step:
         cache: KVCache,
         rows: RowState,
         words: Int[Array, "W"],
-        room: Float[Array, "R V"],
+        products_buffer: Float[Array, "R V"],
     ) -> tuple[KVCache, RowState, Float[Array, "R V"], StepOutput]:
-        del room
+        del products_buffer
         model = bind(graph, params)
         rows, batch = begin(rows, words, layout)
         hidden, cache = model(batch, cache)
@@ -153,10 +154,10 @@ def in_pieces[Found](
     R = len(jax.tree.leaves(empty)[0])
     n = min(max(PIECE_LOGITS // vocab_size, 1), R)
 
-    def body(i: Int[Array, ""], found: Found) -> Found:
+    def body(i: Int[Array, ""], values: Found) -> Found:
         start = i * n  # The last piece may begin earlier: slices are moved to lie within the array.
         new = compute(lambda x: lax.dynamic_slice_in_dim(x, start, n))
-        return jax.tree.map(lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, axis=0), found, new)
+        return jax.tree.map(lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, axis=0), values, new)
 
     return lax.fori_loop(0, (num_rows + n - 1) // n, body, empty)
 
@@ -218,11 +219,11 @@ def prompt_logprobs_of(
         wanted = lax.dynamic_slice_in_dim(targets, start, tile)
         return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
 
-    def body(i: Int[Array, ""], found: Logprobs) -> Logprobs:
+    def body(i: Int[Array, ""], logprobs: Logprobs) -> Logprobs:
         start = i * tile
         wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0) if skip else True
         piece = either(wanted, lambda: compute(start), lambda: Logprobs.zeros(tile, vocab_size))
-        return found.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
+        return logprobs.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
 
-    found = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
-    return found.map(lambda x: x[:T])
+    logprobs = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
+    return logprobs.map(lambda x: x[:T])

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxgen.arrays import PackedWords
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.packer import batch_layout
 from jaxgen.runner.program import int32

@@ -9,8 +9,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence, SequenceBlocks
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.runner.interface import Runner
-from jaxgen.runner.step import StepOutput
+from jaxgen.runner.interface import Runner, StepArrays
 
 
 def dummy_sequence(
@@ -30,16 +29,20 @@ class TimedStep:
     """The output and times of one step. ``returned``: seconds until ``run`` returned to the host; ``seconds``: until
     the device was done."""
 
-    output: StepOutput
+    output: StepArrays
     returned: float
     seconds: float
 
 
 def time_step(runner: Runner, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> TimedStep:
-    """Run and time one step with nothing else on the device. Arguments as of ``Runner.run``."""
+    """Run and time one step with nothing else on the device. Arguments as of ``Runner.run``.
+
+    ``again``: the same plan will be run once more, from the same state.
+    """
+    run = runner.rehearse if again else runner.run
     runner.wait()
     started = perf_counter()
-    output = runner.run(plan, narrow=narrow, again=again)
+    output = run(plan, narrow=narrow)
     returned = perf_counter()
     runner.wait()
     return TimedStep(output, returned - started, perf_counter() - started)

@@ -176,8 +176,8 @@ def _draw(
     R, V = x.shape
     k = jnp.where(params.limited(V), params.top_k, V).astype(jnp.uint32)
     padded = jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=-jnp.inf).reshape(R, -1, _GROUP)
-    kept = either(needs.limited, lambda: _keep_top_k(padded, k), lambda: padded)
-    all_weights = _weights(kept, greatest, params)
+    filtered = either(needs.limited, lambda: _keep_top_k(padded, k), lambda: padded)
+    all_weights = _weights(filtered, greatest, params)
     w = either(needs.nucleus, lambda: _keep_top_p(all_weights, params.top_p), lambda: all_weights)
     return _pick(w, _random_bits(params.seed, positions))
 
@@ -197,8 +197,8 @@ def _keep_top_k(x: Float32[Array, "R G L"], k: UInt32[Array, "R"]) -> Float32[Ar
     keys = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
     def holds(thresholds: Sequence[Array]) -> list[Array]:
-        kept = (jnp.where(keys >= t[:, None, None], jnp.uint32(1), jnp.uint32(0)) for t in thresholds)
-        return [count >= k for count in exact_sum.fused_sums(*kept, axes=(1, 2))]
+        reaching = (jnp.where(keys >= t[:, None, None], jnp.uint32(1), jnp.uint32(0)) for t in thresholds)
+        return [count >= k for count in exact_sum.fused_sums(*reaching, axes=(1, 2))]
 
     return jnp.where(keys >= _greatest(holds, x.shape[0])[:, None, None], x, -jnp.inf)
 
@@ -213,8 +213,8 @@ def _keep_top_p(w: UInt32[Array, "R G L"], top_p: Float32[ArrayLike, "R"]) -> UI
     target = exact_sum.multiply(mass, fraction, drop=2)
 
     def holds(thresholds: Sequence[Array]) -> list[Array]:
-        kept = masses(*(jnp.where(w >= t[:, None, None], w, 0) for t in thresholds))
-        return [exact_sum.at_least(mass, target) & ~exact_sum.is_zero(mass) for mass in kept]
+        reaching = masses(*(jnp.where(w >= t[:, None, None], w, 0) for t in thresholds))
+        return [exact_sum.at_least(mass, target) & ~exact_sum.is_zero(mass) for mass in reaching]
 
     return jnp.where(w >= _greatest(holds, w.shape[0])[:, None, None], w, 0)
 

@@ -126,11 +126,12 @@ class _Normal:
 
     def add(self, sample: StepSample, cost: LinearCost) -> None:
         """Add a step, with its error relative to what it costs by ``cost``."""
-        one = 1.0 / max(cost.seconds(sample.tokens, sample.positions, sample.contexts), 1e-9)
-        a, b, c, seconds = one * sample.tokens, one * sample.positions, one * sample.contexts, one * sample.seconds
-        products = one * one, one * a, one * b, one * c, a * a, a * b, a * c, b * b, b * c, c * c
+        weight = 1.0 / max(cost.seconds(sample.tokens, sample.positions, sample.contexts), 1e-9)
+        a, b, c = weight * sample.tokens, weight * sample.positions, weight * sample.contexts
+        seconds = weight * sample.seconds
+        products = weight * weight, weight * a, weight * b, weight * c, a * a, a * b, a * c, b * b, b * c, c * c
         self.matrix = [before + product for before, product in zip(self.matrix, products, strict=True)]
-        wanted = one * seconds, a * seconds, b * seconds, c * seconds
+        wanted = weight * seconds, a * seconds, b * seconds, c * seconds
         self.vector = [before + product for before, product in zip(self.vector, wanted, strict=True)]
 
     def scale(self, factor: float) -> None:

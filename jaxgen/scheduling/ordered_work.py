@@ -27,9 +27,9 @@ class Work(NamedTuple):
     """Sequences without a row."""
     blocks: int = 0
     """Blocks that the waiting sequences will take, except blocks that others own already."""
-    answers: int = 0
-    """``max_tokens``, summed."""
-    speaking: int = 0
+    max_tokens: int = 0
+    """``max_tokens`` of the requests, summed."""
+    will_decode: int = 0
     """Waiting sequences that will decode."""
     contexts: int = 0
     """Tokens of these."""

@@ -30,7 +30,7 @@ class StepPace:
 
     @property
     def first_token(self) -> float:
-        decodes = DEFAULT_LIMITS.beside(self.step_time, self.running)
+        decodes = DEFAULT_LIMITS.usual_decodes(self.step_time, self.running)
         return self.step_time.prompt_seconds(PROMISED_PROMPT + self.waiting_tokens, PROMISED_PROMPT**2 // 2, decodes)
 
     def _longest(self, rows: int) -> float:

@@ -117,7 +117,7 @@ class StepPlanner:
     ) -> list[Sequence]:
         """Add chunks of prompts; return the sequences admitted. ``first``: of tenants that are owed a row (rule 3)."""
         most = room.tokens if self._most_prompt_tokens is None else min(room.tokens, self._most_prompt_tokens)
-        kept = room.tokens - most
+        reserved = room.tokens - most
         room.tokens = most
         admission = self._admission()
         for sequence in first:
@@ -134,7 +134,7 @@ class StepPlanner:
                 left -= runs
                 if runs or (not admission.closed and admission.admit(sequence)):
                     self._plan_prompt(sequence, room, chunks)
-        room.tokens += kept
+        room.tokens += reserved
         return admission.admitted
 
     def _plan_decodes(
@@ -177,9 +177,9 @@ class StepPlanner:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
         if len(self.preempted) == num_preempted:
             return decoding, partly_computed
-        staying = [sequence for sequence in decoding if sequence.row is not None]
-        room.tokens += len(decoding) - len(staying)
-        return staying, [sequence for sequence in partly_computed if sequence.row is not None]
+        still_running = [sequence for sequence in decoding if sequence.row is not None]
+        room.tokens += len(decoding) - len(still_running)
+        return still_running, [sequence for sequence in partly_computed if sequence.row is not None]
 
     def _lengthen(self, with_forced: list[int], room: StepBudget, chunks: list[Chunk]) -> None:
         """Add forced tokens to the decodes of these indices."""

@@ -81,9 +81,9 @@ class Fifo:
         """Whether a waiting sequence may preempt a running one at all: ``may_preempt`` is asked only then."""
         return self.queues.is_mixed
 
-    def may_preempt(self, one: Sequence, other: Sequence) -> bool:
-        """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes it."""
-        return other.request.background and not one.request.background
+    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
+        """Whether sequence ``waiting`` may preempt sequence ``running``. Implies that it precedes that one."""
+        return running.request.background and not waiting.request.background
 
     def may_give(self, newcomer: Sequence) -> Iterable[Sequence]:
         """Return running sequences that may be preempted for one of ``owed``, the first to preempt first."""

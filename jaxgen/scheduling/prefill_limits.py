@@ -66,7 +66,7 @@ class PrefillLimits:
         budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, contexts=contexts))
         return min(step_time.wide.seconds(budget, budget * PROMISED_PROMPT // 2, contexts), bound)
 
-    def beside(self, step_time: StepTimeModel, rows: int) -> Decodes:
+    def usual_decodes(self, step_time: StepTimeModel, rows: int) -> Decodes:
         """Return ``rows`` sequences that decode, with their time between tokens if no prompt needs to be early."""
         gap = min(self.stretch * step_time.wide.seconds(rows), self.longest(step_time, rows))
         return Decodes(rows, targets=(gap / MARGIN,) if rows else ())

@@ -10,7 +10,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.standing import Level
 from jaxgen.scheduling.prefill_limits import target
-from jaxgen.scheduling.tenant_rows import TenantRows
+from jaxgen.scheduling.tenant_queues import TenantQueues
 
 
 class RequestQueues:
@@ -20,15 +20,15 @@ class RequestQueues:
     together. So no tenant gets ahead of another by it.
     """
 
-    def __init__(self, *, by_priority: bool = False, touched: Callable[[Sequence], None] | None = None) -> None:
-        """``touched``: is called with each sequence that comes, moves or ends, in the course of that change."""
+    def __init__(self, *, by_priority: bool = False, on_change: Callable[[Sequence], None] | None = None) -> None:
+        """``on_change``: is called with each sequence that comes, moves or ends, in the course of that change."""
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        self._rows = {background: TenantRows() for background in (False, True)}
+        self._tenant_queues = {background: TenantQueues() for background in (False, True)}
         self.waiting_tokens = 0
         """Prompt tokens of the waiting ones that are not of the background."""
         self._by_priority = by_priority
-        self._touched = touched
+        self._on_change = on_change
         self._levels = [0] * len(Level)
         self._priorities: Counter[int] = Counter()  # how many have each
         self._next_promotion = -inf  # no sequence is promoted before
@@ -58,13 +58,13 @@ class RequestQueues:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
-    def rows_of(self, sequence: Sequence) -> TenantRows:
+    def tenant_queues_of(self, sequence: Sequence) -> TenantQueues:
         """Return who holds rows and who waits for one, of the online or the background sequences."""
-        return self._rows[sequence.request.background]
+        return self._tenant_queues[sequence.request.background]
 
     def owed(self, most: int, *, background: bool) -> list[Sequence]:
-        """Return waiting sequences that are owed a row, as TenantRows; no background ones while online ones wait."""
-        return self._rows[background].owed(most) if self.any_waits(background=background) else []
+        """Return waiting sequences that are owed a row, as TenantQueues; no background ones while online ones wait."""
+        return self._tenant_queues[background].owed(most) if self.any_waits(background=background) else []
 
     def running_to(self, level: Level) -> list[Sequence]:
         """Running sequences of this level and those before it."""
@@ -79,10 +79,10 @@ class RequestQueues:
         before = sum([_by_priority(s) < _by_priority(newcomer) for s in group])
         return newcomer.standing.level, *places[before]
 
-    def touch(self, sequence: Sequence) -> None:
+    def mark_changed(self, sequence: Sequence) -> None:
         """Note that a sequence has changed, in its place or in what it has computed."""
-        if self._touched is not None:
-            self._touched(sequence)
+        if self._on_change is not None:
+            self._on_change(sequence)
 
     def join(self, sequence: Sequence) -> None:
         """Add a new sequence to the waiting ones."""
@@ -96,7 +96,7 @@ class RequestQueues:
         """Move a waiting sequence to the running ones."""
         self._remove(sequence, self.waiting)
         insort(self.running, sequence, key=order_key_of)
-        self.rows_of(sequence).run(sequence)
+        self.tenant_queues_of(sequence).run(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
@@ -125,7 +125,7 @@ class RequestQueues:
         ]
         if not starved:
             return
-        sequence, line = min(starved, key=lambda one: one[0].standing.order_key)
+        sequence, line = min(starved, key=lambda entry: entry[0].standing.order_key)
         self._remove(sequence, line)
         self._levels[Level.BEST_EFFORT] -= 1
         sequence.standing.level = Level.WITH_TARGETS
@@ -134,23 +134,23 @@ class RequestQueues:
             self._wait(sequence)
         else:
             insort(line, sequence, key=order_key_of)
-            self.rows_of(sequence).run(sequence)
+            self.tenant_queues_of(sequence).run(sequence)
         self._next_promotion = now + STARVATION_TIMEOUT_S
 
     def _wait(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=order_key_of)
         self.waiting_tokens += _foreground_tokens(sequence)
-        self.rows_of(sequence).wait(sequence)
-        self.touch(sequence)
+        self.tenant_queues_of(sequence).wait(sequence)
+        self.mark_changed(sequence)
 
     def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
         del line[bisect_left(line, sequence.standing.order_key, key=order_key_of)]
         if line is self.waiting:
             self.waiting_tokens -= _foreground_tokens(sequence)
-            self.rows_of(sequence).wait_no_more(sequence)
+            self.tenant_queues_of(sequence).stop_waiting(sequence)
         else:
-            self.rows_of(sequence).run(sequence, by=-1)
-        self.touch(sequence)
+            self.tenant_queues_of(sequence).run(sequence, by=-1)
+        self.mark_changed(sequence)
 
     def _shares_places(self, newcomer: Sequence) -> bool:
         return self._by_priority and bool(self._priorities.keys() - {newcomer.priority})
@@ -166,10 +166,10 @@ class RequestQueues:
         for sequence, place in zip(sorted(group, key=_by_priority), places, strict=True):
             if sequence.standing.due_key != place:
                 sequence.standing.due_key = place
-                self.touch(sequence)
+                self.mark_changed(sequence)
         self.running.sort(key=order_key_of)
         self.waiting.sort(key=order_key_of)
-        self.rows_of(newcomer).sort(newcomer.request.tenant)
+        self.tenant_queues_of(newcomer).sort(newcomer.request.tenant)
 
 
 def order_key_of(sequence: Sequence) -> Any:
@@ -196,27 +196,27 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     standing.due_key = now + slack, sequence.arrival
 
 
-def may_preempt(one: Sequence, other: Sequence) -> bool:
-    """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes ``other``.
+def may_preempt(waiting: Sequence, running: Sequence) -> bool:
+    """Whether sequence ``waiting`` may preempt sequence ``running``. Implies that it precedes that one.
 
     A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
     """
-    level, others = one.standing.level, other.standing.level
-    if level is not others:
-        return level < others and (others is Level.BACKGROUND or one.standing.service.has_targets)
-    return one.priority < other.priority and _are_of_one_group(one, other)
+    level, running_level = waiting.standing.level, running.standing.level
+    if level is not running_level:
+        return level < running_level and (running_level is Level.BACKGROUND or waiting.standing.service.has_targets)
+    return waiting.priority < running.priority and _are_of_one_group(waiting, running)
 
 
-def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
+def _are_of_one_group(sequence: Sequence, other: Sequence) -> bool:
     """Whether priority decides between two sequences: of one tenant, class and level.
 
     Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.
     """
     return (
-        one.standing.level is other.standing.level
-        and one.request.tenant == other.request.tenant
-        and one.standing.service == other.standing.service
-        and not one.standing.is_promoted
+        sequence.standing.level is other.standing.level
+        and sequence.request.tenant == other.request.tenant
+        and sequence.standing.service == other.standing.service
+        and not sequence.standing.is_promoted
     )
 
 

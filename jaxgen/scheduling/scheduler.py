@@ -16,6 +16,7 @@ from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.stats import SchedulerCounters
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.admission import MAX_OVERTAKEN
+from jaxgen.scheduling.background_hold import BackgroundHold
 from jaxgen.scheduling.planner import StepPlanner
 from jaxgen.scheduling.policy import Fifo
 
@@ -55,13 +56,13 @@ class Scheduler:
     ) -> None:
         """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
         longer than a token are cheaper than others. ``copies_blocks``: the device can copy a block."""
-        self.hold_background = False
         self._config = config
         self._block_size = cache.block_size
         self._most_prompt_tokens: int | None = None
         self._last_arrival: int | None = None
         self._tier = tier
-        self._counters = counters = SchedulerCounters()
+        self._hold = BackgroundHold()
+        self.counters = counters = SchedulerCounters()
         self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters, copies_blocks=copies_blocks)
         self._make_policy = partial(policy, config)
         self._make_planner = partial(StepPlanner, config, max_overtaken=max_overtaken, narrow=narrow, counters=counters)
@@ -99,27 +100,16 @@ class Scheduler:
     @property
     def preemptions(self) -> int:
         """How often a sequence lost its row and blocks before its end."""
-        return self._counters.preemptions
-
-    @property
-    def prefix_queries(self) -> int:
-        """Tokens of admitted sequences that were looked up in the prefix cache."""
-        return self._counters.prefix_queries
-
-    @property
-    def prefix_hits(self) -> int:
-        """Tokens of admitted sequences that were found in the prefix cache."""
-        return self._counters.prefix_hits
-
-    @property
-    def leaks(self) -> int:
-        """How often ``check_idle`` found something."""
-        return self._counters.leaks
+        return self.counters.preemptions
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence has not ended; all that is left may be in flight."""
         return bool(self._live)
+
+    def held_for(self, now: float) -> float:
+        """Return for how many seconds all sequences are background sequences that are held back; 0: they are not."""
+        return 0.0 if self.num_online else self._hold.seconds_left(now)
 
     def limit_prompts(self, tokens: int | None) -> None:
         """Limit the prompt tokens of each step from now on; None: as many as the policy says.
@@ -153,6 +143,10 @@ class Scheduler:
         """Return the living sequence of this request; None if none lives."""
         return self._live.get(request_id)
 
+    def lives(self, sequence: Sequence) -> bool:
+        """Whether this sequence was added and has not ended."""
+        return self._live.get(sequence.request_id) is sequence
+
     def quote(self, sequence: Sequence, now: float = 0.0) -> Quote:
         """Predict the latencies of a new sequence as if it were added now; it is not, and nothing else changes.
 
@@ -168,9 +162,11 @@ class Scheduler:
         """
         if len(self._in_flight) > 1:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
+        if self.num_online and self._config.background_tokens == 0:
+            self._hold.extend(now)
         self.policy.begin_step(now)
         chunks, admitted = self._planner.plan(
-            hold_background=self.hold_background, most_prompt_tokens=self._most_prompt_tokens
+            hold_background=self._hold.seconds_left(now) > 0.0, most_prompt_tokens=self._most_prompt_tokens
         )
         self.policy.charge(chunks)
         short = [chunk for chunk in chunks if chunk.length == 1]
@@ -228,7 +224,7 @@ class Scheduler:
         """
         assert sequence.num_pending == 0, "what may come next is known once the last token is"
         self._kv_cache.take_token(sequence, token, forced=True)
-        self._queues.touch(sequence)
+        self._queues.mark_changed(sequence)
         reason = sequence.stop_reason()
         if reason is not None:
             self._end(sequence, reason)
@@ -238,7 +234,7 @@ class Scheduler:
         """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
         if restore.is_under_way:  # else it lost its blocks meanwhile
             self._kv_cache.end_restore(restore, whole=whole)
-            self._queues.touch(restore.sequence)
+            self._queues.mark_changed(restore.sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""
@@ -274,7 +270,7 @@ class Scheduler:
         queues = self._queues
         queued = len(queues.running) + len(queues.waiting) + queues.waiting_tokens + self.num_online
         if not self._live and (queued or not self._kv_cache.is_all_free):
-            self._counters.leaks += 1
+            self.counters.leaks += 1
             raise RuntimeError("an idle scheduler holds rows, blocks or places in queues of sequences that have ended")
 
     def _take(self, sequence: Sequence) -> None:

@@ -134,12 +134,18 @@ class StepTimes(Protocol):
     @property
     def model(self) -> StepTimeModel: ...
 
+    @property
+    def spread(self) -> float:
+        """99th percentile of the measured over the predicted time of wide steps."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedStepTimes:
     """StepTimes that no measurement changes."""
 
     model: StepTimeModel
+    spread: float = 1.0
 
 
 class StepTimeEstimator:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import ITEMSIZE, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise_sizes import stream_sizes
 

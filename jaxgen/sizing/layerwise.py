@@ -6,8 +6,8 @@ from math import ceil
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
-from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.offload.staging import group_size
+from jaxgen.layerwise.planning.layer_store import LayerStore
+from jaxgen.offload.planning.staging import group_size
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.layerwise_sizes import StreamSizes, stream_sizes
 from jaxgen.sizing.memory_request import MemoryRequest

@@ -15,8 +15,8 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
-from jaxgen.core.tier_address import tier_address
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.planning.staging import staging_bytes
+from jaxgen.offload.tiers.kv_tier.address import tier_address
 from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, vocabulary_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache
@@ -240,14 +240,15 @@ def _offload_config(
     if not options.prefix_caching:
         raise ConfigError(f"{flag} needs the prefix cache, by which blocks are found: drop one of the two")
     block = CacheFormat.of(model, block_size, keep_inputs=_keeps_inputs(options, model))
-    one = block.host_block_bytes(options.kv_host_dtype)
-    blocks = int(size * GIB / one)
+    block_bytes = block.host_block_bytes(options.kv_host_dtype)
+    blocks = int(size * GIB / block_bytes)
     if blocks < 1:
-        raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
+        raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {block_bytes / GIB:.4f} GiB")
     tier_bytes = 0 if tier is None else int(options.kv_tier_size * GIB)
-    if tier is not None and tier_bytes < 2 * one:
+    if tier is not None and tier_bytes < 2 * block_bytes:
         raise ConfigError(
-            f"--kv-tier-size {options.kv_tier_size} GiB does not hold two blocks of {one / GIB:.4f} GiB: use more"
+            f"--kv-tier-size {options.kv_tier_size} GiB does not hold two blocks of "
+            f"{block_bytes / GIB:.4f} GiB: use more"
         )
     key = (options.kv_tier_key or "").encode()
     return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, tier, tier_bytes, key)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.kept_files import find_json, keep_json, named_by
+from jaxgen.files.cache_files import find_json, keep_json, named_by
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget
 
@@ -52,5 +52,5 @@ def choose_budget(
     """
     rule = default_budget(device, skips_padding=skips_padding, active_share=model.active_share)
     path = None if folder is None else record_path(folder, model, device)
-    found = find_json(path, "the token budget is that of the rule until jaxgen tune has run again")
-    return rule if found is None else TokenBudget(found["token_budget"], f"measured by jaxgen tune ({path})")
+    measured = find_json(path, "the token budget is that of the rule until jaxgen tune has run again")
+    return rule if measured is None else TokenBudget(measured["token_budget"], f"measured by jaxgen tune ({path})")

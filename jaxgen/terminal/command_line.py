@@ -102,12 +102,12 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
 
     def parse_args(self, args: Sequence[str] | None = None) -> Any:
         self._given = list(self._dashed(sys.argv[1:] if args is None else args))
-        found, unknown = self.parse_known_args(args=self._given)
+        options, unknown = self.parse_known_args(args=self._given)
         if self._bare is not None and unknown and not unknown[0].startswith("-"):
-            self._take_bare(found, self._bare, unknown.pop(0))
+            self._take_bare(options, self._bare, unknown.pop(0))
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self.hint(unknown[0])}")
-        return found
+        return options
 
     def parse_known_args(self, args: Sequence[str] | None = None, **options: Any) -> Any:
         return super().parse_known_args(args=None if args is None else list(self._dashed(args)), **options)
@@ -129,12 +129,12 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         near = get_close_matches(flag.partition("=")[0], self._option_string_actions, 1)
         return f"; the nearest is {near[0]}" if near else ""
 
-    def _take_bare(self, found: Any, name: str, value: str) -> None:
+    def _take_bare(self, options: Any, name: str, value: str) -> None:
         flag = f"--{name}"
-        other = getattr(found, name)
+        other = getattr(options, name)
         if self.was_given(flag) and other != value:
             self.error(f"{name.upper()} {value} and {flag} {other} differ: give one of them")
-        setattr(found, name, value)
+        setattr(options, name, value)
 
     def _dashed(self, args: Iterable[str]) -> Iterable[str]:
         for argument in args:

@@ -29,5 +29,5 @@ def check_environment(parser: CommandLine, environment: Iterable[str]) -> None:
         if name.startswith(PREFIX) and name not in known | OTHERS and not _OF_KUBERNETES.fullmatch(name):
             option = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
             near = [option] if option in options else get_close_matches(option, options, 1)
-            hint = "".join(f"; {options[one]} does" for one in near if options[one])
+            hint = "".join(f"; {options[name]} does" for name in near if options[name])
             parser.error(f"the environment variable {name} sets no flag{hint}")

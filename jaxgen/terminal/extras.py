@@ -51,10 +51,10 @@ def missing(module: str, what: str = "") -> str | None:
 def need(module: str, what: str) -> None:
     """Raise ConfigError where ``module``, which is imported later for ``what``, is not installed."""
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise ConfigError(missing(module, what) or f"{what} needs {module}, which is not installed")
 
 

@@ -111,17 +111,17 @@ class ChatTemplate:
                 "chat_template_kwargs",
             )
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
-        given = Conversation(tuple(messages), tuple(tools), begins, continue_final_message)
+        conversation = Conversation(tuple(messages), tuple(tools), begins, continue_final_message)
         try:
-            return self._write(self._probe.fitted(given), options)
+            return self._write(self._probe.fitted(conversation), options)
         except RequestRefusedError:
             raise
         except Exception as error:  # a template may raise anything, on purpose or not
-            raise self._refusal(given, error) from error
+            raise self._refusal(conversation, error) from error
 
-    def _refusal(self, given: Conversation, error: Exception) -> RequestRefusedError:
+    def _refusal(self, conversation: Conversation, error: Exception) -> RequestRefusedError:
         """Return what a caller is told of an error of the template."""
-        if given.goes_on and str(error).startswith("continue_final_message"):  # as transformers says it
+        if conversation.goes_on and str(error).startswith("continue_final_message"):  # as transformers says it
             return RequestRefusedError(
                 "continue_final_message: the chat template does not show the end of the last message, so it cannot go "
                 "on there",
@@ -134,20 +134,24 @@ class ChatTemplate:
                 f"The chat template fails on these messages ({type(error).__name__})", "messages"
             )
         reason = f"The chat template refuses these messages: {reason_of(error)}"
-        if found := self._probe.refused(given):
-            form, place = found
+        if refused := self._probe.refused(conversation):
+            form, place = refused
             return RequestRefusedError(
                 f"{reason} ({form.param(place)}: it takes no {form.description})", form.param(place)
             )
         return RequestRefusedError(reason, "messages")
 
-    def _write(self, given: Conversation, arguments: Mapping[str, Any]) -> str:
+    def _write(self, conversation: Conversation, arguments: Mapping[str, Any]) -> str:
         """Return the text of a conversation as it is. Raises what the template raises."""
-        options = {**arguments, "add_generation_prompt": given.begins, "continue_final_message": given.goes_on}
-        if given.tools:
-            options["tools"] = list(given.tools)
-        text = self._render(given.messages, options)
-        return with_tail(text, given.tail) if given.tail else text
+        options = {
+            **arguments,
+            "add_generation_prompt": conversation.begins,
+            "continue_final_message": conversation.goes_on,
+        }
+        if conversation.tools:
+            options["tools"] = list(conversation.tools)
+        text = self._render(conversation.messages, options)
+        return with_tail(text, conversation.tail) if conversation.tail else text
 
     def _render(self, messages: ForTemplate, options: dict[str, Any]) -> str:
         # Not at the top of the file: the import takes about a second, and only conversations need it.

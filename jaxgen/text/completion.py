@@ -42,7 +42,7 @@ class CompletionText:
     @property
     def stop_string(self) -> str | None:
         """The stop string that ended the text; None: none did."""
-        return None if self._stop is None else self._stop.found
+        return None if self._stop is None else self._stop.stop_string
 
     def feed(self, token: int | None, finish_reason: FinishReason | None = None) -> str:
         """Return the text that became certain with this token; with a ``finish_reason``, also the rest of the text.

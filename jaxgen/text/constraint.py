@@ -127,11 +127,11 @@ class _Unfinished:
 
     def take(self, token: int) -> None:
         begun = (self._nothing, *self._begun)
-        self._begun = [one.longer[token] for one in begun if token in one.longer]
+        self._begun = [beginning.longer[token] for beginning in begun if token in beginning.longer]
 
     def completing(self) -> list[int]:
         """Return the tokens that would complete a word of several."""
-        return [token for one in self._begun for token in one.completing]
+        return [token for beginning in self._begun for token in beginning.completing]
 
 
 def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
@@ -159,7 +159,7 @@ class Constraints:
         ``Helpers.submit``.
         """
         length = 0 if params.grammar is None else len(params.grammar.text)
-        cheap = params.grammar is None or self._grammars.keeps(params.grammar)
+        cheap = params.grammar is None or self._grammars.has_cached(params.grammar)
         return for_grammars().submit(caller, lambda helper: self._start(params, answer, helper), length, cheap=cheap)
 
     def prepare(self) -> "Future[None]":

@@ -16,8 +16,8 @@ type _Test = Callable[[Sequence[Message], int], object]
 def _where(test: _Test) -> Place:
     """Return the place of the messages, by their index, that a test is true of."""
 
-    def place(given: Conversation) -> int | None:
-        messages = given.messages
+    def place(conversation: Conversation) -> int | None:
+        messages = conversation.messages
         return next((i for i in range(len(messages)) if test(messages, i)), None)
 
     return place
@@ -32,7 +32,7 @@ def neighbours(role: str) -> Place:
     """Return the place of messages of a role without calls that follow another such message."""
 
     def test(messages: Sequence[Message], i: int) -> bool:
-        return i > 0 and all(one["role"] == role and not calls_of(one) for one in messages[i - 1 : i + 1])
+        return i > 0 and all(message["role"] == role and not calls_of(message) for message in messages[i - 1 : i + 1])
 
     return _where(test)
 
@@ -40,8 +40,8 @@ def neighbours(role: str) -> Place:
 def later(role: str) -> Place:
     """Return the place of messages of a role after messages of others."""
 
-    def place(given: Conversation) -> int | None:
-        messages = given.messages
+    def place(conversation: Conversation) -> int | None:
+        messages = conversation.messages
         first = num_leading(messages, role)
         return next((i for i in range(first, len(messages)) if messages[i]["role"] == role), None)
 
@@ -50,32 +50,35 @@ def later(role: str) -> Place:
 
 def several(role: str) -> Place:
     """Return the place of the second of several messages of a role at the beginning."""
-    return lambda given: 1 if num_leading(given.messages, role) > 1 else None
+    return lambda conversation: 1 if num_leading(conversation.messages, role) > 1 else None
 
 
-def system_alone(given: Conversation) -> int | None:
+def system_alone(conversation: Conversation) -> int | None:
     """Find the first message where all are system messages."""
-    return 0 if given.messages and num_leading(given.messages, "system") == len(given.messages) else None
+    messages = conversation.messages
+    return 0 if messages and num_leading(messages, "system") == len(messages) else None
 
 
 def system_before_last(role: str) -> Place:
     """Return the place of system messages in conversations that end with a message of a role."""
 
-    def place(given: Conversation) -> int | None:
-        return of_role("system")(given) if given.messages and given.messages[-1]["role"] == role else None
+    def place(conversation: Conversation) -> int | None:
+        messages = conversation.messages
+        return of_role("system")(conversation) if messages and messages[-1]["role"] == role else None
 
     return place
 
 
-def system_going_on(given: Conversation) -> int | None:
+def system_going_on(conversation: Conversation) -> int | None:
     """Find a continued system or developer message after others."""
-    last = len(given.messages) - 1
-    return last if given.goes_on and last > 0 and given.messages[last]["role"] in ("system", "developer") else None
+    messages = conversation.messages
+    last = len(messages) - 1
+    return last if conversation.goes_on and last > 0 and messages[last]["role"] in ("system", "developer") else None
 
 
-def assistant_first(given: Conversation) -> int | None:
+def assistant_first(conversation: Conversation) -> int | None:
     """Find a message of the assistant at the beginning, or after the first system messages."""
-    messages = given.messages
+    messages = conversation.messages
     first = num_leading(messages, "system")
     return first if first < len(messages) and messages[first]["role"] == "assistant" else None
 
@@ -103,24 +106,24 @@ with_cut_arguments = _where(_has_cut_arguments)
 
 def _has_long_id(messages: Sequence[Message], i: int) -> bool:
     ids = [call.get("id") for call in calls_of(messages[i])] + [messages[i].get("tool_call_id")]
-    return any(one and not SHORT_ID.fullmatch(one) for one in ids)
+    return any(call_id and not SHORT_ID.fullmatch(call_id) for call_id in ids)
 
 
 with_long_ids = _where(_has_long_id)
 """The place of calls and results with ids that some templates do not take."""
 
 
-def tools(given: Conversation) -> int | None:
+def tools(conversation: Conversation) -> int | None:
     """Return 0 for a conversation with tools."""
-    return 0 if given.tools else None
+    return 0 if conversation.tools else None
 
 
 def going_on(pattern: str) -> Place:
     """Return the place of the last message if it is continued and matches the pattern, a regular expression."""
     search = re.compile(pattern, re.DOTALL).search
 
-    def place(given: Conversation) -> int | None:
-        last = len(given.messages) - 1
-        return last if given.goes_on and last >= 0 and search(given.messages[last]["content"]) else None
+    def place(conversation: Conversation) -> int | None:
+        last = len(conversation.messages) - 1
+        return last if conversation.goes_on and last >= 0 and search(conversation.messages[last]["content"]) else None
 
     return place

@@ -27,21 +27,21 @@ _DIGITS = string.ascii_letters + string.digits
 type Rewrite = Callable[[Conversation], Conversation]
 
 
-def unchanged(given: Conversation) -> Conversation:
+def unchanged(conversation: Conversation) -> Conversation:
     """Return the conversation itself."""
-    return given
+    return conversation
 
 
 def content_as_parts(role: str) -> Rewrite:
     """Return a rewrite that makes a list with one part of the content of this role's messages."""
 
-    def rewrite(given: Conversation) -> Conversation:
-        return given.having(
+    def rewrite(conversation: Conversation) -> Conversation:
+        return conversation.having(
             [
                 {**message, "content": [{"type": "text", "text": message["content"]}]}
                 if message["role"] == role and isinstance(message["content"], str)
                 else message
-                for message in given.messages
+                for message in conversation.messages
             ]
         )
 
@@ -51,23 +51,25 @@ def content_as_parts(role: str) -> Rewrite:
 def joined(role: str) -> Rewrite:
     """Return a rewrite that joins neighbours of this role to one message; messages with calls stay alone."""
 
-    def rewrite(given: Conversation) -> Conversation:
+    def rewrite(conversation: Conversation) -> Conversation:
         messages: list[Message] = []
-        for message in given.messages:
-            if messages and all(one["role"] == role and not one.get("tool_calls") for one in (messages[-1], message)):
+        for message in conversation.messages:
+            if messages and all(
+                neighbour["role"] == role and not neighbour.get("tool_calls") for neighbour in (messages[-1], message)
+            ):
                 messages[-1] = {**message, **messages[-1], "content": _joined_text(messages[-1], message)}
             else:
                 messages.append(message)
-        return given.having(messages)
+        return conversation.having(messages)
 
     return rewrite
 
 
-def system_in_user(given: Conversation) -> Conversation:
+def system_in_user(conversation: Conversation) -> Conversation:
     """Put what system messages say before the text of the next user's message, or into one at the end."""
     messages: list[Message] = []
     waiting: list[Message] = []
-    for message in given.messages:
+    for message in conversation.messages:
         if message["role"] == "system":
             waiting.append(message)
         elif message["role"] == "user" and waiting:
@@ -77,57 +79,59 @@ def system_in_user(given: Conversation) -> Conversation:
             messages.append(message)
     if waiting:
         messages.append({"role": "user", "content": _joined_text(*waiting)})
-    return given.having(messages)
+    return conversation.having(messages)
 
 
 def as_role(role: str, of: str) -> Rewrite:
     """Return a rewrite that makes messages of one role of all those ``of`` another."""
-    return lambda given: given.having([_as(message, role, of) for message in given.messages])
+    return lambda conversation: conversation.having([_as(message, role, of) for message in conversation.messages])
 
 
 def later_as_role(role: str, of: str) -> Rewrite:
     """Return a rewrite that does so with messages after those of the other role at the beginning."""
 
-    def rewrite(given: Conversation) -> Conversation:
-        first = num_leading(given.messages, of)
-        return given.having([*given.messages[:first], *(_as(message, role, of) for message in given.messages[first:])])
+    def rewrite(conversation: Conversation) -> Conversation:
+        first = num_leading(conversation.messages, of)
+        return conversation.having(
+            [*conversation.messages[:first], *(_as(message, role, of) for message in conversation.messages[first:])]
+        )
 
     return rewrite
 
 
-def system_to_front(given: Conversation) -> Conversation:
+def system_to_front(conversation: Conversation) -> Conversation:
     """Join all system messages to one at the beginning."""
-    system = [message for message in given.messages if message["role"] == "system"]
-    others = [message for message in given.messages if message["role"] != "system"]
-    return given.having([{**system[0], "content": _joined_text(*system)}, *others])
+    system = [message for message in conversation.messages if message["role"] == "system"]
+    others = [message for message in conversation.messages if message["role"] != "system"]
+    return conversation.having([{**system[0], "content": _joined_text(*system)}, *others])
 
 
-def arguments_as_objects(given: Conversation) -> Conversation:
+def arguments_as_objects(conversation: Conversation) -> Conversation:
     """Make objects of the arguments of calls; text that is not the JSON of an object, such as cut text, stays text."""
 
     def rewrite(arguments: Any) -> Any:
         parsed = parse_arguments(arguments)
         return arguments if parsed is None else parsed
 
-    return _with_arguments(given, rewrite)
+    return _with_arguments(conversation, rewrite)
 
 
-def arguments_as_texts(given: Conversation) -> Conversation:
+def arguments_as_texts(conversation: Conversation) -> Conversation:
     """Make texts of the arguments of calls; those of a call without any are ``{}``."""
 
     def rewrite(arguments: Any) -> Any:
         parsed = parse_arguments(arguments)
         return arguments if parsed != {} and isinstance(arguments, str) else json.dumps(parsed, ensure_ascii=False)
 
-    return _with_arguments(given, rewrite)
+    return _with_arguments(conversation, rewrite)
 
 
-def without_cut_arguments(given: Conversation) -> Conversation:
+def without_cut_arguments(conversation: Conversation) -> Conversation:
     """Make empty objects of arguments that are not the JSON of an object."""
-    return _with_arguments(given, lambda arguments: {} if parse_arguments(arguments) is None else arguments)
+    return _with_arguments(conversation, lambda arguments: {} if parse_arguments(arguments) is None else arguments)
 
 
-def calls_as_text(given: Conversation) -> Conversation:
+def calls_as_text(conversation: Conversation) -> Conversation:
     """Write calls into the text of their messages, between tags, as Hermes does."""
 
     def rewrite(message: Message) -> Message:
@@ -137,33 +141,33 @@ def calls_as_text(given: Conversation) -> Conversation:
         del result["tool_calls"]
         return result
 
-    objects = arguments_as_objects(given)
-    return given.having([rewrite(message) if calls_of(message) else message for message in objects.messages])
+    objects = arguments_as_objects(conversation)
+    return conversation.having([rewrite(message) if calls_of(message) else message for message in objects.messages])
 
 
-def text_before_calls(given: Conversation) -> Conversation:
+def text_before_calls(conversation: Conversation) -> Conversation:
     """Make a message of its own, before it, of the text of a message with calls."""
     messages: list[Message] = []
-    for message in given.messages:
+    for message in conversation.messages:
         if message.get("tool_calls") and message["content"]:
             messages.append({"role": message["role"], "content": message["content"]})
             messages.append({**message, "content": ""})
         else:
             messages.append(message)
-    return given.having(messages)
+    return conversation.having(messages)
 
 
-def without_text_beside_calls(given: Conversation) -> Conversation:
+def without_text_beside_calls(conversation: Conversation) -> Conversation:
     """Leave out the text of messages with calls."""
-    return given.having(
-        [{**message, "content": ""} if message.get("tool_calls") else message for message in given.messages]
+    return conversation.having(
+        [{**message, "content": ""} if message.get("tool_calls") else message for message in conversation.messages]
     )
 
 
-def one_call_a_message(given: Conversation) -> Conversation:
+def one_call_a_message(conversation: Conversation) -> Conversation:
     """Make a message of each call, followed by its result. Other content stays with the first."""
     apart: list[Message] = []
-    messages = list(given.messages)
+    messages = list(conversation.messages)
     while messages:
         message = messages.pop(0)
         calls = message.get("tool_calls") or ()
@@ -174,14 +178,14 @@ def one_call_a_message(given: Conversation) -> Conversation:
         del messages[: len(results)]
         ids = {call.get("id") for call in calls}
         for i, call in enumerate(calls):
-            beside = message if i == 0 else {"role": message["role"], "content": ""}
-            apart.append({**beside, "tool_calls": [call]})
+            others = message if i == 0 else {"role": message["role"], "content": ""}
+            apart.append({**others, "tool_calls": [call]})
             apart.extend(_take_result(call.get("id"), ids, results))
         apart.extend(results)
-    return given.having(apart)
+    return conversation.having(apart)
 
 
-def short_ids(given: Conversation) -> Conversation:
+def short_ids(conversation: Conversation) -> Conversation:
     """Make ids of nine letters and digits of the ids of calls: a digest of each, so that equal ids stay equal."""
 
     def rewrite(message: Message) -> Message:
@@ -194,13 +198,13 @@ def short_ids(given: Conversation) -> Conversation:
             result["tool_call_id"] = _short(message["tool_call_id"])
         return result
 
-    return given.having([rewrite(message) for message in given.messages])
+    return conversation.having([rewrite(message) for message in conversation.messages])
 
 
-def last_after_generation_prompt(given: Conversation) -> Conversation:
+def last_after_generation_prompt(conversation: Conversation) -> Conversation:
     """Let the template begin the assistant's message, and let the text that it has so far follow as it is."""
-    *earlier, last = given.messages
-    return replace(given, messages=tuple(earlier), begins=True, goes_on=False, tail=last["content"])
+    *earlier, last = conversation.messages
+    return replace(conversation, messages=tuple(earlier), begins=True, goes_on=False, tail=last["content"])
 
 
 def parse_arguments(arguments: Any) -> dict[str, Any] | None:
@@ -238,17 +242,17 @@ def _as(message: Message, role: str, of: str) -> Message:
     return {**message, "role": role} if message["role"] == of else message
 
 
-def _with_arguments(given: Conversation, rewrite: Callable[[Any], Any]) -> Conversation:
+def _with_arguments(conversation: Conversation, rewrite: Callable[[Any], Any]) -> Conversation:
     def changed(call: Message) -> Message:
         function = call["function"]
         return {**call, "function": {**function, "arguments": rewrite(function.get("arguments"))}}
 
-    return given.having(
+    return conversation.having(
         [
             {**message, "tool_calls": [changed(call) for call in calls_of(message)]}
             if message.get("tool_calls")
             else message
-            for message in given.messages
+            for message in conversation.messages
         ]
     )
 

@@ -30,8 +30,8 @@ def _mark_terminals(rules: dict[str, "RuleNode"]) -> None:
     for name, rule in rules.items():
         references = set(_references(rule))
         left[name] = len(references)
-        for one in references:
-            referring[one].append(name)
+        for reference in references:
+            referring[reference].append(name)
     ready = [name for name, count in left.items() if not count and name != "root"]
     while ready:
         name = ready.pop()

@@ -1,4 +1,4 @@
-"""Grammars that a request's text must follow: compiled in a helper process first, then here, and kept."""
+"""Grammars that a request's text must follow: compiled in a helper process first, then here, and cached."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from jaxgen.text.tokenizer import Tokenizer
 
-MAX_KEPT = 32
-"""Compiled grammars kept for later requests with the same grammar."""
+MAX_CACHED = 32
+"""Compiled grammars cached for later requests with the same grammar."""
 
-MAX_KEPT_BYTES = 2**27
+MAX_CACHED_BYTES = 2**27
 """Most bytes of these together."""
 
 COMPILE_SECONDS = 10
@@ -31,7 +31,7 @@ _LEAST = 'start: "a"'
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, and keeps the last ones.
+    """Compiles grammars for one tokenizer, and caches the last ones.
 
     A helper process compiles each first, within limits of time and memory. llguidance's own limits do not bound time
     and memory for all grammars, and a thread cannot be ended.
@@ -45,7 +45,7 @@ class Grammars:
         self._checker = Target("jaxgen.text.grammar_compiler:GrammarCompiler", self._for_compiler)
         self._compiler: GrammarCompiler | None = None
         self._making = Lock()
-        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
+        self._cached: OrderedDict[str, _Compiled] = OrderedDict()
 
     def start(self, grammar: Grammar, helper: Helper) -> GrammarState:
         """Return the state before the first token; in a thread with a large stack, since llguidance recurses.
@@ -53,16 +53,16 @@ class Grammars:
         Raises RequestRefusedError, which names the grammar's source, for a grammar that is invalid or costs too much.
         """
         with self._making:
-            compiled = self._kept.get(grammar.text)
+            compiled = self._cached.get(grammar.text)
             if compiled is not None:
-                self._kept.move_to_end(grammar.text)
+                self._cached.move_to_end(grammar.text)
         if compiled is None:
             compiled = self._compile(grammar, helper)
         return GrammarState(compiled.matcher.deep_copy(), compiled.first_mask, compiled.cost)
 
-    def keeps(self, grammar: Grammar) -> bool:
-        """Whether a grammar is kept, so that nothing is compiled for it."""
-        return grammar.text in self._kept
+    def has_cached(self, grammar: Grammar) -> bool:
+        """Whether a compiled grammar is cached, so that nothing is compiled for it."""
+        return grammar.text in self._cached
 
     def prepare(self, helper: Helper) -> None:
         """Read the tokenizer in the helper's process and in this one, for which the first grammar would wait.
@@ -87,14 +87,14 @@ class Grammars:
         except ValueError as error:
             raise RequestRefusedError(f"{source}: {error}", source) from error
         with self._making:
-            self._kept[grammar.text] = compiled
-            while len(self._kept) > MAX_KEPT or self._kept_bytes > MAX_KEPT_BYTES:
-                self._kept.popitem(last=False)
+            self._cached[grammar.text] = compiled
+            while len(self._cached) > MAX_CACHED or self._cached_bytes > MAX_CACHED_BYTES:
+                self._cached.popitem(last=False)
         return compiled
 
     @property
-    def _kept_bytes(self) -> float:
-        return sum(one.cost.num_bytes for one in self._kept.values())
+    def _cached_bytes(self) -> float:
+        return sum(compiled.cost.num_bytes for compiled in self._cached.values())
 
     def _own_compiler(self) -> "GrammarCompiler":
         with self._making:  # once: it takes a second for the largest vocabularies

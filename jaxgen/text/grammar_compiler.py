@@ -86,7 +86,7 @@ class GrammarCompiler:
         matcher = LLMatcher(self._tokens, lark, log_level=0, limits=_limits())
         words = -(-self._vocab_size // 32)
         mask = np.zeros(words, np.int32) if matcher.is_error() else next_mask(matcher, words)
-        faults = [one.get_error() for one in (matcher, _with_a_token(matcher, mask)) if one.is_error()]
+        faults = [state.get_error() for state in (matcher, _with_a_token(matcher, mask)) if state.is_error()]
         if faults:
             del matcher  # it may be large, and the error's frames live until Python collects cycles
             raise ValueError(first_line(faults[0]))
@@ -122,7 +122,7 @@ def _unescaped(escape: re.Match[str], *, is_lark: bool) -> str:
     ASCII stays escaped, since it may have a meaning there; GBNF has it as ``\\x41``. So does half a surrogate pair.
     """
     first, second, *codes = escape.groups()
-    code = int(next((one for one in codes if one), "0"), 16)
+    code = int(next((digits for digits in codes if digits), "0"), 16)
     if first:
         code = 0x10000 + ((int(first, 16) - 0xD800) << 10) + int(second, 16) - 0xDC00
     if 0xA0 <= code <= 0x10FFFF and code not in range(0xD800, 0xE000):

@@ -86,19 +86,19 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
     if len(taken) >= PARALLEL:
         _advance_in_parallel(taken)
         return
-    found: dict[tuple[object, ...], GrammarState] = {}
+    states: dict[tuple[object, ...], GrammarState] = {}
     for state, token in taken:
         began = thread_time()
         followed = state.matcher.consume_token(token)
         state.take(token)
-        equal = found.get(state.place)
+        equal = states.get(state.place)
         if equal is not None and followed:
             state.mask, state.error = equal.mask, equal.error
             continue
         if followed:
             state.mask = next_mask(state.matcher, len(state.mask))
         _note_error(state)
-        found[state.place] = state
+        states[state.place] = state
         state.cost.note(thread_time() - began)
 
 
@@ -107,21 +107,21 @@ def _advance_in_parallel(taken: Sequence[tuple[GrammarState, int]]) -> None:
 
     began = perf_counter()
     followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
-    found: dict[tuple[object, ...], GrammarState] = {}
+    states: dict[tuple[object, ...], GrammarState] = {}
     for (state, token), ok in zip(taken, followed, strict=True):
         state.take(token)
         if ok:
-            found.setdefault(state.place, state)
-    masks = np.zeros((len(found), len(taken[0][0].mask)), np.int32)
-    if found:
-        matchers = [(state.matcher, index) for index, state in enumerate(found.values())]
+            states.setdefault(state.place, state)
+    masks = np.zeros((len(states), len(taken[0][0].mask)), np.int32)
+    if states:
+        matchers = [(state.matcher, index) for index, state in enumerate(states.values())]
         fill_next_token_bitmask_par(_executor(), matchers, masks)
-    for state, mask in zip(found.values(), masks, strict=True):
+    for state, mask in zip(states.values(), masks, strict=True):
         state.mask = mask
         _note_error(state)
     for (state, _), ok in zip(taken, followed, strict=True):
         if ok:
-            state.mask, state.error = found[state.place].mask, found[state.place].error
+            state.mask, state.error = states[state.place].mask, states[state.place].error
         else:
             _note_error(state)
     mean = (perf_counter() - began) / len(taken)

@@ -46,23 +46,23 @@ class PieceModel:
     @classmethod
     def read(cls, data: bytes) -> "PieceModel | None":
         """Return the model that the bytes are; None: they are none, but a list of tokens for tiktoken, say."""
-        found: dict[int, list[int | bytes]] = {}
+        fields: dict[int, list[int | bytes]] = {}
         try:
             for number, value in _fields(data):
-                found.setdefault(number, []).append(value)
-            pieces = [dict(_fields(_message(one))) for one in found[_PIECES]]
+                fields.setdefault(number, []).append(value)
+            pieces = [dict(_fields(_message(message))) for message in fields[_PIECES]]
             trainer, normalizer = (
-                {number: value for one in found.get(part, ()) for number, value in _fields(_message(one))}
+                {number: value for message in fields.get(part, ()) for number, value in _fields(_message(message))}
                 for part in (_TRAINER, _NORMALIZER)
             )
-            names = tuple(_message(one[_PIECE]).decode() for one in pieces)
+            names = tuple(_message(piece[_PIECE]).decode() for piece in pieces)
             bos, eos = (_message(trainer.get(field, default)).decode() for field, default in _ENDS.items())
         except (ValueError, KeyError):  # UnicodeDecodeError is a ValueError
             return None
         return cls(
             data=data,
             pieces=names,
-            kinds=tuple(int(one.get(_KIND, _NORMAL)) for one in pieces),
+            kinds=tuple(int(piece.get(_KIND, _NORMAL)) for piece in pieces),
             charsmap=bool(normalizer.get(_CHARSMAP)),
             dummy_prefix=bool(normalizer.get(_DUMMY_PREFIX, True)),
             removes_extra=bool(normalizer.get(_REMOVE_EXTRA, True)),

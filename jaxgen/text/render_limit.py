@@ -50,7 +50,7 @@ def _watch(template: "Template") -> None:
 
 @cache
 def _claim_tool() -> int:
-    tool = next(one for one in _FREE_TOOL_IDS if sys.monitoring.get_tool(one) is None)
+    tool = next(tool_id for tool_id in _FREE_TOOL_IDS if sys.monitoring.get_tool(tool_id) is None)
     sys.monitoring.use_tool_id(tool, "jaxgen")
     for event in (sys.monitoring.events.JUMP, sys.monitoring.events.PY_START):
         sys.monitoring.register_callback(tool, event, _check)

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models
 
 from jaxgen.core.errors import ConfigError, RequestRefusedError
-from jaxgen.core.text_files import read_text
+from jaxgen.files.text_files import read_text
 from jaxgen.text.piece_model import BYTE, CONTROL, UNKNOWN, USER_DEFINED, PieceModel
 from jaxgen.text.token_lengths import TokenLengths, VocabularyFacts
 from jaxgen.text.tokenizer_files import FAST, OTHERS, REMEDY, SENTENCE_PIECE, check_library
@@ -90,10 +90,10 @@ class PieceEncoder:
         alike = config.data.get("legacy") is True or not model.dummy_prefix
         self._later = self._first if alike else _processor(model.without_prefix(), path)
         self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
-        found = {} if config.data.get("split_special_tokens") is True else added
-        found = {i: token for i, token in found.items() if not _of_library(model, i, token)}
-        self._splitter.add_tokens([*found.values()])
-        self._ids = {self._splitter.token_to_id(token.content): i for i, token in found.items()}
+        split_tokens = {} if config.data.get("split_special_tokens") is True else added
+        split_tokens = {i: token for i, token in split_tokens.items() if not _of_library(model, i, token)}
+        self._splitter.add_tokens([*split_tokens.values()])
+        self._ids = {self._splitter.token_to_id(token.content): i for i, token in split_tokens.items()}
 
     def __call__(self, text: str, special: bool) -> list[int]:
         """Return the ids of a text; ``special``: with BOS and EOS, if texts have them.
@@ -176,12 +176,12 @@ class _Config:
         if asked is False or (asked is None and t5 != (name == "eos")):
             return None
         text = _text(self.data.get(f"{name}_token")) or {"bos": model.bos, "eos": model.eos}[name]
-        found = words.token_to_id(text)
-        if found is not None and found >= len(model.pieces) and found not in self.added:
-            found = None  # an id that this tokenizer made up: the model has no row for it
-        if found is None and asked:
+        token = words.token_to_id(text)
+        if token is not None and token >= len(model.pieces) and token not in self.added:
+            token = None  # an id that this tokenizer made up: the model has no row for it
+        if token is None and asked:
             raise ConfigError(f"{self._source}: add_{name}_token is true, but there is no token {text!r}")
-        return found
+        return token
 
     def _bare_class(self) -> str:
         return self.named_class.removesuffix("Fast").removesuffix("Tokenizer")

@@ -18,12 +18,12 @@ class StopStrings:
         self._fallback = [_prefix_function(string) for string in stop]
         self._matched = [0] * len(stop)
         self._held = ""
-        self.found: str | None = None
+        self.stop_string: str | None = None
         """The stop string that ended the text."""
 
     @property
     def stopped(self) -> bool:
-        return self.found is not None
+        return self.stop_string is not None
 
     def push(self, text: str) -> str:
         """Return the text that is certain now; an empty string once a stop string was found."""
@@ -34,7 +34,7 @@ class StopStrings:
         buffer = self._held + text
         for end, char in enumerate(text, start=len(self._held) + 1):
             if length := self._step(char):
-                self.found = buffer[end - length : end]
+                self.stop_string = buffer[end - length : end]
                 self._held = ""
                 return buffer[: end if self._keep else end - length]
         certain = len(buffer) - max(self._matched)

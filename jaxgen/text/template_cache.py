@@ -1,4 +1,4 @@
-"""Keep the findings of helper processes about chat templates.
+"""Cache the findings of helper processes about chat templates.
 
 So a start need not wait for a process to start and to import transformers (about a second). Host only, no jax."""
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.identity import digest_of
-from jaxgen.core.kept_files import find, keep
+from jaxgen.files.cache_files import find, keep
 
 LIBRARIES = ("jinja2", "transformers")
 """What compiles and renders templates."""
 
 
-def kept_answer(folder: Path | None, question: Mapping[str, Any], ask: Callable[[], str | None]) -> str | None:
-    """Return what ``ask`` returned at an earlier start, else what it returns now; None is not kept.
+def cached_answer(folder: Path | None, question: Mapping[str, Any], ask: Callable[[], str | None]) -> str | None:
+    """Return what ``ask`` returned at an earlier start, else what it returns now; None is not cached.
 
     ``folder``: of answers, by the digest of the ``question``, of the versions of LIBRARIES and of this package's own
-    sources; None: none are kept.
+    sources; None: none are cached.
     ``question``: all that the answer depends on, as JSON's values. Raises what ``ask`` raises.
     """
     if folder is None:

@@ -80,30 +80,35 @@ class TemplateProbe:
         self._findings: dict[tuple[str, bool], Finding] = {}
         self._left = PROBE_SECONDS
 
-    def fitted(self, given: Conversation) -> Conversation:
+    def fitted(self, conversation: Conversation) -> Conversation:
         """Return the conversation as the template shows all of it.
 
         Raises RequestRefusedError that names the first field whose words the template would leave out.
         """
-        tools = bool(given.tools)
+        tools = bool(conversation.tools)
         for form in FORMS:
-            if self._known(form, tools=tools).outcome == SHOWN or (place := form.place(given)) is None:
+            if self._known(form, tools=tools).outcome == SHOWN or (place := form.place(conversation)) is None:
                 continue
             outcome = self.finding(form, tools=tools).outcome
             if outcome == DROPPED or (form is TOOLS and outcome in (REFUSED, BLOCKED)):
                 raise RequestRefusedError(_left_out(form, place), form.param(place))
-        return self._rewritten(given, FORMS)
+        return self._rewritten(conversation, FORMS)
 
-    def refused(self, given: Conversation) -> tuple[Form, int] | None:
+    def refused(self, conversation: Conversation) -> tuple[Form, int] | None:
         """Return the first form of the conversation that the template refuses however it is written, and its place.
 
         None: there is no such form, or the template refuses everything.
         """
-        tools = bool(given.tools)
+        tools = bool(conversation.tools)
         if self.finding(FORMS[0], tools=tools).outcome != SHOWN:
             return None
         return next(
-            (one for one in self._forms_of(given) if self.finding(one[0], tools=tools).outcome == REFUSED), None
+            (
+                (form, place)
+                for form, place in self._forms_of(conversation)
+                if self.finding(form, tools=tools).outcome == REFUSED
+            ),
+            None,
         )
 
     def findings(self, *, tools: bool) -> dict[Form, Finding]:
@@ -122,18 +127,18 @@ class TemplateProbe:
         """Return what is known of a form without a probe, which spares the look for it in most conversations."""
         return self._findings.get((form.name, tools), _NOT_PROBED)
 
-    def _forms_of(self, given: Conversation) -> Iterator[tuple[Form, int]]:
+    def _forms_of(self, conversation: Conversation) -> Iterator[tuple[Form, int]]:
         for form in FORMS:
-            if (place := form.place(given)) is not None:
+            if (place := form.place(conversation)) is not None:
                 yield form, place
 
-    def _rewritten(self, given: Conversation, forms: tuple[Form, ...]) -> Conversation:
-        tools = bool(given.tools)
+    def _rewritten(self, conversation: Conversation, forms: tuple[Form, ...]) -> Conversation:
+        tools = bool(conversation.tools)
         for form in reversed(forms):
             as_it_is = self._known(form, tools=tools).way is AS_IT_IS
-            if not as_it_is and form.place(given) is not None:
-                given = self.finding(form, tools=tools).way.rewrite(given)
-        return given
+            if not as_it_is and form.place(conversation) is not None:
+                conversation = self.finding(form, tools=tools).way.rewrite(conversation)
+        return conversation
 
     def _probe(self, form: Form, *, tools: bool) -> Finding:
         probe = replace(form.probe, tools=form.probe.tools or (_ANY_TOOL,)) if tools else form.probe
@@ -181,12 +186,14 @@ class TemplateProbe:
 
 def in_words(findings: Mapping[Form, Finding]) -> str:
     """Return a sentence about the forms that are not written as they are; empty: all are."""
-    parts = [f"{form.description} {one.way.becomes}" for form, one in findings.items() if _rewrites(one)]
-    if dropped := [form.description for form, one in findings.items() if one.outcome == DROPPED]:
+    parts = [f"{form.description} {finding.way.becomes}" for form, finding in findings.items() if _rewrites(finding)]
+    if dropped := [form.description for form, finding in findings.items() if finding.outcome == DROPPED]:
         parts.append(f"not shown, so answered with 400: {', '.join(dropped)}")
-    if refused := [f"{form.description} ({one.reason})" for form, one in findings.items() if one.outcome == REFUSED]:
+    if refused := [
+        f"{form.description} ({finding.reason})" for form, finding in findings.items() if finding.outcome == REFUSED
+    ]:
         parts.append(f"refused by it: {', '.join(refused)}")
-    if any(one.outcome == UNKNOWN for one in findings.values()):
+    if any(finding.outcome == UNKNOWN for finding in findings.values()):
         parts.append("it takes too long, or writes too much, to be probed")
     return "; ".join(parts)
 

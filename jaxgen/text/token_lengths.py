@@ -132,8 +132,8 @@ def _parts(part: Any, inner: str) -> Iterator[Mapping[str, Any]]:
         return
     waiting: list[Mapping[str, Any]] = [json.loads(part.__getstate__())]
     while waiting:
-        found = waiting.pop(0)
-        if found["type"] == "Sequence":
-            waiting = [*found[inner], *waiting]
+        settings = waiting.pop(0)
+        if settings["type"] == "Sequence":
+            waiting = [*settings[inner], *waiting]
         else:
-            yield found
+            yield settings

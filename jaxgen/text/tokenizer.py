@@ -209,10 +209,10 @@ class Tokenizer:
         They are empty for special tokens and for ids without a token (rows that only pad the vocabulary).
         """
         known = self._first_bytes if first else self._bytes
-        found = known.get(token)
-        if found is None:
-            found = known[token] = b"" if token in self._special else self._read_bytes(token, first)
-        return found
+        text = known.get(token)
+        if text is None:
+            text = known[token] = b"" if token in self._special else self._read_bytes(token, first)
+        return text
 
     def text(self, token: int) -> str | None:
         """Return the text that the token adds after whole characters, not as the first token.

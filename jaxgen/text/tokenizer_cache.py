@@ -7,10 +7,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxgen.core.digested_files import DigestedFiles
 from jaxgen.core.errors import ConfigError, one_line
-from jaxgen.core.kept_files import find, keep
-from jaxgen.core.text_files import read_text
+from jaxgen.files.cache_files import find, keep
+from jaxgen.files.digested_files import DigestedFiles
+from jaxgen.files.text_files import read_text
 from jaxgen.text.sentence_pieces import read_sentence_pieces
 from jaxgen.text.token_lengths import VocabularyFacts
 from jaxgen.text.tokenizer import Tokenizer
@@ -31,18 +31,18 @@ def load_tokenizer(directory: Path, cache: Path | None, files: DigestedFiles | N
     if cache is None:
         return Tokenizer.from_directory(directory)
     files = text_files(directory) if files is None else files
-    kept = cache / f"{files.digest}.json"
-    if (text := find(kept, _AGAIN)) is not None:
+    path = cache / f"{files.digest}.json"
+    if (text := find(path, _AGAIN)) is not None:
         try:
             facts, _, text = text.partition("\n")
             return Tokenizer.from_json(text, VocabularyFacts.read(facts))
         except Exception as error:  # the tokenizers library raises a bare Exception
-            logger.warning("%s is not a valid tokenizer (%s): %s", kept, error, _AGAIN)
+            logger.warning("%s is not a valid tokenizer (%s): %s", path, error, _AGAIN)
     tokenizer = Tokenizer.from_directory(directory)
     files.check()
     text = tokenizer.to_json() if tokenizer.is_json else None
     if text is not None:
-        keep(kept, f"{tokenizer.facts.to_json()}\n{text}")
+        keep(path, f"{tokenizer.facts.to_json()}\n{text}")
     return tokenizer
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jaxgen.core.text_files import LONGEST_MARK, check_not_pointer, mark_of, read_text
+from jaxgen.files.text_files import LONGEST_MARK, check_not_pointer, mark_of, read_text
 
 _TEXTS = {".json", ".jinja", ".txt", ".tiktoken"}
 _OTHERS = {".model"}

@@ -53,7 +53,7 @@ class Scenario:
         self.compared += 1
         length = max(len(expected), len(actual))
         for index in range(length):
-            pair = [one[index] if index < len(one) else "nothing" for one in (expected, actual)]
+            pair = [tokens[index] if index < len(tokens) else "nothing" for tokens in (expected, actual)]
             if pair[0] != pair[1]:
                 self.mismatches.append(Mismatch(name, index, *pair))
                 return
@@ -168,14 +168,15 @@ class Verifier:
         scenario = self._begin("embedded, all at once")
         nothing = SamplingParams(max_tokens=0)
         wanted = [
-            Request(f"embed-{one.request_id}", one.prompt, nothing, pooling=Pooling.MEAN) for one in self._requests
+            Request(f"embed-{request.request_id}", request.prompt, nothing, pooling=Pooling.MEAN)
+            for request in self._requests
         ]
-        alone = [self._run([(0, one)])[one.request_id] for one in wanted]
+        alone = [self._run([(0, request)])[request.request_id] for request in wanted]
         todo = [*wanted, *self._requests]
         self._random.shuffle(todo)
-        actual = self._run([(0, one) for one in todo])
-        for one, reference in zip(wanted, alone, strict=True):
-            scenario.compare(one.request_id, _numbers(reference), _numbers(actual[one.request_id]))
+        actual = self._run([(0, request) for request in todo])
+        for request, reference in zip(wanted, alone, strict=True):
+            scenario.compare(request.request_id, _numbers(reference), _numbers(actual[request.request_id]))
         scenario.happened["prompts cut in chunks"] = self._num_cut()
         return scenario
 
@@ -223,7 +224,7 @@ class Verifier:
 
     def _num_cut(self) -> int:
         budget = self._engine.config.scheduler.token_budget
-        return sum(len(one.prompt) > budget for one in self._requests)
+        return sum(len(request.prompt) > budget for request in self._requests)
 
     def _alone(self, request: Request, salt: str) -> list[TokenEvent]:
         return self._run([(0, replace(request, cache_salt=salt))])[request.request_id]
@@ -240,7 +241,8 @@ class Verifier:
             while waiting and waiting[-1][0] <= step:
                 self._engine.add(waiting.pop()[1])
             if fill:
-                self._engine.limit_prompts(self._random.randint(1, self._engine.config.scheduler.token_budget))
+                most = self._engine.config.scheduler.token_budget
+                self._engine.scheduler.limit_prompts(self._random.randint(1, most))
             for event in self._engine.step():
                 if event.finish_reason is FinishReason.ERROR:
                     raise RuntimeError(event.error)
@@ -249,7 +251,7 @@ class Verifier:
                 if len(events[name]) == length:
                     self._engine.abort(name)
             step += 1
-        self._engine.limit_prompts(None)
+        self._engine.scheduler.limit_prompts(None)
         return events
 
 

@@ -5,26 +5,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.assembly.find_model import find_model
+from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, weight_bytes
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, weight_bytes
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.text.tokenizer_cache import tokenizer_problem
-from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
-from jaxgen.weights.headers import NOTHING_STORED, StoredWeights
-from jaxgen.weights.outline import outlines
-from jaxgen.weights.packaged_files import packaged_file
-from jaxgen.weights.survey import Survey, check_weights, describe
+from jaxgen.weights.files.model_files import NOTHING_STORED, StoredWeights
+from jaxgen.weights.outline.gguf import gguf_headers, gguf_outlines
+from jaxgen.weights.outline.huggingface import outlines
+from jaxgen.weights.packaged.files import packaged_file
+from jaxgen.weights.summary import ModelSummary, check_weights, summary_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Planned:
     ``tokenizer_problem``: why there could be no server all the same; empty: its tokenizer can be loaded.
     """
 
-    model: Survey
+    model: ModelSummary
     stored: StoredWeights
     target: Target
     request: PlanRequest
@@ -90,7 +91,7 @@ def plan_model(
             of_gguf=of_gguf,
         )
         stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED
-        facts = describe(directory, config)
+        facts = summary_of(directory, config)
         words = _tokenizer_problem(directory, tokenizer).replace(str(directory), model or "")
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:

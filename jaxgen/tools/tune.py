@@ -12,7 +12,8 @@ from typing import Literal
 import jax
 
 from jaxgen.arrays import num_bytes
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.parameters import load_model
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
@@ -20,9 +21,10 @@ from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams
+from jaxgen.models.model import PackedParams
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.device_memory import DeviceMemory
@@ -151,7 +153,7 @@ def measure(
         for trial in trials:
             trial.run_block()
     times = tuple(trial.result() for trial in trials)
-    return Tuning(knee({found.token_budget: found.seconds for found in times}, least), times, ended)
+    return Tuning(knee({result.token_budget: result.seconds for result in times}, least), times, ended)
 
 
 class _Trial:
@@ -177,7 +179,7 @@ class _Trial:
         started = time.perf_counter()
         compiled = compile_step(model, config, kernels)
         self._compile_seconds = time.perf_counter() - started
-        engine = Engine(model, config, params, frozenset(), compiled=compiled)
+        engine = build_engine(model, config, params, frozenset(), compiled=compiled)
         self._load = FullSteps(engine, decodes=self._decodes, context=context, steps=steps)
         least, most = _BLOCK_STEPS
         self._steps = min(max(least, int(_BLOCK_SECONDS / self._load.seconds(_ESTIMATE_STEPS))), most)
@@ -244,7 +246,7 @@ def tune(
 
     From then on ``load_engine`` uses it if no token budget is given. Raises ConfigError.
     """
-    parts = find_parts(
+    resolved = resolve_on_device(
         model,
         hub=hub,
         dtype=dtype,
@@ -255,17 +257,17 @@ def tune(
         options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization, kv_cache_dtype=kv_cache_dtype),
         budgets=budgets or BUDGETS,
     )
-    with persistent_compilation(parts.caches.compiled):
-        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
+    with persistent_compilation(resolved.caches.compiled):
+        chosen, params = load_model(resolved, block_size=DEFAULT_BLOCK_SIZE, progress=False)
         tuning = measure(
-            parts.model,
+            resolved.model,
             params,
-            parts.memory,
+            resolved.memory,
             kernels=chosen,
             budgets=budgets,
             context=context,
             rounds=rounds,
             report=report,
         )
-    folder = parts.tuning_folder
-    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None
+    folder = resolved.tuning_folder
+    return tuning, save_record(folder, resolved.model, resolved.device, asdict(tuning)) if folder else None

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.build import build_to_fit
+from jaxgen.assembly.resolve import resolve_on_device
+from jaxgen.assembly.resolved_model import ResolvedModel
+from jaxgen.assembly.text_settings import own_text_settings
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.quantization import Quantization
-from jaxgen.model_texts import own_texts
-from jaxgen.resolved_model import ResolvedModel
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 
@@ -38,7 +39,7 @@ def verify_determinism(
     context, steps and blocks are smaller than in service. Raises ConfigError.
     """
     options = options or EngineOptions()
-    parts = find_parts(
+    resolved = resolve_on_device(
         model,
         hub=hub,
         dtype=dtype,
@@ -48,15 +49,22 @@ def verify_determinism(
         cache_dir=cache_dir,
         options=options,
     )
-    options = _verify_options(parts, options)
-    with persistent_compilation(parts.caches.compiled):
-        engine = parts.build(parts.resolve(options), options, own_texts(parts.directory), ends=False, progress=False)
+    options = _verify_options(resolved, options)
+    with persistent_compilation(resolved.caches.compiled):
+        engine = build_to_fit(
+            resolved,
+            resolved.configure(options),
+            options,
+            own_text_settings(resolved.directory),
+            ends=False,
+            progress=False,
+        )
     scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
     facts = {
         "model": model or "the embedded default",
-        "dtype": parts.model.dtype,
-        "kv_cache_dtype": parts.model.kv_dtype,
-        "device": parts.device.kind,
+        "dtype": resolved.model.dtype,
+        "kv_cache_dtype": resolved.model.kv_dtype,
+        "device": resolved.device.kind,
         "token_budget": engine.config.scheduler.token_budget,
         "max_num_seqs": engine.config.scheduler.max_num_seqs,
         "max_model_len": engine.config.scheduler.max_model_len,
@@ -69,9 +77,9 @@ def verify_determinism(
     return facts, scenarios
 
 
-def _verify_options(parts: ResolvedModel, options: EngineOptions) -> EngineOptions:
+def _verify_options(resolved: ResolvedModel, options: EngineOptions) -> EngineOptions:
     """Return the options that the flags leave open, so that prompts are cut and sequences are preempted."""
-    config = parts.resolve(options)
+    config = resolved.configure(options)
     scheduler, cache = config.scheduler, config.cache
     longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
     budget = options.token_budget or min(scheduler.token_budget, max(longest // 2, _LEAST_BUDGET))

@@ -40,12 +40,14 @@ class Recipe:
     def find(cls, compiler: str | None = None) -> "Recipe":
         """Return the recipe of ``compiler``, or of the first installed one of ``COMPILERS``. Raises
         UnavailableError."""
-        found = next((path for name in ([compiler] if compiler else COMPILERS) if (path := shutil.which(name))), None)
-        if found is None:
+        executable = next(
+            (path for name in ([compiler] if compiler else COMPILERS) if (path := shutil.which(name))), None
+        )
+        if executable is None:
             raise UnavailableError(f"no C++ compiler is installed ({compiler or ', '.join(COMPILERS)})")
         native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-        command = (found, *FLAGS, native, *(("-DKERNELS_INTEL",) if _is_intel() else ()))
-        version = run([found, "--version"], seconds=30)
+        command = (executable, *FLAGS, native, *(("-DKERNELS_INTEL",) if _is_intel() else ()))
+        version = run([executable, "--version"], seconds=30)
         sources = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*"))]
         decided = (command, LINKED, PREFIX_MAP, version, jaxlib.version.__version__, processor(), "sealed")
         parts = [*sources, repr(decided).encode()]

@@ -284,7 +284,7 @@ class Library:
         ``num_tokens`` on cost nothing."""
         _check_dtypes(x)
         T = len(x)
-        cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (one.reshape(T, -1) for one in angles)
+        cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (part.reshape(T, -1) for part in angles)
         out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
         return jax.ffi.ffi_call(self._target(ELEMENTS, "RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
 

@@ -250,8 +250,8 @@ def _prove_elements(library: Library, dtype: str) -> None:
         )
 
     turns = jnp.asarray(np.cos(angles), "float32"), jnp.asarray(np.sin(angles), "float32")
-    given = [jnp.asarray(one, dtype) for one in (x, weight, bias)]
-    given += [jnp.asarray(one, jnp.float32) for one in (late, gate, up)]
+    given = [jnp.asarray(array, dtype) for array in (x, weight, bias)]
+    given += [jnp.asarray(array, jnp.float32) for array in (late, gate, up)]
     for got, exact in zip(compute(*given), want, strict=True):
         compare(got, exact[:tokens], dtype)
 

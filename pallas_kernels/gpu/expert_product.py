@@ -59,7 +59,7 @@ def expert_product(
         def _() -> None:
             plgpu.set_max_registers(REGISTERS[0], action="decrease")
             layer = layer_ref[0]
-            pipe.load_all(x_ref, weights_ref.at[layer], *(one.at[layer] for one in scales_ref))
+            pipe.load_all(x_ref, weights_ref.at[layer], *(scales.at[layer] for scales in scales_ref))
 
         @pl.when(warpgroup < COMPUTE)
         def _() -> None:
@@ -185,7 +185,7 @@ class _Pipe:
         wide, *scales = self.of_codes
         tile = wide.at[warpgroup, lax.rem(k, jnp.int32(WIDE))]
         plgpu.commit_smem()  # a barrier of the warpgroup
-        put(tile, codes.numbers(weight[...], *(one.at[stage, warpgroup] for one in scales)))
+        put(tile, codes.numbers(weight[...], *(scales_ref.at[stage, warpgroup] for scales_ref in scales)))
         plgpu.commit_smem()
         return tile
 

@@ -122,10 +122,10 @@ Write = Callable[[jax.Array, Callable[[int, Ref], None]], None]
 
 
 def _write_through_registers(tokens: CtaItems, sources: tuple[Ref, Ref], write: Write) -> None:
-    def one(i: Int[Array, ""]) -> None:
+    def write_token(i: Int[Array, ""]) -> None:
         write(tokens[i], lambda which, place: copy(sources[which].at[tokens[i]], place))
 
-    repeat(0, tokens.mine, one)
+    repeat(0, tokens.mine, write_token)
 
 
 def _write_in_bulk(tokens: CtaItems, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jaxgen.core.cache_dirs import open_cache_dirs
-from jaxgen.weights.packaged_files import NotFetchedError, fetched
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
+from jaxgen.files.cache_dirs import open_cache_dirs
+from jaxgen.weights.packaged.files import NotFetchedError, fetched
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
 from scripts.ci.run_tests import LEFT_OUT, SHARED
 from tests.support.real_model import NAME
 

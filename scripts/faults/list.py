@@ -1,10 +1,12 @@
 """All faults."""
 
-from scripts.faults.computing import KERNELS, MODELS, SAMPLING, WEIGHTS
+from scripts.faults.computing import KERNELS, MODELS, SAMPLING
 from scripts.faults.fault import Fault
 from scripts.faults.memory import CACHE, OFFLOAD, SIZING
 from scripts.faults.scheduling import SCHEDULER
-from scripts.faults.serving import BATCHES, SERVER, TEXT
+from scripts.faults.serving import SERVER
+from scripts.faults.texts_and_batches import BATCHES, TEXT
+from scripts.faults.weights import WEIGHTS
 
 FAULTS: tuple[Fault, ...] = (
     *SCHEDULER,

@@ -4,9 +4,9 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from scripts.gpu.bench import Bench, Shared
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.rows.bench import Bench, Shared
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY, FULL
 from scripts.gpu.worker import guarded, prepare
 
 

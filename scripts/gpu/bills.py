@@ -3,8 +3,8 @@
     JAX_PLATFORMS=cpu .venv-aot-0.11.2/bin/python -m scripts.gpu.bills [--only NAME] [--tokens N]
 
 Of each step two programs are compiled, of one layer and of two: any further layer costs what the second one does. The
-result is docs/results/gpu-bill.json, of which ``python -m scripts.gpu.results`` makes docs/gpu_bill.md. scripts/ci/
-check_aot.sh makes the environment.
+result is docs/results/gpu-bill.json, of which ``python -m scripts.gpu.results`` makes the page gpu_bill.md next to it.
+scripts/ci/check_aot.sh makes the environment.
 """
 
 import argparse
@@ -21,12 +21,13 @@ from jaxgen.core.sampling_params import Sampling
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.runner.separate_step import LAYERS, separate_programs
-from scripts.gpu.bill import Kernel, bill_of
-from scripts.gpu.estimate_page import BILLS
-from scripts.gpu.pallas_bill import Load
-from scripts.gpu.shapes import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
-from scripts.gpu.sizes import FULL, StepLoad, variants
-from scripts.gpu.step_times import step_config
+from scripts.gpu.page.estimate import BILLS
+from scripts.gpu.roofline.bill import Kernel, bill_of
+from scripts.gpu.roofline.pallas import Load
+from scripts.gpu.rows.sizes import FULL
+from scripts.gpu.rows.step_times import step_config
+from scripts.gpu.rows.work import StepLoad, variants
+from scripts.loads.large import GPT_OSS_20B, LLAMA3_8B, QWEN3_30B_A3B
 from tests.aot.target import H200, compile_program
 
 RESULT = Path(__file__).resolve().parents[2] / "docs" / "results" / BILLS

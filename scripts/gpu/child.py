@@ -14,8 +14,8 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
-from scripts.gpu.header import ROOT
-from scripts.gpu.plan import MEMORY_FRACTION, PROCESSES
+from scripts.gpu.result.header import ROOT
+from scripts.gpu.result.plan import MEMORY_FRACTION, PROCESSES
 
 WORKER = (sys.executable, "-m", "scripts.gpu.worker")
 EXIT_SECONDS = 10.0

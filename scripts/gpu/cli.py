@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu.child import LostError, environment
-from scripts.gpu.header import output_of, versions
-from scripts.gpu.plan import PROCESSES, TOTAL_SECONDS, PlannedRow
 from scripts.gpu.programs import pack, parts_of, unpack
-from scripts.gpu.report import Report, State, free_path
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.result.header import output_of, versions
+from scripts.gpu.result.plan import PROCESSES, TOTAL_SECONDS, PlannedRow
+from scripts.gpu.result.report import Report, State, free_path
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY, FULL
 from scripts.gpu.supervisor import Supervisor, Workers
 
 FAILED, INCOMPLETE = 1, 3

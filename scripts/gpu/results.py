@@ -1,4 +1,4 @@
-"""Write docs/gpu.md and docs/gpu_bill.md from the results in docs/results.
+"""Write the pages gpu.md and gpu_bill.md from the results that lie next to them in docs/results.
 
 The results are those of python -m scripts.gpu and of python -m scripts.gpu.bills.
 
@@ -15,18 +15,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu import estimate_page
-from scripts.gpu.cells import Result
-from scripts.gpu.checks_page import listed
-from scripts.gpu.figures_page import sections
-from scripts.gpu.report import State
+from scripts.gpu.page import estimate as estimate_page
+from scripts.gpu.page.cells import Result
+from scripts.gpu.page.checks import listed
+from scripts.gpu.page.figures import sections
+from scripts.gpu.result.report import State
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLE = "# Figures of GPUs"
 ABOUT = """## About this page
 
 `python -m scripts.gpu.results` makes this page from the files that `python -m scripts.gpu` leaves in docs/results.
-[gpu_check.md](gpu_check.md) says what the rows mean.
+[gpu_check.md](../gpu_check.md) says what the rows mean.
 
 The *floor* is max(bytes / copy rate, FLOPs / matrix rate), with the rates that the same machine reached in the same
 run. "Of the floor" is the floor over the time taken. [gpu_bill.md](gpu_bill.md) explains the *roofline estimate*.
@@ -40,8 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: %(default)s")
     docs = parser.parse_args(arguments).docs
     for name, text in pages(docs / "results").items():
-        (docs / name).write_text(text)
-        print(f"written: {docs / name}")
+        path = docs / "results" / name
+        path.write_text(text)
+        print(f"written: {path}")
     return 0
 
 
@@ -99,7 +100,7 @@ def _origin(path: Path, header: dict[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {header['versions'][name]}" for name in ("jax", "jaxlib") if name in header["versions"]
     )
-    return f"{_age(path)[0]}, commit `{header['commit']}`, {versions}; results/{path.name}."
+    return f"{_age(path)[0]}, commit `{header['commit']}`, {versions}; docs/results/{path.name}."
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu.child import Child, LostError
-from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, Registers
-from scripts.gpu.report import Measurement, Report, Row, State
+from scripts.gpu.result.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, Registers
+from scripts.gpu.result.report import Measurement, Report, Row, State
 
 START_SECONDS = 60.0
 """Seconds for a worker to import JAX and open the device."""

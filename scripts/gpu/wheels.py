@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.gpu.header import ROOT
+from scripts.gpu.result.header import ROOT
 
 _GLIBC = ("2_17", "2_24", "2_27", "2_28", "2_31", "2_34", "2_35")
 """pip matches versions of manylinux exactly, so that all have to be named."""

@@ -23,13 +23,13 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from scripts.gpu.bench import Bench, Shared, UnavailableError
 from scripts.gpu.faults import PREPARE, RUN, inject
-from scripts.gpu.header import device_header
-from scripts.gpu.plan import PROCESSES
-from scripts.gpu.report import Measurement, State
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY, FULL, Sizes
+from scripts.gpu.result.header import device_header
+from scripts.gpu.result.plan import PROCESSES
+from scripts.gpu.result.report import Measurement, State
+from scripts.gpu.rows.bench import Bench, Shared, UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY, FULL, Sizes
 
 _STACK_AT = 0.9
 """Fraction of a limit after which the stacks of all threads are printed, since the row may hang."""
@@ -115,7 +115,7 @@ def prepare(name: str, bench: Bench) -> Callable[[], Measurement]:
     """Compile what a row runs, and return the function that runs it."""
     row = next(row for row in rows_of(bench.sizes) if row.name == name)
     module, function = row.entry.split(":")
-    entry = getattr(import_module(f"scripts.gpu.{module}"), function)
+    entry = getattr(import_module(f"scripts.gpu.rows.{module}"), function)
     inject(name, PREPARE)
     run: Callable[[], Measurement] = partial(entry, bench, *row.arguments)
     return cast(Any, run)() if row.splits else run

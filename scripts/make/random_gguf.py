@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Kind
 
-from scripts.measure.shapes import SHAPES
+from scripts.loads.shapes import SHAPES
 from scripts.peers.llama_convert import describe
 
 HALVES: dict[str, tuple[int, ...]] = {

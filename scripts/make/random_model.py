@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from jaxgen.core.config import DTYPES
-from jaxgen.weights.tiny import make_checkpoint
-from scripts.measure.shapes import CONFIGS
+from jaxgen.weights.packaged.tiny import make_checkpoint
+from scripts.loads.shapes import CONFIGS
 
 LEFT_OUT = ("bos_token_id", "eos_token_id", "torch_dtype")
 """Of the fields of a shape: the ids of the first and the last token are those of the tokenizer that is made."""

@@ -51,7 +51,7 @@ def measure(name: str, native_kernels: Kernels) -> Row:
 
 def lines_of(family: str) -> int:
     """Return the lines of the family's file."""
-    return len((ROOT / "weights" / "families" / f"{family}.py").read_text().splitlines())
+    return len((ROOT / "weights" / "families" / "decoders" / f"{family}.py").read_text().splitlines())
 
 
 HEADER = (

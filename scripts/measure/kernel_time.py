@@ -10,11 +10,8 @@ share of this machine's best: a reduction over a large array, and XLA's largest 
 
 import argparse
 import json
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from os import cpu_count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +26,7 @@ from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
+from scripts.measure.rates import bytes_per_second, fastest, flops_per_second
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 12, 12, 4, 64, 64
 PRODUCTS = {"qkv": (768, 1280), "out": (768, 768), "gate_up": (768, 4096), "down": (2048, 768), "logits": (768, 8192)}
@@ -46,36 +44,6 @@ LOADS = {
 """Decodes, their context, tokens of a prompt chunk, its context."""
 
 Program = Callable[..., Any]
-
-
-def fastest(programs: dict[str, Program], arguments: dict[str, tuple[Any, ...]], rounds: int) -> dict[str, float]:
-    """Seconds of each program's fastest run; they take turns, so that a slow moment of the machine meets all."""
-    best = dict.fromkeys(programs, float("inf"))
-    for _ in range(rounds + 1):
-        for name, program in programs.items():
-            started = time.perf_counter()
-            jax.block_until_ready(program(*arguments[name]))
-            best[name] = min(best[name], time.perf_counter() - started)
-    return best
-
-
-def bytes_per_second() -> float:
-    """Of reading memory with all processors."""
-    arrays = [np.ones(2**25, np.float32) for _ in range(cpu_count() or 1)]
-    best = float("inf")
-    with ThreadPoolExecutor(len(arrays)) as pool:
-        for _ in range(8):
-            started = time.perf_counter()
-            list(pool.map(np.max, arrays))
-            best = min(best, time.perf_counter() - started)
-    return sum(array.nbytes for array in arrays) / best
-
-
-def flops_per_second(dtype: str) -> float:
-    size = 2048
-    x = jnp.ones((size, size), dtype)
-    program = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
-    return 2 * size**3 / fastest({"xla": program}, {"xla": (x, x)}, 5)["xla"]
 
 
 def layers_of_attention(attention: Program, write_kv: Program) -> Program:
@@ -124,10 +92,10 @@ def measure_attention(library: Library, dtype: str, rounds: int) -> Any:
     itemsize = jnp.dtype(dtype).itemsize
     for name, (decodes, context, chunk, chunk_context) in LOADS.items():
         load_ = (decodes, context, chunk, chunk_context, dtype)
-        arguments = {kind: attention_inputs(*load_) for kind in programs}
         moved = (decodes * context + chunk_context) * 2 * KV_HEADS * HEAD_DIM * itemsize
         pairs = decodes * context + chunk * chunk_context - chunk * (chunk - 1) // 2
-        yield name, moved, 4 * pairs * HEADS * HEAD_DIM, fastest(programs, arguments, rounds)
+        timed = {kind: partial(program, *attention_inputs(*load_)) for kind, program in programs.items()}
+        yield name, moved, 4 * pairs * HEADS * HEAD_DIM, fastest(timed, rounds)
 
 
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -156,8 +124,8 @@ def measure_products(library: Library, dtype: str, rounds: int) -> Any:
 
         for tokens in TOKENS:
             x = jax.random.normal(jax.random.key(1), (tokens, inputs), dtype)
-            arguments = {"native": (x, packed), "xla": (x, weights)}
-            seconds = fastest({"native": native, "xla": unpacked}, arguments, rounds)
+            programs = {"native": partial(native, x, packed), "xla": partial(unpacked, x, weights)}
+            seconds = fastest(programs, rounds)
             yield f"{name}, {tokens} tokens", weights.nbytes // LAYERS, 2 * tokens * inputs * outputs, seconds
 
 

@@ -6,7 +6,7 @@ from math import prod
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import ITEMSIZE
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.names import parameters
+from jaxgen.weights.families.parameters import parameters
 
 EXPERTS, EMBED, HEAD = "layers.mlp.experts.", "embed.weight", "lm_head.weight"
 

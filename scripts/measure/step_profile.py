@@ -27,11 +27,12 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.models import PackedParams, init_params
+from jaxgen.engine.start.build import build_engine
+from jaxgen.models.model import PackedParams, init_params
 from jaxgen.runner.programs import compile_step
-from jaxgen.weights.quantize import quantized
-from jaxgen.weights.weight_formats import quantized_config
-from scripts.measure.shapes import SHAPES
+from jaxgen.weights.encodings.quantize import quantized
+from jaxgen.weights.encodings.weight_formats import quantized_config
+from scripts.loads.shapes import SHAPES
 from scripts.measure.step_time import kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60
@@ -103,7 +104,7 @@ def main() -> None:
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
     config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
     compiled = compile_step(model, config, kernels)
-    engine = Engine(model, config, params_of(model), frozenset(), compiled=compiled)
+    engine = build_engine(model, config, params_of(model), frozenset(), compiled=compiled)
     spent, steps = profile(engine, args.clients)
     program: Any = compiled.run
     known = operations(program.as_text())

@@ -13,7 +13,7 @@ import argparse
 import json
 import resource
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from statistics import median, quantiles
 
@@ -22,32 +22,25 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.kernels.choice import REFERENCE, choose
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import Params, init_params
+from jaxgen.models.model import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
-from scripts.measure.shapes import SHAPES
+from scripts.loads.decodes import Load, fill
+from scripts.loads.shapes import SHAPES
+from scripts.measure.rates import bytes_per_second, flops_per_second
 from scripts.measure.step_floor import Floor, step_floor
 
 BLOCK_SIZE = 64
-
-
-@dataclass(frozen=True)
-class Load:
-    """Contexts and step count of one measurement."""
-
-    context: int
-    rows: int
-    repeats: int
 
 
 def kernels_for(name: str, model: DecoderConfig) -> Kernels:
     """XLA's kernels, or the choice of ``jaxgen serve`` on this machine."""
     if name == "XLA":
         return REFERENCE
-    from jaxgen.core.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
-
     folder = open_cache_dirs().kernels
     if folder is None:
         raise SystemExit("native kernels need a cache directory that can be written")
@@ -70,17 +63,7 @@ def build(
     started = time.perf_counter()
     compiled = compile_step(model, config, kernels)
     seconds = time.perf_counter() - started
-    return Engine(model, config, params, frozenset(), compiled=compiled), seconds
-
-
-def fill(engine: Engine, load: Load) -> None:
-    """Bring ``rows`` sequences to their context."""
-    params = SamplingParams(max_tokens=load.repeats * 4 + 64, temperature=0.0, ignore_eos=True)
-    for row in range(load.rows):
-        engine.add(Request(f"decode-{row}", tuple(1 + (row * 31 + i) % 1000 for i in range(load.context)), params))
-    started: set[str] = set()
-    while len(started) < load.rows:
-        started |= {event.request_id for event in engine.step()}
+    return build_engine(model, config, params, frozenset(), compiled=compiled), seconds
 
 
 _numbers = count()
@@ -106,8 +89,6 @@ def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
 
 def best_rates(dtype: str) -> tuple[float, float]:
     """Return bytes and FLOPs per second that this CPU gives at best, and print them."""
-    from scripts.measure.kernel_time import bytes_per_second, flops_per_second  # here: they are for CPUs
-
     rates = bytes_per_second(), flops_per_second(dtype)
     print(f"# limits with {dtype}: {rates[0] / 1e9:.1f} GB/s, {rates[1] / 1e9:.0f} GFLOP/s", flush=True)
     return rates

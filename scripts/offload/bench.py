@@ -4,19 +4,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.kernels.choice import choose, reference
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.calibration import load_of, run_in_turn, time_steps
-from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
+from jaxgen.layerwise.planning.layer_store import LayerStore
+from jaxgen.layerwise.planning.rates import Split, StreamRates
 from jaxgen.layerwise.programs import compile_layers
-from jaxgen.layerwise.rates import Split, StreamRates
-from jaxgen.models import init_params
-from jaxgen.offload.restore_plan import ContextCost
-from jaxgen.offload.staging import group_size
+from jaxgen.models.model import init_params
+from jaxgen.offload.planning.restore_plan import ContextCost
+from jaxgen.offload.planning.staging import group_size
 from jaxgen.runner.model_runner import ModelRunner, device_info
 from jaxgen.runner.programs import compile_rows, compile_step
 from jaxgen.runner.step import StepOutput

@@ -6,7 +6,7 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from jaxgen.layerwise.rates import Split, StreamRates, transfer_all
+from jaxgen.layerwise.planning.rates import Split, StreamRates, transfer_all
 from scripts.offload.bench import Bench, Mode
 from scripts.offload.generation import Generation
 

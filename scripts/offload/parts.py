@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.rates import StreamRates, transfer_all
+from jaxgen.layerwise.planning.rates import StreamRates, transfer_all
 from scripts.offload.bench import Bench, Mode, kernels_here
 from scripts.offload.modes import Modes, Results, half_of, modes_of, only
 from scripts.offload.restore import BLOCK_SIZE, Measurement, build, halved, measure, restore_links

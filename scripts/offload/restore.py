@@ -15,11 +15,12 @@ from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadCo
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, init_params
+from jaxgen.models.model import PackedParams, init_params
 from jaxgen.offload.build import Offload, context_cost, make_planner
-from jaxgen.offload.restore_plan import Rates
-from jaxgen.offload.tier import Planner, Split
+from jaxgen.offload.planning.restore_plan import Rates
+from jaxgen.offload.tiers.offload_tier import Planner, Split
 from jaxgen.runner.programs import compile_step
 from scripts.offload.slow_links import simulate
 
@@ -49,7 +50,7 @@ def build(
     )
     compiled = compile_step(model, config, kernels)
     params = dict(init_params(model, 0)) if params is None else params
-    return Engine(model, config, params, frozenset(), compiled=compiled)
+    return build_engine(model, config, params, frozenset(), compiled=compiled)
 
 
 def first_token(engine: Engine, name: str, prompt: tuple[int, ...]) -> float:
@@ -71,7 +72,7 @@ class Measurement:
     """One context, and another that pushes it out."""
 
     def __init__(self, engine: Engine, tokens: int):
-        assert engine.offload is not None
+        assert isinstance(engine.offload, Offload)
         self.engine = engine
         self.offload: Offload = engine.offload
         self.token_bytes = CacheFormat.of(engine.model, BLOCK_SIZE).kv_bytes

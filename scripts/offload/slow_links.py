@@ -1,7 +1,7 @@
 """Simulated links: each copy is made, and held back until a link of a given rate would have carried it."""
 
 from jaxgen.layerwise.links import Links
-from jaxgen.offload.kv_transfer import KVTransfer
+from jaxgen.offload.transfer.kv_transfer import KVTransfer
 
 
 def simulate(links: Links | KVTransfer, bytes_per_second: float | None) -> None:

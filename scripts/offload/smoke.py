@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from statistics import median
 
-from jaxgen.layerwise.rates import StreamRates
+from jaxgen.layerwise.planning.rates import StreamRates
 from scripts.offload.bench import Bench
 from scripts.offload.modes import Modes, Results, compare, modes_of, of_bench, only
 from scripts.offload.settings import PROJECTION_PART

@@ -10,6 +10,7 @@ from math import inf, nan
 from pathlib import Path
 
 from jaxgen.hardware.device_info import this_cpu
+from scripts.page.markdown import write_page
 from scripts.peers.comparison import Comparison
 from scripts.peers.jaxgen import Jaxgen
 from scripts.peers.llama_cpp import LlamaCpp
@@ -18,7 +19,6 @@ from scripts.peers.loads import LOADS
 from scripts.peers.loads.agents import Agents
 from scripts.peers.loads.forms import FORMS
 from scripts.peers.openvino import OpenVino
-from scripts.peers.page import write_page
 from scripts.peers.peer import Peer, PeerError, Site
 from scripts.peers.records import SERVER, Records
 from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Format, Shape

@@ -207,7 +207,7 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
         "ttft_s": spread(record.first_token_time for record in started),
         "inter_token_s": spread(gap for record in records for gap in gaps(record, window)),
         "effective_per_s": {
-            f"{sla:g}": sum(SloTargets(sla=sla).kept(record) for record in started) / seconds for sla in SLAS
+            f"{sla:g}": sum(SloTargets(sla=sla).met_by(record) for record in started) / seconds for sla in SLAS
         },
         "answer_tokens": fmean(record.output_tokens for record in completed) if completed else None,
         "completed": len(completed),

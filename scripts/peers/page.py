@@ -1,11 +1,11 @@
-"""The page of a comparison, docs/peers.md, from its records."""
+"""The page of a comparison, docs/results/peers.md, from its records."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
-from textwrap import fill
+from typing import Any
 
+from scripts.page.markdown import listed, paragraph, point, table
 from scripts.peers.agreement import agree
 from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
 from scripts.peers.page_texts import ELSEWHERE, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
@@ -25,7 +25,7 @@ from scripts.peers.summary import (
     shown,
     verdict,
 )
-from scripts.peers.tables import in_ms, listed, middle, table, values
+from scripts.peers.tables import in_ms, middle, values
 
 SLA = "4"
 """FastGen's middle rate, tokens/s."""
@@ -33,20 +33,7 @@ TOKENS = Goal("output tokens/s", lambda cell: float(cell["output_tokens_per_s"])
 GAP = Goal("gap between tokens P95", percentile_of("inter_token_s", "p95"), is_time=True)
 WITHIN = Goal("requests/s within targets", lambda cell: float(cell["effective_per_s"][SLA]), is_time=False)
 GOALS = (TOKENS, Goal("first token (TTFT) P95", percentile_of("ttft_s", "p95"), is_time=True), GAP, WITHIN)
-WIDTH = 120
 NOTHING = "**Nothing has been measured yet.**"
-
-
-def write_page(parts: Iterable[str], path: Path) -> None:
-    path.write_text("\n\n".join(parts).rstrip("\n") + "\n")
-
-
-def paragraph(text: str) -> str:
-    return fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
-
-
-def point(text: str) -> str:
-    return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
@@ -57,9 +44,9 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield NOTHING
         yield made_by(shape)
         return
-    by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
+    by_format = formats_of(servers)
     closed = {
-        name: [(load.name, _rounds(mine, load)) for load in _loads(mine) if load.clients and not load.long_every]
+        name: [(load.name, rounds_of(mine, load)) for load in _loads(mine) if load.clients and not load.long_every]
         for name, mine in by_format.items()
     }
     yield purpose(records, shape)
@@ -107,14 +94,14 @@ def made_by(shape: Shape) -> str:
     return paragraph(f"{text}{shape.results.name}.{other if shape.name == DEFAULT and not load else ''}")
 
 
-def cells(servers: Iterable[Line], peer: str, load: Cell) -> Rounds:
-    """Return a peer's figures of a load, by round; the newest where a round has several."""
-    return by_round(servers, peer, asdict(load))
+def formats_of(servers: list[Line]) -> dict[str, list[Line]]:
+    """Return the servers' lines by format."""
+    return {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
 
 
-def _rounds(servers: list[Line], load: Cell) -> dict[str, Rounds]:
-    """Return the figures of each server that has any."""
-    found = {peer: cells(servers, peer, load) for peer in values(servers, "peer")}
+def rounds_of(servers: list[Line], load: Any) -> dict[str, Rounds]:
+    """Return the figures of each server that has any under a load, which is a dataclass."""
+    found = {peer: by_round(servers, peer, asdict(load)) for peer in values(servers, "peer")}
     return {peer: rounds for peer, rounds in found.items() if rounds}
 
 
@@ -122,15 +109,15 @@ def _figures(servers: list[Line]) -> Iterator[str]:
     """Yield a table of all closed loops, one of all open loops, and one for each load with long prompts."""
     loads = _loads(servers)
     if found := [load for load in loads if load.clients and not load.long_every]:
-        yield load_table([(load, _rounds(servers, load)) for load in found])
+        yield load_table([(load, rounds_of(servers, load)) for load in found])
     if found := [load for load in loads if load.rate]:
         yield "### Requests at a rate"
         yield paragraph(OPEN_LOOPS)
-        yield load_table([(load, _rounds(servers, load)) for load in found])
+        yield load_table([(load, rounds_of(servers, load)) for load in found])
     for load in loads:
         if load.long_every:
             yield f"### {load.name}"
-            yield load_table([(load, _rounds(servers, load))])
+            yield load_table([(load, rounds_of(servers, load))])
 
 
 def load_table(loads: Sequence[tuple[Cell, dict[str, Rounds]]]) -> str:

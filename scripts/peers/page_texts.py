@@ -10,7 +10,7 @@ completions {completion} tokens on average.
   P50 is the median, and 95 % of the values are below P95. A dash: there is no value, or too many requests got no token.
 - *Requests/s within targets* counts requests that start in the measured window and meet two targets. The first token
   comes within 1 s for each 512 tokens of the prompt. After that, at least 4 tokens come each second
-  ([benchmark.md](benchmark.md#results) calls this *effective*, with an SLA of 4 tokens/s).
+  ([benchmark.md](../benchmark.md#results) calls this *effective*, with an SLA of 4 tokens/s).
 - Figures are medians of the *rounds*. The last column is jaxgen's lead over the row's server. In brackets: the least
   and the greatest lead in a single round.
 - Some loads add *long prompts* with completions of {answer} tokens. They count only in the column *long prompts'
@@ -22,7 +22,7 @@ completions {completion} tokens on average.
 - Other pages: [1B, also in 8 and 4 bits](peers-1b.md), [conversations](peers-agents-88m.md),
   [JSON schemas](peers-schemas-88m-smollm2.md), [GPUs](peers-gpu.md).
 - jaxgen weighs early first tokens against short gaps. `--inter-token-target` makes gaps shorter
-  ([tuning.md](tuning.md#where-padding-costs-nothing), [plots](reports/2026-11-26-token-budgets.md)).
+  ([tuning.md](../tuning.md#where-padding-costs-nothing), [plots](../reports/2026-11-26-token-budgets.md)).
 """
 ELSEWHERE = "[peers.md](peers.md#terms-and-load) explains the terms and the load."
 OPEN_LOOPS = (

@@ -69,7 +69,7 @@ class Shape:
     @property
     def page(self) -> Path:
         is_first = (self.name, self.load) == (DEFAULT, CLIENTS)
-        return DOCS / ("peers.md" if is_first else f"{self._title}.md")
+        return DOCS / "results" / ("peers.md" if is_first else f"{self._title}.md")
 
     @property
     def _title(self) -> str:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
+from scripts.page.markdown import listed, table
 from scripts.peers.records import Line
-from scripts.peers.tables import listed, table, with_spread
+from scripts.peers.tables import with_spread
 
 OURS = "jaxgen"
 LEVEL = (0.98, 1.02)

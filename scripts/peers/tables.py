@@ -1,17 +1,10 @@
-"""Tables in Markdown of figures that were measured in rounds."""
+"""Cells of figures that were measured in rounds."""
 
 from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 from scripts.peers.records import Line
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """Return a table in Markdown; all columns except the first are aligned to the right."""
-    rule = f"|---|{'---:|' * (len(head) - 1)}"
-    top, *body = ("| " + " | ".join(line) + " |" for line in (head, *rows))
-    return "\n".join((top, rule, *body))
 
 
 def values(lines: Iterable[Line], name: str) -> list[Any]:
@@ -40,9 +33,3 @@ def in_ms(lines: list[Line], name: str, q: str | int) -> str:
 
 def ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names as a list in a sentence: a, b and c."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

@@ -16,9 +16,9 @@ from tokenizers.models import BPE
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.text.tokenizer import BYTE_OF_CHAR
-from jaxgen.weights.gguf import opened
 from jaxgen.weights.gguf.byte_level import SPLITTINGS
-from jaxgen.weights.packaged_files import packaged_file
+from jaxgen.weights.gguf.model import opened
+from jaxgen.weights.packaged.files import packaged_file
 
 NAMES = ("tokenizer.json", "tokenizer_config.json")
 QWEN_PACKAGE, QWEN_FILE = "dashscope==2.0.2", "dashscope/resources/qwen.tiktoken"

@@ -145,7 +145,7 @@ class Pair:
 
 
 def predict(engine: MeasuredEngine, seconds: StepSeconds, load: Load) -> Figures:
-    config = engine.config
+    config = engine.engine.config
     policy = SplitFuse(config.scheduler, config.cache, narrow=engine.has_narrow, runs_ahead=config.run_ahead)
     return figures(Simulation(policy, seconds, load).run())
 
@@ -200,12 +200,12 @@ def run_check(
     programs = StepTimes(check.steps, SEED).programs
     return {
         "model": "the embedded model" if model is None else Path(model).name,
-        "dtype": engine.model.dtype,
+        "dtype": engine.engine.model.dtype,
         "device": device_info().title,
         "date": datetime.now(UTC).date().isoformat(),
         "rounds": rounds,
         "load_average": busy,
-        "scheduler": asdict(engine.config.scheduler),
+        "scheduler": asdict(engine.engine.config.scheduler),
         "programs": {name: _about(program) for name, program in programs.items()},
         "loads": [_compared(load.name, [pairs[load.name] for pairs in by_round]) for load in PREDICTED],
     }

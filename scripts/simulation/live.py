@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.parameters import load_model
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.engine.engine import Engine, _InFlight
-from jaxgen.engine.recorder import StepTimings
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine import observer
+from jaxgen.engine.start.build import build_engine
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.server.benchmark.requests import FIRST_ID
@@ -31,41 +32,37 @@ class MeasuredStep:
     narrow: bool
 
 
-class MeasuredEngine(Engine):
-    """Keeps what each step took, from when it was dispatched, or the one before it read if that was later, until it
-    was read."""
+class MeasuredEngine(observer.Observer):
+    """An engine, and what each of its steps took."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        """Arguments as of ``build_engine``."""
+        self.engine = build_engine(*args, **kwargs, observers=[self])
         self.measured: list[MeasuredStep] = []
 
     @property
     def has_narrow(self) -> bool:
         """Whether steps of decodes only run a program of their own."""
-        return self._device.uses_narrow(StepPlan(()))
+        return self.engine.runner.uses_narrow(StepPlan(()))
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTimings:
-        result = super()._count(step, began, ended)
-        plan = step.plan
-        sample = StepSample(plan.num_tokens, plan.num_positions, ended - began, plan.num_contexts)
-        self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
-        return result
+    def read(self, step: observer.MeasuredStep) -> None:
+        self.measured.append(MeasuredStep(step.sample, step.narrow))
 
 
 @contextmanager
 def measured_engine(model: str | None, dtype: DType | Literal["auto"]) -> Iterator[MeasuredEngine]:
     """Loaded and compiled as ``serve`` does by default; ``model`` None: the embedded one."""
-    parts = find_parts(model, dtype=dtype)
+    resolved = resolve_on_device(model, dtype=dtype)
     options = EngineOptions(seed=0)
-    config = parts.resolve(options)
-    with persistent_compilation(parts.caches.compiled):
-        kernels, params = parts.load(block_size=config.cache.block_size, progress=False)
+    config = resolved.configure(options)
+    with persistent_compilation(resolved.caches.compiled):
+        kernels, params = load_model(resolved, block_size=config.cache.block_size, progress=False)
         config, compiled = compile_to_fit(
-            *(options, parts.model, config),
-            lambda fitting: compile_for(parts.model, fitting, kernels),
-            *(parts.memory, parts.params_bytes),
+            *(options, resolved.model, config),
+            lambda fitting: compile_for(resolved.model, fitting, kernels),
+            *(resolved.memory, resolved.params_bytes),
         )
-        yield MeasuredEngine(parts.model, config, params, frozenset(), compiled=compiled)
+        yield MeasuredEngine(resolved.model, config, params, frozenset(), compiled=compiled)
 
 
 class LiveRun:
@@ -74,7 +71,7 @@ class LiveRun:
     def __init__(self, engine: MeasuredEngine, load: Load, seed: int) -> None:
         """``seed``: of the prompts' tokens; with another no prefix is found cached."""
         self.recorder = Recorder()
-        self._engine = engine
+        self._engine = engine.engine
         self._load = load
         self._random = random.Random(seed)
         self._began = 0.0

@@ -119,9 +119,9 @@ def _fault(body: bytes, options: str) -> str:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        said = f", which Content-Type says ({options[:100]})" if options else ""
-        return f"The body is not UTF-8: byte 0x{body[error.start]:02x} at position {error.start}{said}. Send UTF-8."
-    half = next((one for one in _ESCAPES.finditer(body) if one[1]), None)
+        charset = f", which Content-Type says ({options[:100]})" if options else ""
+        return f"The body is not UTF-8: byte 0x{body[error.start]:02x} at position {error.start}{charset}. Send UTF-8."
+    half = next((escape for escape in _ESCAPES.finditer(body) if escape[1]), None)
     if half is None:
         return ""
     return (

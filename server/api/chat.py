@@ -25,7 +25,7 @@ from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning, calls_o
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
     def parse(self, data: dict[str, Any]) -> ChatRequest:
-        return parse_body(ChatRequest, data, self._services.config)
+        return parse_body(ChatRequest, data, self._services.config.limits)
 
     async def _build_response(
         self, body: ChatRequest, context: RequestContext, identity: AnswerIdentity
@@ -36,16 +36,17 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
 
 async def resolve_chat(body: ChatRequest, services: AppState, caller: str) -> tuple[CompletionParams, AnswerReading]:
     """Return the parameters of a conversation, and how answers to its prompt are read. Raises ApiError."""
-    params = resolve_chat_params(body, services.engine.model, services.config)
+    config = services.config
+    params = resolve_chat_params(body, services.engine.model, config.limits, config.service_classes)
     functions = [tool.function for tool in body.tools or ()]
     if isinstance(body.tool_choice, AllowedToolChoice):
         names = [tool.function.name for tool in body.tool_choice.allowed_tools.tools]
         functions = only_allowed(functions, names, "tool_choice.allowed_tools.tools")
     parallel = body.parallel_tool_calls is not False
-    answer = await answer_grammar(body, services.config, caller)
+    answer = await answer_grammar(body, config.answers, caller)
     if answer is not None:
         params = params.with_grammar(answer)
-    closed = closes_objects(body, services.config)
+    closed = closes_objects(body, config.answers)
     tools = await services.answers.tools.use(
         functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed, caller=caller
     )

@@ -20,14 +20,14 @@ from jaxgen.server.schema.parsing import parse_body
 
 class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def parse(self, data: dict[str, Any]) -> CompletionRequest:
-        return parse_body(CompletionRequest, data, self._services.config)
+        return parse_body(CompletionRequest, data, self._services.config.limits)
 
     async def _build_response(
         self, body: CompletionRequest, context: RequestContext, identity: AnswerIdentity
     ) -> ResponseBuilder:
         config = self._services.config
-        params = resolve_params(body, self._engine.model, config)
-        if (grammar := await answer_grammar(body, config, context.caller)) is not None:
+        params = resolve_params(body, self._engine.model, config.limits, config.service_classes)
+        if (grammar := await answer_grammar(body, config.answers, context.caller)) is not None:
             params = params.with_grammar(grammar)
         prompts = await self._services.prompts.read(body, params)
         return Completion(self._engine, prompts, params, context, identity)

@@ -25,7 +25,7 @@ from jaxgen.server.generation.generation import Generation
 from jaxgen.server.middleware.context import RequestContext, context_of
 from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.engine_requests import embedding_request
-from jaxgen.server.requests.params import kept_tokens
+from jaxgen.server.requests.params import tokens_to_keep
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import ComputingFields, prompt_kind
@@ -52,14 +52,14 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         self._warned = False
 
     def parse(self, data: dict[str, Any]) -> EmbeddingRequest:
-        return parse_body(EmbeddingRequest, data, self._services.config)
+        return parse_body(EmbeddingRequest, data, self._services.config.limits)
 
     async def _respond(
         self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         pooling, services = self._format(body).pooling, self._services
         self._warn_of_ids(body.input)
-        keep = kept_tokens(body.truncate_prompt_tokens, 0, self._engine.model)
+        keep = tokens_to_keep(body.truncate_prompt_tokens, 0, self._engine.model)
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input", keep)
         context = context_of(scope)
@@ -122,7 +122,7 @@ class _Embeddings:
         num_tokens = self._num_tokens()
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
-        return head[:-1] + b',"data":[' + b",".join(one.entry for one in self.vectors) + b"]}"
+        return head[:-1] + b',"data":[' + b",".join(vector.entry for vector in self.vectors) + b"]}"
 
     def summary(self) -> dict[str, Any]:
         """Return the fields for the log, without any text."""

@@ -115,7 +115,7 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
         """Return the choices to compute for the body, of which nothing is computed yet. Raises ApiError."""
         context, services = context_of(scope), self._services
         last = read_last_event(body, scope, services.secrets)
-        shown = shows_ids(body, scope, resumes=last is not None, default=services.config.stream_event_ids)
+        shown = shows_ids(body, scope, resumes=last is not None, default=services.config.answers.stream_event_ids)
         identity = services.identities.new() if last is None else last.ticket.identity
         async with deadline.bound():
             builder = context.answer = await self._build_response(body, context, identity)
@@ -131,7 +131,7 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
             self._engine, builder.choices, services.queue, services.metrics, context, deadline
         ) as generation:
             if body.stream:
-                send_more, pause = context.send_more or send, services.config.sse_ping_interval_s
+                send_more, pause = context.send_more or send, services.config.connections.sse_ping_interval_s
                 await builder.stream(generation, send, send_more, ping_seconds=pause)
                 return
             await generation.finish()

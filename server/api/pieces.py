@@ -55,13 +55,13 @@ def _parts(value: Any) -> Iterator[str]:
         yield "]"
     elif isinstance(value, dict):
         yield "{"
-        for i, (key, one) in enumerate(value.items()):
-            yield from chain(("," if i else "", _text(key), ":"), _parts(one))
+        for i, (key, inner) in enumerate(value.items()):
+            yield from chain(("," if i else "", _text(key), ":"), _parts(inner))
         yield "}"
-    elif isinstance(value, list) and any(isinstance(one, dict) for one in value[:1]):
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value[:1]):
         yield "["
-        for i, one in enumerate(value):
-            yield from chain("," if i else "", _parts(one))
+        for i, inner in enumerate(value):
+            yield from chain("," if i else "", _parts(inner))
         yield "]"
     else:
         yield _text(value)

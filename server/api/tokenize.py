@@ -73,6 +73,6 @@ class TokensEndpoint:
 
     async def _read[Fields: (TokenizeRequest, DetokenizeRequest)](self, kind: type[Fields], request: Request) -> Fields:
         data = await self._services.bodies.read_json_object(request.scope, request.receive)
-        body = parse_body(kind, data, self._services.config)
+        body = parse_body(kind, data, self._services.config.limits)
         check_model(body.model, self._engine)
         return body

@@ -45,12 +45,14 @@ class Batches:
         self._lifecycle = services.lifecycle
         self._store: Store | None = None
         self._runner: BatchRunner | None = None
-        if config.batch_dir is not None:
-            self._store = Store(config.batch_dir, config)
-            self._runner = BatchRunner(self._store, line_endpoints(services), services.lifecycle, config)
+        limits = config.batches
+        if limits.batch_dir is not None:
+            self._store = Store(limits.batch_dir, limits)
+            endpoints, most = line_endpoints(services), config.limits.max_body_bytes
+            self._runner = BatchRunner(self._store, endpoints, services.lifecycle, limits, most)
             self._runner.register(services.metrics.registry, services.engine.model.name)
-        self._files = FilesEndpoint(self._store, config)
-        self._batches = BatchesEndpoint(self._store, self._runner, tuple(ENDPOINTS), config, services.bodies)
+        self._files = FilesEndpoint(self._store, limits, config.availability.retry_after_s)
+        self._batches = BatchesEndpoint(self._store, self._runner, tuple(ENDPOINTS), config.limits, services.bodies)
 
     @property
     def routes(self) -> list[Route]:
@@ -84,12 +86,13 @@ class Batches:
 def line_endpoints(services: AppState) -> dict[str, LineEndpoint]:
     """Return the endpoints for batch lines, which count neither in the limits of queues nor in the latency metrics."""
     engine = BackgroundEngine(services.engine)
-    config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62, max_queued_characters=2**62)
-    prompts = PromptReader(engine, config)
+    config = services.config
+    queue = replace(config.queue, max_queued_requests=2**31, max_queued_tokens=2**62, max_queued_characters=2**62)
+    prompts = PromptReader(engine, config.limits, queue)
     apart = replace(
         services,
         engine=engine,
-        queue=QueueLimit(engine, config),
+        queue=QueueLimit(engine, queue, config.availability.retry_after_s),
         metrics=Metrics(engine),
         prompts=prompts,
         conversations=services.conversations.with_reader(prompts),

@@ -7,11 +7,11 @@ from starlette.responses import JSONResponse, Response
 
 from jaxgen.server.api.body import Bodies
 from jaxgen.server.api.query import Query, caller
-from jaxgen.server.batches.files import kept
+from jaxgen.server.batches.files import required_store
 from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.limits import Limits
 from jaxgen.server.schema.base import Body
 from jaxgen.server.schema.parsing import parse_body
 
@@ -43,19 +43,19 @@ class BatchesEndpoint:
         store: Store | None,
         runner: BatchRunner | None,
         endpoints: Collection[str],
-        config: ServerConfig,
+        limits: Limits,
         bodies: Bodies,
     ) -> None:
         self._store = store
         self._runner = runner
         self._endpoints = endpoints
-        self._config = config
+        self._limits = limits
         self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
-        store = kept(self._store)
+        store = required_store(self._store)
         data = await self._bodies.read_json_object(request.scope, request.receive)
-        body = parse_body(BatchRequest, data, self._config)
+        body = parse_body(BatchRequest, data, self._limits)
         if body.completion_window != "24h":
             raise bad_request("completion_window must be '24h'.", "completion_window")
         if body.endpoint is None or body.endpoint not in self._endpoints:
@@ -68,16 +68,16 @@ class BatchesEndpoint:
         return JSONResponse(batch)
 
     async def list(self, request: Request) -> Response:
-        store, query = kept(self._store), Query(request, ("after", "limit"))
+        store, query = required_store(self._store), Query(request, ("after", "limit"))
         limit = query.limit(20, MOST_LISTED)
         return JSONResponse(await store.do(store.batches, caller(request), after=query.text("after"), limit=limit))
 
     async def get(self, request: Request) -> Response:
-        store = kept(self._store)
+        store = required_store(self._store)
         return JSONResponse(await store.do(store.batch, caller(request), request.path_params["batch_id"]))
 
     async def cancel(self, request: Request) -> Response:
-        store, batch_id = kept(self._store), request.path_params["batch_id"]
+        store, batch_id = required_store(self._store), request.path_params["batch_id"]
         await store.do(store.batch, caller(request), batch_id)
         batch = await store.do(store.move, batch_id, ("validating", "in_progress"), "cancelling")
         if batch["status"] != "cancelling":
@@ -91,7 +91,7 @@ class BatchesEndpoint:
         return JSONResponse(batch)
 
     async def delete(self, request: Request) -> Response:
-        store, batch_id = kept(self._store), request.path_params["batch_id"]
+        store, batch_id = required_store(self._store), request.path_params["batch_id"]
         await store.do(store.delete_batch, caller(request), batch_id)
         return JSONResponse({"id": batch_id, "object": "batch", "deleted": True})
 

@@ -10,8 +10,8 @@ from jaxgen.server.api.query import Query, caller
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
 from jaxgen.server.batches.upload import ENVELOPE, WRITE_BYTES, Upload, too_long
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Batches
 from jaxgen.server.shares import Shares
 
 MOST_LISTED = 10_000
@@ -20,19 +20,20 @@ MOST_LISTED = 10_000
 class FilesEndpoint:
     """The endpoints of /v1/files. ``store`` None: the server stores no files."""
 
-    def __init__(self, store: Store | None, config: ServerConfig) -> None:
+    def __init__(self, store: Store | None, limits: Batches, retry_after_s: int) -> None:
         self._store = store
-        self._config = config
-        self._uploads = Shares(config.max_uploads)
+        self._limits = limits
+        self._retry_after_s = retry_after_s
+        self._uploads = Shares(limits.max_uploads)
 
     async def create(self, request: Request) -> Response:
-        store = kept(self._store)
+        store = required_store(self._store)
         refusal = ApiError(
             429,
             f"{self._uploads.held(caller(request))} uploads of yours are under way; the limit of this server is "
-            f"{self._config.max_uploads} of all callers.",
+            f"{self._limits.max_uploads} of all callers.",
             code="too_many_uploads",
-            headers={"Retry-After": str(self._config.retry_after_s)},
+            headers={"Retry-After": str(self._retry_after_s)},
         )
         with self._uploads.place(caller(request), refusal):
             return JSONResponse(await self._take(store, request))
@@ -43,7 +44,7 @@ class FilesEndpoint:
         What the request's headers say is too much is refused before the body is read.
         """
         check_encoding(request.headers)
-        owner, most = caller(request), self._config.max_file_bytes
+        owner, most = caller(request), self._limits.max_file_bytes
         announced = request.headers.get("content-length", "")
         least = int(announced) - ENVELOPE if announced.isdecimal() else 0
         if least > most:
@@ -64,7 +65,7 @@ class FilesEndpoint:
             raise
 
     async def list(self, request: Request) -> Response:
-        store, query = kept(self._store), Query(request, ("purpose", "after", "limit", "order"))
+        store, query = required_store(self._store), Query(request, ("purpose", "after", "limit", "order"))
         page = await store.do(
             store.files,
             caller(request),
@@ -79,7 +80,7 @@ class FilesEndpoint:
         return JSONResponse(await self._file(request))
 
     async def content(self, request: Request) -> Response:
-        store, file = kept(self._store), await self._file(request)
+        store, file = required_store(self._store), await self._file(request)
         path = store.path(file["id"])
         if not await store.do(path.is_file):
             message = f"The file {file['id']} is not in the server's batch directory any more: delete it."
@@ -87,16 +88,16 @@ class FilesEndpoint:
         return FileResponse(path, media_type="application/octet-stream")
 
     async def delete(self, request: Request) -> Response:
-        store, file_id = kept(self._store), request.path_params["file_id"]
+        store, file_id = required_store(self._store), request.path_params["file_id"]
         await store.do(store.delete_file, caller(request), file_id)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     async def _file(self, request: Request) -> dict[str, Any]:
-        store = kept(self._store)
+        store = required_store(self._store)
         return await store.do(store.file, caller(request), request.path_params["file_id"])
 
 
-def kept(store: Store | None) -> Store:
+def required_store(store: Store | None) -> Store:
     """Return the store. Raises ApiError 404 where the server has none."""
     if store is None:
         message = "This server keeps no files and runs no batches: it was started without --batch-dir."

@@ -31,7 +31,7 @@ class Places:
     def give_back(self, owner: str) -> None:
         """Give an owner's place back."""
         self._shares.give_back(owner)
-        self._waiting = [one for one in self._waiting if not self._has_place(*one)]
+        self._waiting = [waiter for waiter in self._waiting if not self._has_place(*waiter)]
 
     def _has_place(self, owner: str, turn: asyncio.Future[None]) -> bool:
         """Return whether one who waits need not any more: it gets a place now, or has gone."""

@@ -3,8 +3,8 @@
 import sqlite3
 
 from jaxgen.server.batches.tables import ACTIVE
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Batches
 
 ACTIVE_MARKS = ", ".join("?" * len(ACTIVE))
 """Of a query with the states ``ACTIVE`` as values."""
@@ -19,17 +19,17 @@ _SUMS = {
 class Quotas:
     """The quotas of owners. Their methods run in the store's thread, and raise ApiError 403 over a quota."""
 
-    def __init__(self, db: sqlite3.Connection, config: ServerConfig) -> None:
+    def __init__(self, db: sqlite3.Connection, limits: Batches) -> None:
         self._db = db
-        self._config = config
+        self._limits = limits
 
     def check_file(self, owner: str, size: int) -> None:
         """Check a further file of ``size`` bytes."""
-        self._check(owner, size, "files", self._config.max_files)
+        self._check(owner, size, "files", self._limits.max_files)
 
     def check_results(self, owner: str) -> None:
         """Check what is kept with the results of running batches."""
-        stored, most = self._stored(owner), self._config.max_stored_bytes
+        stored, most = self._stored(owner), self._limits.max_stored_bytes
         if stored > most:
             raise _exceeded(
                 f"Your files, batches and the results of running batches would be {stored} bytes here; the limit is "
@@ -41,20 +41,20 @@ class Quotas:
         (active,) = self._db.execute(
             f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({ACTIVE_MARKS})", (owner, *ACTIVE)
         ).fetchone()
-        if active >= self._config.max_batches:
+        if active >= self._limits.max_batches:
             raise _exceeded(
-                f"You have {active} batches that have not ended, and the limit is {self._config.max_batches}: "
+                f"You have {active} batches that have not ended, and the limit is {self._limits.max_batches}: "
                 "wait for one to end, or cancel one."
             )
-        self._check(owner, size, "batches", self._config.max_stored_batches)
+        self._check(owner, size, "batches", self._limits.max_stored_batches)
 
     def _check(self, owner: str, size: int, table: str, most: int) -> None:
         """Check one more row of ``size`` bytes in a table that may have ``most``."""
-        most_bytes = self._config.max_stored_bytes
+        most_bytes = self._limits.max_stored_bytes
         (count,) = self._db.execute(f"SELECT count(*) FROM {table} WHERE owner = ?", (owner,)).fetchone()
         if count >= most or self._stored(owner) + size > most_bytes:
-            kept = {name: self._sums(query, owner) for name, query in _SUMS.items()}
-            description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in kept.items())
+            sums = {name: self._sums(query, owner) for name, query in _SUMS.items()}
+            description = " and ".join(f"{count} {name} of {stored} bytes" for name, (count, stored) in sums.items())
             raise _exceeded(
                 f"You have {description} here; the limits are {most} {table} and {most_bytes} bytes: delete some."
             )

@@ -17,8 +17,8 @@ from jaxgen.server.batches.pages import Page
 from jaxgen.server.batches.places import Places
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError
+from jaxgen.server.limits import Batches
 from jaxgen.server.middleware.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
@@ -46,15 +46,17 @@ class BatchRunner:
         store: Store,
         endpoints: Mapping[str, LineEndpoint],
         lifecycle: Lifecycle,
-        config: ServerConfig,
+        limits: Batches,
+        max_body_bytes: int,
         clock: Callable[[], float] = time,
     ) -> None:
         self._store = store
         self._answers = LineAnswers(endpoints)
         self._lifecycle = lifecycle
-        self._config = config
+        self._limits = limits
+        self._max_body_bytes = max_body_bytes
         self._clock = clock
-        self._places = Places(config.max_batch_lines_in_flight)
+        self._places = Places(limits.max_batch_lines_in_flight)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: dict[str, asyncio.Event] = {}
         self._left: dict[str, int] = {}
@@ -180,11 +182,11 @@ class BatchRunner:
 
     async def _validate(self, batch: dict[str, Any]) -> dict[str, Any]:
         store, batch_id = self._store, batch["id"]
-        validator = Validator(batch["endpoint"], self._config.max_batch_lines, self._config.max_body_bytes)
+        validator = Validator(batch["endpoint"], self._limits.max_batch_lines, self._max_body_bytes)
         page = Page()
-        most = self._config.max_body_bytes
-        while (found := await self._next(batch, page, longest=most)) is not None:
-            page = found
+        most = self._max_body_bytes
+        while (next_page := await self._next(batch, page, longest=most)) is not None:
+            page = next_page
             await store.do(validator.see_all, page.lines)
             if validator.gave_up or self._cancelled[batch_id].is_set():
                 break
@@ -222,8 +224,8 @@ class BatchRunner:
         owner = await store.do(store.owner_of, batch["id"])
         page = Page()
         async with asyncio.TaskGroup() as lines:
-            while (found := await self._next(batch, page)) is not None:
-                page = found
+            while (next_page := await self._next(batch, page)) is not None:
+                page = next_page
                 for number, raw in page.lines:
                     await self._place(owner)
                     task = lines.create_task(self._answer_line(batch["id"], owner, number, raw))
@@ -265,8 +267,8 @@ class BatchRunner:
         store = self._store
         page = Page()
         try:
-            while (found := await self._next(batch, page)) is not None:
-                page = found
+            while (next_page := await self._next(batch, page)) is not None:
+                page = next_page
                 results = [(number, False, not_answered(raw, code, message)) for number, raw in page.lines]
                 await store.do(store.add_results, batch["id"], results)
         except DiskFullError:

@@ -19,8 +19,8 @@ from jaxgen.server.batches.disk import DiskWatch, make_private, private
 from jaxgen.server.batches.pages import PAGE_BYTES, PAGE_LINES, Page, read_page
 from jaxgen.server.batches.quota import ACTIVE_MARKS, Quotas
 from jaxgen.server.batches.tables import ACTIVE, batch_json, connect, file_json, give_back, list_page, new_id
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Batches
 
 WINDOW_S = 24 * 60 * 60
 CLEARED_LINES = 16
@@ -35,10 +35,10 @@ class Store:
     killed leaves the database as after its last transaction; files without a row in the database are removed.
     """
 
-    def __init__(self, directory: Path, config: ServerConfig, clock: Callable[[], float] = time) -> None:
+    def __init__(self, directory: Path, limits: Batches, clock: Callable[[], float] = time) -> None:
         """Raises ConfigError where the directory cannot be written, belongs to another user, or another server uses
         it."""
-        self._config = config
+        self._limits = limits
         self._clock = clock
         self._disk = DiskWatch(directory)
         self._files = directory / "files"
@@ -48,7 +48,7 @@ class Store:
             self._lock = filelock.FileLock(directory / "lock", mode=0o600, thread_local=False)
             self._lock.acquire(timeout=0)
             self._db = connect(directory / "batches.sqlite")
-            self._quotas = Quotas(self._db, config)
+            self._quotas = Quotas(self._db, limits)
             self._sweep()
         except filelock.Timeout as error:
             raise ConfigError(f"--batch-dir {directory} is in use by another server: name another directory") from error
@@ -166,7 +166,7 @@ class Store:
 
     def drop_ended(self) -> None:
         """Delete the batches that ended longer ago than they are kept; their files stay."""
-        past = self._clock() - self._config.batch_lifetime_s
+        past = self._clock() - self._limits.batch_lifetime_s
         with self._db:
             self._db.execute("DELETE FROM batches WHERE ended <= ?", (past,))
 

@@ -152,15 +152,15 @@ async def _find_model(client: CompletionsClient, args: Any) -> dict[str, Any]:
             f"--model is needed: the server at {args.base_url} has {', '.join(names) or 'no list of models'}"
         )
     model = args.model or names[0]
-    found = next((entry for entry in entries if entry["id"] == model), {"id": model})
+    entry_of_model = next((entry for entry in entries if entry["id"] == model), {"id": model})
     longest = args.shared_prefix + args.prompt_max + args.output_max
-    limit = found.get("max_model_len")
+    limit = entry_of_model.get("max_model_len")
     if limit is not None and longest > limit:
         raise ConfigError(
             f"--shared-prefix + --prompt-max + --output-max is {longest}, but {model} takes {limit} tokens: lower "
             "--prompt-max or --output-max"
         )
-    return found
+    return entry_of_model
 
 
 async def _run(args: Any) -> dict[str, Any]:

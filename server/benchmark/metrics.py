@@ -96,7 +96,7 @@ class SloTargets:
         """Whether inter-token times meet the target. True for a request of one token: it has no inter-token time."""
         return all(mean < 1.0 / self.sla for mean in ewm_mean(record.inter_token_times(), self.ema_span))
 
-    def kept(self, record: RequestRecord) -> bool:
+    def met_by(self, record: RequestRecord) -> bool:
         return record.outcome == "completed" and self.first_token_in_time(record) and self.tokens_in_time(record)
 
 
@@ -172,7 +172,7 @@ def summarize(records: Sequence[RequestRecord], all_targets: Sequence[SloTargets
 def _effective(records: Sequence[RequestRecord], targets: SloTargets, duration: float) -> dict[str, Any]:
     """Return the effective throughput; ``late_first_token`` and ``slow_tokens`` may count the same request."""
     completed = [record for record in records if record.outcome == "completed"]
-    ok = sum(targets.kept(record) for record in completed)
+    ok = sum(targets.met_by(record) for record in completed)
     return {
         "sla_tokens_per_s": targets.sla,
         "ok": ok,

@@ -41,7 +41,7 @@ def ready_lines(model: ModelInfo, config: ServerConfig, place: Place) -> list[st
     note = model.note or (DEMO_NOTE if model.embedded else "")
     playground = [f"Playground: {place.base}/"] if config.ui and place.browsable else []
     route, fields = _first_request(model)
-    key = "-H 'Authorization: Bearer YOUR_KEY' " if config.api_keys or config.api_key_file else ""
+    key = "-H 'Authorization: Bearer YOUR_KEY' " if config.access.asks_for_keys else ""
     body = shlex.quote(json.dumps({"model": model.name, **fields}))
     return [
         f"{model.name}{f' ({note})' if note else ''} is ready at {place.before}{place.base}/v1",

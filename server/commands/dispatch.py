@@ -26,7 +26,10 @@ COMMANDS = {
         "jaxgen.server.commands.verify",
         "show that a request's bits do not depend on its neighbours",
     ),
-    "convert-weights": ("jaxgen.weights.convert", "convert a Hugging Face or GGUF checkpoint to jaxgen's own format"),
+    "convert-weights": (
+        "jaxgen.weights.convert.command",
+        "convert a Hugging Face or GGUF checkpoint to jaxgen's own format",
+    ),
     "benchmark": ("jaxgen.server.benchmark.command", "measure a server under load"),
 }
 

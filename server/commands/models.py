@@ -10,12 +10,12 @@ from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_hub_flags, hub_options
 from jaxgen.text.tokenizer_cache import tokenizer_problem
-from jaxgen.weights.gguf_outline import gguf_headers, gguf_outlines
-from jaxgen.weights.load import resolve_model
-from jaxgen.weights.outline import outlines
-from jaxgen.weights.packaged_files import packaged_file
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
-from jaxgen.weights.survey import Survey, served_architectures, survey
+from jaxgen.weights.outline.gguf import gguf_headers, gguf_outlines
+from jaxgen.weights.outline.huggingface import outlines
+from jaxgen.weights.packaged.files import packaged_file
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
+from jaxgen.weights.resolve import resolve_model
+from jaxgen.weights.summary import ModelSummary, served_architectures, summarize
 
 
 def make_parser() -> CommandLine:
@@ -48,26 +48,26 @@ def main(argv: Sequence[str]) -> int:
     return 1 if any(facts.problem for facts in facts_by_model.values()) else 0
 
 
-def look_at(model: str, hub: HubOptions) -> Survey:
+def look_at(model: str, hub: HubOptions) -> ModelSummary:
     """Return what a directory, a GGUF file or a hub id is; what cannot be read is not supported."""
     try:
         with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines() as of_gguf:
             found = packaged_file(model, hub) or model
             directory = resolve_model(found, hub, fetch=fetch, fetch_gguf=fetch_gguf, of_gguf=of_gguf)
-            facts = survey(directory)
+            facts = summarize(directory)
             problem = facts.problem or tokenizer_problem(directory)
         # the directory of a hub id's outline is gone by now
         return replace(facts, problem=problem.replace(str(directory), model))
     except ConfigError as error:
-        return Survey(problem=one_line(str(error)).removeprefix(f"--model {model}: "))
+        return ModelSummary(problem=one_line(str(error)).removeprefix(f"--model {model}: "))
 
 
-def as_json(facts: Survey) -> dict[str, Any]:
+def as_json(facts: ModelSummary) -> dict[str, Any]:
     """Return the facts as JSON has them."""
     return {**asdict(facts), "problem": facts.problem or None, "supported": not facts.problem}
 
 
-def _line(facts: Survey) -> str:
+def _line(facts: ModelSummary) -> str:
     known = str(facts)
     if not facts.problem:
         return f"{known}: supported{', for embeddings alone' if facts.generates is False else ''}"

@@ -201,7 +201,7 @@ async def _announce(engine: EngineClient, listener: socket.socket, config: Conne
     while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
     place = place_of(listener, "https" if config.is_ssl else "http")
-    print("\n".join(ready_lines(engine.model, config.bounds.limits, place)), flush=True)
+    print("\n".join(ready_lines(engine.model, config.settings, place)), flush=True)
     logger.debug("%s", pace_line(engine.stats()))
 
 

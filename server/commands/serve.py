@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 def open_engine(args: Any) -> "AsyncEngine":
     """Return the engine that the flags ask for, not started yet. Raises ConfigError."""
-    from jaxgen.assemble import load_engine
+    from jaxgen.assembly.load_engine import load_engine
 
     return load_engine(
         args.model,
@@ -145,7 +145,7 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         traced = until_end.enter_context(tracing(args.otlp_traces_endpoint))
         listener = until_end.enter_context(listening(args.host, args.port, args.uds))
-        warn_if_open(listener, config, certificates=args.ssl_ca_certs is not None)
+        warn_if_open(listener, config.access, certificates=args.ssl_ca_certs is not None)
         engine = open_engine(args)
         app = create_app(engine, config, tracing=traced)
     except ConfigError as error:

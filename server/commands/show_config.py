@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from jaxgen.core.urls import without_password
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import check_environment
+from jaxgen.terminal.urls import without_password
 
 SECRETS = {"api-key", "kv-tier-password", "kv-tier-key", "stream-secret"}
 """Flags whose values are never shown; of URLs in others, users and passwords are not."""

@@ -3,9 +3,9 @@
 import ssl
 from dataclasses import dataclass
 
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.gate import Gate
 from jaxgen.server.connections.minute_log import MinuteLog
+from jaxgen.server.limits import Connections
 
 UNIX = "unix"
 """The address, in the log too, of callers who come by a Unix socket."""
@@ -18,7 +18,7 @@ class Bounds:
     ``unix``: connections are of a Unix socket.
     """
 
-    limits: ServerConfig
+    limits: Connections
     gate: Gate
     log: MinuteLog
     tls: ssl.SSLContext | None = None

@@ -22,15 +22,15 @@ WATCH_SECONDS = 1
 
 
 class ConnectionConfig(uvicorn.Config):
-    """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn.
+    """Configures a server of ``app`` with the bounds of ``settings``. ``options``: further ones of uvicorn.
 
     ``unix``: it listens at a Unix socket, where every caller is trusted as a proxy is.
     """
 
     def __init__(
-        self, app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, unix: bool = False, **options: Any
+        self, app: ASGIApp, settings: ServerConfig = DEFAULT_CONFIG, *, unix: bool = False, **options: Any
     ) -> None:
-        networks = proxies(limits.forwarded_allow_ips)
+        limits, networks = settings.connections, proxies(settings.proxy.forwarded_allow_ips)
         super().__init__(
             app,
             ws="none",
@@ -42,6 +42,7 @@ class ConnectionConfig(uvicorn.Config):
         )
         log = MinuteLog(logger)
         gate = Gate(limits.max_connections, limits.max_connections_per_address, Callers(networks), log)
+        self.settings = settings
         self.bounds = Bounds(limits, gate, log, unix=unix)
 
     def load(self) -> None:

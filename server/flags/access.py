@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def api_keys(given: Sequence[str]) -> tuple[str, ...]:
     return keys
 
 
-def warn_if_open(listener: socket.socket, config: ServerConfig, *, certificates: bool) -> None:
+def warn_if_open(listener: socket.socket, access: Access, *, certificates: bool) -> None:
     """Warn if others than this machine reach the server, and it asks them for nothing.
 
     ``certificates``: callers must show one.
@@ -48,7 +48,7 @@ def warn_if_open(listener: socket.socket, config: ServerConfig, *, certificates:
     if listener.family == socket.AF_UNIX:  # its file's rights say who may
         return
     address, port, *_ = listener.getsockname()
-    asks = bool(config.api_keys) or config.api_key_file is not None or certificates
+    asks = access.asks_for_keys or certificates
     if not asks and not ipaddress.ip_address(address).is_loopback:
         logger.warning(
             "ANYONE WHO REACHES %s PORT %d MAY USE THIS SERVER: it listens beyond this machine and asks for no API "

@@ -8,7 +8,7 @@ from typing import Any
 from jaxgen.core.config import KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.core.host_dtype import HOST_DTYPES
 from jaxgen.core.model_info import POOLING_CHOICES
-from jaxgen.server.flags.server_flags import add_server_groups, settle_address
+from jaxgen.server.flags.server_flags import add_server_groups, fill_in_address
 from jaxgen.server.tool_calls.recognised import REASONING_PARSERS, REASONING_SIGNS, TOOL_PARSERS, TOOL_SIGNS
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import (
@@ -27,7 +27,7 @@ class ServeLine(CommandLine):
 
     def parse_args(self, args: Sequence[str] | None = None) -> Any:
         result = super().parse_args(args)
-        settle_address(self, result)
+        fill_in_address(self, result)
         return result
 
 

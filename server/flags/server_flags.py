@@ -5,64 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, Answers, Cors, Log, Proxy, ServerConfig
 from jaxgen.server.flags.access import api_keys, host
+from jaxgen.server.flags.limits import add_limits, limits_of
 from jaxgen.server.flags.service_classes import parse_classes
+from jaxgen.server.limits import Availability, Batches, Connections, Limits, Queue, Responses
 from jaxgen.server.log import FORMATS, LEVELS
+from jaxgen.server.tool_calls.recognised import check_parsers
 from jaxgen.terminal.command_line import CommandLine
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 MAX_PORT = 65535
-LIMITS = {
-    "max_body_bytes": "maximum bytes of a request's body",
-    "max_prompts": "maximum prompts of a request",
-    "max_inputs": "maximum inputs of a request for embeddings",
-    "max_messages": "maximum messages of a chat request, or items at /v1/responses",
-    "max_parts": "maximum parts of messages, blocks, calls, results and edits of a request together",
-    "max_tools": "maximum tools of a request",
-    "max_n": "maximum n and best_of",
-    "max_choices": "maximum completions of a request: prompts times best_of",
-    "max_logprob_entries": "maximum log-probabilities of an answer, with alternatives, that wait to be sent",
-    "max_stop_strings": "maximum stop strings of a request",
-    "max_stop_length": "maximum characters of a stop string or bad word",
-    "max_stop_token_ids": "maximum stop_token_ids of a request",
-    "max_bad_words": "maximum bad_words of a request",
-    "max_allowed_token_ids": "maximum allowed_token_ids of a request",
-    "max_logit_bias": "maximum logit_bias entries of a request",
-    "max_queued_requests": "maximum requests that wait for their first token; beyond, 429",
-    "max_queued_tokens": "maximum prompt tokens of waiting requests; beyond, 429",
-    "max_queued_characters": "maximum characters that wait for the tokenizer, separately for short and long texts; "
-    "beyond, 429",
-    "max_connections": "maximum connections; beyond, 503",
-    "max_connections_per_address": "maximum connections of one IPv4 address or IPv6 /64, except --forwarded-allow-ips; "
-    "beyond, 503",
-    "max_arriving_bytes": "maximum bytes of all unfinished bodies, without the first 64 KiB of each; beyond, 503",
-    "max_file_bytes": "maximum bytes of an uploaded file",
-    "max_files": "maximum files of an API key",
-    "max_stored_bytes": "maximum bytes of files, batches and results of an API key; beyond, 403, and batches fail",
-    "max_uploads": "maximum uploads at once, of all callers; beyond, 429",
-    "max_batches": "maximum batches of an API key that have not ended",
-    "max_stored_batches": "maximum batches of an API key, including ended ones",
-    "max_batch_lines": "maximum lines of a batch",
-    "max_batch_lines_in_flight": "maximum batch lines in progress at once; callers share them",
-    "max_stored_responses": "maximum stored responses of an API key, for previous_response_id; 0: none",
-    "max_response_bytes": "maximum bytes of all stored responses; beyond, the caller with the most loses its oldest",
-}
-"""Fields of ServerConfig with a flag of the same name."""
-
-TIMES = {
-    "header_timeout": "maximum seconds until a TLS handshake and a request's headers have arrived; beyond, 408",
-    "timeout_keep_alive": "seconds an idle connection stays open; longer than clients and proxies keep theirs",
-    "write_timeout": "seconds until a connection is closed if its client reads nothing",
-    "sse_ping_interval": "seconds without an event until a stream sends a comment, to keep proxies from closing it; "
-    "0: never, and headers wait for the first event",
-    "body_timeout": "maximum seconds until a body has arrived, plus 1 s per 16 KiB; beyond, 408",
-    "request_timeout": "maximum seconds of a request; beyond, 504 (default: no limit)",
-    "batch_lifetime": "seconds an ended batch is kept; its files stay",
-    "response_lifetime": "seconds a stored response is kept after its last use",
-}
-"""Flags in seconds, whose fields in ServerConfig end in _s."""
 
 
 def add_server_groups(parser: CommandLine) -> None:
@@ -72,7 +26,7 @@ def add_server_groups(parser: CommandLine) -> None:
     _add_callers(server)
     _add_log(parser.add_argument_group("log"))
     _add_browsers_and_tls(parser)
-    _add_limits(parser.add_argument_group("limits"))
+    add_limits(parser.add_argument_group("limits"))
 
 
 def _add_address(server: Any) -> None:
@@ -130,7 +84,7 @@ def _add_callers(server: Any) -> None:
     )
     server.add_argument(
         "--forwarded-allow-ips",
-        default=DEFAULT_CONFIG.forwarded_allow_ips,
+        default=DEFAULT_CONFIG.proxy.forwarded_allow_ips,
         metavar="ADDRESSES",
         help="reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses and networks with "
         "commas between them, or *",
@@ -172,7 +126,7 @@ def _add_log(log: Any) -> None:
     log.add_argument(
         "--max-log-len",
         type=int,
-        default=DEFAULT_CONFIG.max_log_len,
+        default=DEFAULT_CONFIG.log.max_log_len,
         help="maximum characters of a prompt in the log, with --log-prompts",
     )
     log.add_argument(
@@ -181,14 +135,6 @@ def _add_log(log: Any) -> None:
         help="OpenTelemetry collector that gets a span for each request, http://HOST:4318/v1/traces (needs the extra "
         "otel)",
     )
-
-
-def _add_limits(limits: Any) -> None:
-    for name, what in LIMITS.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
-    for name, what in TIMES.items():
-        default = getattr(DEFAULT_CONFIG, f"{name}_s")
-        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=what)
 
 
 def _add_browsers_and_tls(parser: CommandLine) -> None:
@@ -251,7 +197,7 @@ def _root_path(text: str) -> str:
     return text.rstrip("/")
 
 
-def settle_address(parser: CommandLine, args: Any) -> None:
+def fill_in_address(parser: CommandLine, args: Any) -> None:
     """Fill in address and port; both are None with ``--uds``, which ends the process where one of them is given too.
 
     On the command line ``--uds`` wins over the environment and the file, as an image sets JAXGEN_HOST and JAXGEN_PORT.
@@ -270,29 +216,33 @@ def settle_address(parser: CommandLine, args: Any) -> None:
 
 def server_config(args: Any) -> ServerConfig:
     """Return the server's configuration from the flags. Raises ConfigError."""
-    limits = {name: getattr(args, name) for name in LIMITS}
-    times = {f"{name}_s": getattr(args, name) for name in TIMES}
+    check_parsers(args.tool_call_parser, args.reasoning_parser)
     return ServerConfig(
-        api_keys=api_keys(args.api_key or ()),
-        api_key_file=args.api_key_file,
-        batch_dir=args.batch_dir,
-        public_metrics=args.public_metrics,
-        log_prompts=args.log_prompts,
-        max_log_len=args.max_log_len,
-        seed=args.seed,
-        root_path=args.root_path or "",
-        ui=args.ui,
-        forwarded_allow_ips=args.forwarded_allow_ips,
-        cors=cors_of(args),
+        limits=limits_of(Limits, args),
+        queue=limits_of(Queue, args),
+        connections=limits_of(Connections, args),
+        batches=limits_of(Batches, args, batch_dir=args.batch_dir),
+        responses=limits_of(Responses, args),
+        availability=limits_of(Availability, args),
+        answers=Answers(
+            tool_call_parser=args.tool_call_parser,
+            reasoning_parser=args.reasoning_parser,
+            structured_additional_properties=args.structured_additional_properties,
+            stream_secret=args.stream_secret,
+            stream_event_ids=args.stream_event_ids,
+            seed=args.seed,
+        ),
+        access=Access(
+            api_keys=api_keys(args.api_key or ()),
+            api_key_file=args.api_key_file,
+            public_metrics=args.public_metrics,
+            allowed_hosts=tuple(args.allowed_hosts or ()),
+            cors=cors_of(args),
+        ),
+        proxy=Proxy(root_path=args.root_path or "", forwarded_allow_ips=args.forwarded_allow_ips),
+        log=Log(log_prompts=args.log_prompts, max_log_len=args.max_log_len),
         service_classes=parse_classes(args.service_class or (), args.inter_token_target),
-        tool_call_parser=args.tool_call_parser,
-        reasoning_parser=args.reasoning_parser,
-        structured_additional_properties=args.structured_additional_properties,
-        allowed_hosts=tuple(args.allowed_hosts or ()),
-        stream_secret=args.stream_secret,
-        stream_event_ids=args.stream_event_ids,
-        **limits,
-        **times,
+        ui=args.ui,
     )
 
 

@@ -46,14 +46,14 @@ def parse_classes(texts: Sequence[str], inter_token_target: float | None = None)
     classes = tuple(map(parse_class, texts))
     if inter_token_target is not None:
         flag = f"--inter-token-target {inter_token_target:g}"
-        if any(one.name == DEFAULT_CLASS.name for one in classes):
+        if any(service.name == DEFAULT_CLASS.name for service in classes):
             raise ConfigError(f"{flag} conflicts with --service-class default: write inter-token= in that flag")
         try:
             own = ServiceClass(inter_token_seconds=inter_token_target, serve_late=True)
         except ValueError as error:
             raise ConfigError(f"{flag} must be above 0 and finite") from error
         classes = (*classes, own)
-    names = [one.name for one in classes]
+    names = [service.name for service in classes]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"--service-class {min(twice)} is given twice")
     return classes

@@ -91,7 +91,7 @@ class Choice:
             skip_special=sampling.skip_special_tokens,
             skips=None if reading is None or reading.tools is None else self._in_call,
         )
-        self._stops_at_space = any(one.isspace() for one in sampling.stop)
+        self._stops_at_space = any(text.isspace() for text in sampling.stop)
         self._parser = None if reading is None else reading.parser(name)
         self._hides_reasoning = reading is not None and not reading.include_reasoning
         self.num_reasoning_tokens = 0

@@ -72,7 +72,7 @@ class Generation[Choice: EventSink]:
         except ApiError:
             for service in (choice.request.service for choice in self._choices):
                 if service.has_targets:
-                    self._metrics.count_kept(service, "refused")
+                    self._metrics.count_class_outcome(service, "refused")
             raise
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:

@@ -97,15 +97,16 @@ class Logprobs(ABC):
         characters of the text. Return all entries once it has ``ended``."""
         entries = self.take_later(length, ended=ended)
         return {
-            name: one.entries(0, len(one.items)) if isinstance(one, LazyList) else one for name, one in entries.items()
+            name: entry.entries(0, len(entry.items)) if isinstance(entry, LazyList) else entry
+            for name, entry in entries.items()
         }
 
     def take_later(self, length: int, *, ended: bool) -> dict[str, Any]:
         """Do as ``take``, with lists that are made while they are encoded."""
-        count = len(self._tokens) if ended else sum(one.offset <= length for one in self._tokens)
+        count = len(self._tokens) if ended else sum(token.offset <= length for token in self._tokens)
         taken = self._tokens[:count]
         del self._tokens[:count]
-        self._quota.take(-sum(1 + len(one.logprobs.top) for one in taken if one.logprobs is not None))
+        self._quota.take(-sum(1 + len(token.logprobs.top) for token in taken if token.logprobs is not None))
         return self._lists(taken, length)
 
     @abstractmethod
@@ -126,10 +127,10 @@ class LogprobList(Logprobs):
     def _lists(self, taken: Sequence[AnswerToken], length: int) -> dict[str, Any]:
         """See Logprobs. Tokens of a stop string, which is cut off, begin at the end of the text."""
         return {
-            "tokens": LazyList(taken, lambda one: self._shown(one.token)),
-            "token_logprobs": LazyList(taken, lambda one: one.logprobs and clamped(one.logprobs.logprob)),
+            "tokens": LazyList(taken, lambda token: self._shown(token.token)),
+            "token_logprobs": LazyList(taken, lambda token: token.logprobs and clamped(token.logprobs.logprob)),
             "top_logprobs": LazyList(taken, self._top),
-            "text_offset": LazyList(taken, lambda one: min(one.offset, length)),
+            "text_offset": LazyList(taken, lambda token: min(token.offset, length)),
         }
 
     def _top(self, entry: AnswerToken) -> dict[str, float] | None:
@@ -169,12 +170,12 @@ def prompt_logprobs_json(
     return LazyList(known, partial(_of_prompt, tokenizer, count))
 
 
-def _of_prompt(tokenizer: Tokenizer, count: int, one: TokenLogprobs | None) -> dict[str, Any] | None:
-    if one is None:
+def _of_prompt(tokenizer: Tokenizer, count: int, logprobs: TokenLogprobs | None) -> dict[str, Any] | None:
+    if logprobs is None:
         return None
-    top = tuple(one.top)
-    ranks = {token: rank for rank, (token, _) in enumerate(top, 1)} | {one.token: one.rank}
-    listed = {one.token: one.logprob} | dict(top[:count])
+    top = tuple(logprobs.top)
+    ranks = {token: rank for rank, (token, _) in enumerate(top, 1)} | {logprobs.token: logprobs.rank}
+    listed = {logprobs.token: logprobs.logprob} | dict(top[:count])
     return {
         str(token): {"logprob": clamped(value), "rank": ranks[token], "decoded_token": tokenizer.token_text(token)}
         for token, value in listed.items()

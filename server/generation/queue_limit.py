@@ -7,8 +7,8 @@ from typing import Protocol
 
 from jaxgen.client import EngineClient
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Queue
 
 LONGEST_RETRY_S = 600
 
@@ -34,9 +34,10 @@ class _Entry:
 class QueueLimit:
     """Counts choices without a first token, texts without an embedding, and the tokens that they begin with."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+    def __init__(self, engine: EngineClient, limits: Queue, retry_after_s: int) -> None:
         self._engine = engine
-        self._config = config
+        self._limits = limits
+        self._retry_after_s = retry_after_s
         self._waiting: dict[str, _Entry] = {}
 
     @property
@@ -64,15 +65,15 @@ class QueueLimit:
         """
         first = choices[0].request
         bounded = first.service.first_token_target(1) is not None and not first.service.serve_late
-        beside = [entry for entry in self._waiting.values() if entry.bounded is bounded]
-        own = [entry for entry in beside if entry.caller == caller]
-        num_callers = len({entry.caller for entry in beside} | {caller})
+        queued = [entry for entry in self._waiting.values() if entry.bounded is bounded]
+        own = [entry for entry in queued if entry.caller == caller]
+        num_callers = len({entry.caller for entry in queued} | {caller})
         if (
-            beside
-            and not self._fits(beside, choices)
+            queued
+            and not self._fits(queued, choices)
             and not (num_callers > 1 and self._fits(own, choices, num_callers))
         ):
-            waiting, tokens = len({entry.name for entry in beside}), sum(entry.tokens for entry in beside)
+            waiting, tokens = len({entry.name for entry in queued}), sum(entry.tokens for entry in queued)
             raise ApiError(
                 429,
                 f"The server is at its limit: {waiting} requests with {tokens} tokens wait for their first token.",
@@ -81,15 +82,15 @@ class QueueLimit:
             )
         return bounded
 
-    def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
+    def _fits(self, queued: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
         """Whether the choices and these entries fit within the limits, each divided by ``shares``."""
         if choices[0].request.pooling is None:
-            count = len({entry.name for entry in beside}) + len(choices)
+            count = len({entry.name for entry in queued}) + len(choices)
         else:
-            count = len(beside) + 1
-        tokens = sum(entry.tokens for entry in beside) + sum(choice.request.num_given for choice in choices)
+            count = len(queued) + 1
+        tokens = sum(entry.tokens for entry in queued) + sum(choice.request.num_given for choice in choices)
         return (
-            count <= self._config.max_queued_requests // shares and tokens <= self._config.max_queued_tokens // shares
+            count <= self._limits.max_queued_requests // shares and tokens <= self._limits.max_queued_tokens // shares
         )
 
     def leave(self, choice: Queued) -> None:
@@ -101,5 +102,5 @@ class QueueLimit:
         stats = self._engine.stats()
         computed = stats.prompt_tokens + stats.generation_tokens + stats.padded_tokens
         if not computed:
-            return self._config.retry_after_s
+            return self._retry_after_s
         return min(LONGEST_RETRY_S, max(1, ceil(tokens / 2 * stats.step_seconds / computed)))

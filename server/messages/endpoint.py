@@ -23,7 +23,7 @@ from jaxgen.server.schema.parsing import parse_body
 
 class MessagesEndpoint(GeneratingEndpoint[MessagesRequest]):
     def parse(self, data: dict[str, Any]) -> MessagesRequest:
-        body = parse_body(MessagesRequest, data, self._services.config)
+        body = parse_body(MessagesRequest, data, self._services.config.limits)
         if body.max_tokens is None:
             raise bad_request("max_tokens: Field required.", "max_tokens")
         if body.max_tokens < 1:
@@ -51,7 +51,7 @@ class CountTokensEndpoint:
     async def count(self, request: Request) -> Response:
         services = self._services
         data = await services.bodies.read_json_object(request.scope, request.receive)
-        body = parse_body(CountTokensRequest, data, services.config)
+        body = parse_body(CountTokensRequest, data, services.config.limits)
         check_model(body.model, services.engine)
         _, reading = await _resolve(body, services, caller(request))
         return JSONResponse({"input_tokens": len(reading.prompt.tokens)})
@@ -60,7 +60,7 @@ class CountTokensEndpoint:
 async def _resolve(body: PromptFields, services: AppState, name: str) -> tuple[CompletionParams, AnswerReading]:
     """Return the parameters of a request but ``max_tokens``, and how answers to its prompt are read. ``name``: the
     caller's. Raises ApiError with names of /v1/messages."""
-    chat = as_chat(body, services.config.max_messages)
+    chat = as_chat(body, services.config.limits.max_messages)
     try:
         params, reading = await resolve_chat(chat, services, name)
     except ApiError as error:

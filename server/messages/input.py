@@ -11,7 +11,7 @@ from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.requests.chat_template import EFFORT
 from jaxgen.server.requests.service_tier import AUTO
 from jaxgen.server.requests.tools import say_dropped
-from jaxgen.server.schema.base import JsonSchema, ResponseFormat
+from jaxgen.server.schema.base import JsonSchema, ResponseFormat, SharedFields
 from jaxgen.server.schema.blocks import (
     Block,
     InputMessage,
@@ -43,28 +43,12 @@ conversation to the next: as a part of the prompt it would keep every prefix fro
 _NAMES = {"messages": "messages", "response_format": FORMAT, "stop": "stop_sequences"}
 """Fields by their names in a request for a chat completion."""
 _MODES: dict[str, ToolMode] = {"auto": "auto", "any": "required", "none": "none"}
-_SAME = (
-    "cache_salt",
-    "ignore_eos",
-    "min_p",
-    "min_tokens",
-    "model",
-    "priority",
-    "repetition_penalty",
-    "return_latency",
-    "seed",
-    "stream",
-    "temperature",
-    "top_k",
-    "top_p",
-)
-"""Fields that both requests have."""
 
 
 def as_chat(body: PromptFields, most: int) -> ChatRequest:
     """Return the same request to /v1/chat/completions, without ``max_tokens``. Raises ApiError 400 for bad input, and
     for more than ``most`` messages: each tool_result is one."""
-    fields = {name: getattr(body, name, None) for name in _SAME}
+    fields = {name: getattr(body, name, None) for name in SharedFields.model_fields}
     if isinstance(body, MessagesRequest):
         tier = body.service_tier
         fields |= {"stop": body.stop_sequences, "service_tier": AUTO if tier == "standard_only" else tier}

@@ -67,7 +67,7 @@ class Metrics:
         self._finished = Counter(
             "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
         )
-        self._kept = Counter(
+        self._class_outcomes = Counter(
             "jaxgen_service_class_requests",
             "Requests of classes with targets, by what came of them.",
             [*_LABEL, "service_class", "outcome"],
@@ -78,7 +78,7 @@ class Metrics:
             self._finished.labels(model, reason)
         for service in classes:
             for outcome in ("kept", "late_first_token", "late_token", "refused"):
-                self._kept.labels(model, service.name, outcome)
+                self._class_outcomes.labels(model, service.name, outcome)
 
     def count_finished(self, reason: str) -> None:
         """Count an ended engine request.
@@ -87,12 +87,12 @@ class Metrics:
         """
         self._finished.labels(self._model, reason).inc()
 
-    def count_kept(self, service: ServiceClass, outcome: str) -> None:
+    def count_class_outcome(self, service: ServiceClass, outcome: str) -> None:
         """Count a request of a class with targets.
 
         ``outcome``: kept, late_first_token, late_token (only a later token was late) or refused.
         """
-        self._kept.labels(self._model, service.name, outcome).inc()
+        self._class_outcomes.labels(self._model, service.name, outcome).inc()
 
     def count_response(self, status: int) -> None:
         self._responses.labels(self._model, str(status)).inc()
@@ -153,7 +153,7 @@ class RequestTimer:
             self._hold_to_first(now)
         self._metrics.count_finished(reason)
         if self._service.has_targets and reason in ("stop", "length", "refused"):
-            self._metrics.count_kept(self._service, "refused" if reason == "refused" else self._outcome)
+            self._metrics.count_class_outcome(self._service, "refused" if reason == "refused" else self._outcome)
         if reason in ("stop", "length"):
             self._metrics.request.observe(now - self._arrival)
             self._metrics.answer_length.observe(self._num_generated)

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.context import context_of
 from jaxgen.server.middleware.refusals import refused
@@ -38,9 +38,9 @@ class Permissions:
 DEFAULT_RIGHTS = Permissions()
 
 
-def open_paths(config: ServerConfig) -> frozenset[str]:
+def open_paths(access: Access) -> frozenset[str]:
     """Return the paths of the API that need no key."""
-    return OPEN_PATHS | {"/metrics"} if config.public_metrics else OPEN_PATHS
+    return OPEN_PATHS | {"/metrics"} if access.public_metrics else OPEN_PATHS
 
 
 class ApiKeys:

@@ -55,5 +55,5 @@ class OriginMiddleware:
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
-    return None if found is None else found.decode("latin-1")
+    header: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
+    return None if header is None else header.decode("latin-1")

@@ -47,8 +47,8 @@ class HostMiddleware:
 
 def _host(scope: Scope) -> str:
     """Return the name in ``Host``, without port, in lower case; empty where there is none."""
-    found = next((value for key, value in scope["headers"] if key == b"host"), b"").decode("latin-1").lower()
-    name = found if found.endswith("]") else found.rpartition(":")[0] or found
+    host = next((value for key, value in scope["headers"] if key == b"host"), b"").decode("latin-1").lower()
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.removesuffix(".")
 
 

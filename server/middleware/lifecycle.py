@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ENGINE_DEAD_MESSAGE, ApiError
+from jaxgen.server.limits import Availability
 from jaxgen.server.middleware.context import context_of
 from jaxgen.server.middleware.deadline import Deadline
 
@@ -15,9 +15,9 @@ from jaxgen.server.middleware.deadline import Deadline
 class Lifecycle:
     """State of the server. Set ``draining`` to refuse new requests while ``num_requests`` running ones finish."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+    def __init__(self, engine: EngineClient, limits: Availability) -> None:
         self._engine = engine
-        self._config = config
+        self._limits = limits
         self._running: set[Deadline] = set()
         self.draining = False
 
@@ -30,7 +30,7 @@ class Lifecycle:
         status = self._engine.status()
         if status.state != "ready":
             return f"the engine is {status.state}" + ("; the server's log says why" if status.reason else "")
-        if status.stalled_seconds > self._config.stall_limit_s:
+        if status.stalled_seconds > self._limits.stall_limit_s:
             return f"the engine finished no step for {status.stalled_seconds:.0f} s while work was waiting"
         return None
 
@@ -40,7 +40,7 @@ class Lifecycle:
 
         Raises ApiError 503 while starting, draining, or after the engine died.
         """
-        with self._counted(self._config.request_timeout_s) as deadline:
+        with self._counted(self._limits.request_timeout_s) as deadline:
             self._check_engine()
             yield deadline
 
@@ -86,7 +86,7 @@ class Lifecycle:
             raise ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
 
     def _retry(self) -> dict[str, str]:
-        return {"Retry-After": str(self._config.retry_after_s)}
+        return {"Retry-After": str(self._limits.retry_after_s)}
 
 
 class LifecycleMiddleware:

@@ -32,11 +32,11 @@ def nearest_route(scope: Scope, routes: Sequence[BaseRoute]) -> str | None:
         if any(route.matches({**scope, "path": root + spelling})[0] == Match.FULL for route in known):
             return f"{root}{spelling}"
     for methods in ({scope["method"]}, None):
-        paths = [one.path for one in known if methods is None or methods <= (one.methods or methods)]
+        paths = [route.path for route in known if methods is None or methods <= (route.methods or methods)]
         for spelling in _spellings(path):
-            longer = [one for one in paths if one.startswith(f"{spelling}/")]
-            if found := [*longer[:1], *get_close_matches(spelling, paths, 1, 0.8)]:
-                return f"{root}{found[0]}"
+            longer = [path for path in paths if path.startswith(f"{spelling}/")]
+            if nearest := [*longer[:1], *get_close_matches(spelling, paths, 1, 0.8)]:
+                return f"{root}{nearest[0]}"
     return None
 
 

@@ -8,7 +8,7 @@ from itertools import takewhile
 from jaxgen.client import EngineClient
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import Grammar
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import Tools, ToolUse
 from jaxgen.server.schema.chat import ChatRequest
@@ -23,11 +23,11 @@ _TAIL = 64
 """Tokens at a prompt's end in which the marks of reasoning are looked for, if only white space comes after them."""
 
 
-def format_of(model: ModelInfo, config: ServerConfig) -> AnswerFormat:
+def format_of(model: ModelInfo, settings: Answers) -> AnswerFormat:
     """Return the format of the model's answers, by its chat template or as configured."""
     chat = model.chat
     plain, with_tools = (None, None) if chat is None else (chat.template_for(tools=yes) for yes in (False, True))
-    return answer_format(plain, with_tools, config.tool_call_parser, config.reasoning_parser)
+    return answer_format(plain, with_tools, settings.tool_call_parser, settings.reasoning_parser)
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class AnswerReading:
 class AnswerReader:
     """Knows the format of the model's answers."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
-        form = format_of(engine.model, config)
+    def __init__(self, engine: EngineClient, settings: Answers) -> None:
+        form = format_of(engine.model, settings)
         token_of = engine.tokenizer.added_token
         if form.is_harmony and any(token_of(name) is None for name in NAMES):
             form = AnswerFormat(None, None)  # a template of another model's
@@ -155,5 +155,5 @@ class AnswerReader:
         names = () if tools is None or tools.kind is None else tools.kind.markers
         if self._form.reasoning is not None:
             names = (*names, THINK, END_THINK)
-        found = {self._tokenizer.added_token(name): name for name in names}
-        return {token: name for token, name in found.items() if token is not None and self._tokenizer.is_special(token)}
+        marks = {self._tokenizer.added_token(name): name for name in names}
+        return {token: name for token, name in marks.items() if token is not None and self._tokenizer.is_special(token)}

@@ -44,15 +44,15 @@ class _Calls:
         others may have rewritten, the first one without a result is meant.
         """
         call_id = message.tool_call_id
-        found: tuple[str | None, str | None]
+        answered: tuple[str | None, str | None]
         if message.role == "function":
-            found = next((call for call in self._open if call[1] == message.name), (None, message.name))
+            answered = next((call for call in self._open if call[1] == message.name), (None, message.name))
         elif call_id is not None and call_id in self._names:
-            found = next((call for call in self._open if call[0] == call_id), (call_id, self._names[call_id]))
+            answered = next((call for call in self._open if call[0] == call_id), (call_id, self._names[call_id]))
         else:
-            found = self._open[0] if self._open else (call_id, None)
-        self._open = [call for call in self._open if call is not found]
-        return found
+            answered = self._open[0] if self._open else (call_id, None)
+        self._open = [call for call in self._open if call is not answered]
+        return answered
 
 
 def _message(message: Message, field: str, calls: _Calls) -> dict[str, Any]:

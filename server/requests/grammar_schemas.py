@@ -98,17 +98,17 @@ class _Cleaning:
 
     def _value(self, keyword: str, value: Any) -> Any:
         if keyword in MAPS and isinstance(value, dict):
-            return {name: self.cleaned(one) for name, one in value.items()}
+            return {name: self.cleaned(schema) for name, schema in value.items()}
         if (keyword in LISTS or keyword == "items") and isinstance(value, list):
-            return [self.cleaned(one) for one in value]
+            return [self.cleaned(schema) for schema in value]
         if keyword in SCHEMAS and isinstance(value, dict):
             return self.cleaned(value)
         if keyword in _COUNTS and _is_count(value):
             return min(int(value), _LONGEST)
         if self._lenient and keyword == "type" and isinstance(value, list):
-            return [one for one in value if isinstance(one, str) and one in KINDS]
+            return [kind for kind in value if isinstance(kind, str) and kind in KINDS]
         if self._lenient and keyword == "required" and isinstance(value, list):
-            return [one for one in value if isinstance(one, str)]
+            return [name for name in value if isinstance(name, str)]
         return value
 
 
@@ -125,7 +125,7 @@ def _allow_null(schema: dict[str, Any]) -> None:
     named = schema.get("type")
     if isinstance(named, str | list):
         names = [named] if isinstance(named, str) else named
-        schema["type"] = [*names, *({"null"} - {one for one in names if isinstance(one, str)})]
+        schema["type"] = [*names, *({"null"} - {name for name in names if isinstance(name, str)})]
     if isinstance(values := schema.get("enum"), list):
         schema["enum"] = [*values, *([] if None in values else [None])]
     for word in ("anyOf", "oneOf"):

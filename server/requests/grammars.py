@@ -9,7 +9,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.processes.helper import Target
 from jaxgen.processes.helpers import for_grammars
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.schema.base import ResponseFormat, SamplingFields
@@ -18,13 +18,13 @@ from jaxgen.text.grammar import COMPILE_SECONDS
 _WRITER = Target("jaxgen.server.requests.grammar_writer:GrammarWriter")
 
 
-async def answer_grammar(body: SamplingFields, config: ServerConfig, caller: str) -> Grammar | None:
+async def answer_grammar(body: SamplingFields, settings: Answers, caller: str) -> Grammar | None:
     """Return the grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
     if body.response_format is None and body.structured_outputs is None:
         return None
     source = "response_format" if body.structured_outputs is None else "structured_outputs"
     length = len(body.model_dump_json(include={"response_format", "structured_outputs"}))
-    given = {"closed": closes_objects(body, config)}
+    given = {"closed": closes_objects(body, settings)}
     written = await _ask(source, caller, length, "answer", body.response_format, body.structured_outputs, **given)
     return None if written is None else Grammar(*written)
 

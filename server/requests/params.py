@@ -3,21 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jaxgen.core.limits import check_token_ids
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import check_priority
 from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams, check_logprobs
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG
 from jaxgen.server.errors import bad_request, refusals
+from jaxgen.server.limits import Limits
+from jaxgen.server.requests.sampling import sampling_params
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
 from jaxgen.server.schema.chat import ChatRequest
 
 DEFAULT_MAX_TOKENS = 16
-
-RANDOM_SEED = -1
-"""The seed by which callers of OpenAI, vLLM and llama.cpp ask for a random one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class CompletionParams:
     names_service: bool = False
     """Whether the request named its service class."""
     return_latency: bool = False
-    most_logprobs: int = DEFAULT_CONFIG.max_logprob_entries
+    most_logprobs: int = DEFAULT_CONFIG.limits.max_logprob_entries
     """Most log-probabilities of the answer that may wait to be sent."""
 
     def within(self, room: int) -> "CompletionParams":
@@ -70,37 +68,41 @@ class CompletionParams:
 
 
 @refusals()
-def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+def resolve_params(
+    body: CompletionRequest, model: ModelInfo, limits: Limits, classes: Sequence[ServiceClass] = ()
+) -> CompletionParams:
     """Honour or refuse every field, except model, prompt and the fields of grammars.
 
     Raises ApiError 400 that names the field.
     """
     if body.suffix:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
-    n = _n(body, config)
-    best_of = _best_of(body, n, config)
+    n = _n(body, limits)
+    best_of = _best_of(body, n, limits)
     echoed = body.logprobs if body.echo else None
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
         raise bad_request(
             f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
         )
-    sampling = _sampling(
+    sampling = sampling_params(
         body,
         model,
-        config,
+        limits,
         max_tokens=_or(body.max_tokens, _default_max(body, model, DEFAULT_MAX_TOKENS)),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
-    params = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
+    params = _params(body, sampling, model, limits, classes, n=n, best_of=best_of, logprobs=body.logprobs)
     # A default takes half of the context from the prompt at most.
     reserved = _or(body.max_tokens, min(sampling.max_tokens, model.max_model_len // 2))
-    keep = kept_tokens(body.truncate_prompt_tokens, reserved, model)
+    keep = tokens_to_keep(body.truncate_prompt_tokens, reserved, model)
     return replace(params, echo=bool(body.echo), keep=keep, least_room=_or(body.max_tokens, 1))
 
 
 @refusals()
-def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+def resolve_chat_params(
+    body: ChatRequest, model: ModelInfo, limits: Limits, classes: Sequence[ServiceClass] = ()
+) -> CompletionParams:
     """Honour or refuse every field but model, messages and those for the template. Raises ApiError 400 that names it.
 
     Without a limit in the body or of the model, ``max_tokens`` of the sampling is the whole context.
@@ -108,16 +110,16 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     if body.top_logprobs and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
     check_logprobs("top_logprobs", body.top_logprobs)
-    n = _n(body, config)
+    n = _n(body, limits)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
     asked = most_tokens(body)
     most = _or(asked, _default_max(body, model, model.max_model_len))
-    sampling = _sampling(
-        body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
+    sampling = sampling_params(
+        body, model, limits, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
-    params = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
+    params = _params(body, sampling, model, limits, classes, n=n, best_of=n, logprobs=logprobs)
     room = _or(asked, 1)
-    return replace(params, keep=kept_tokens(body.truncate_prompt_tokens, room, model), least_room=room)
+    return replace(params, keep=tokens_to_keep(body.truncate_prompt_tokens, room, model), least_room=room)
 
 
 def _default_max(body: SamplingFields, model: ModelInfo, otherwise: int) -> int:
@@ -136,7 +138,7 @@ def most_tokens(body: ChatRequest) -> int | None:
     return most
 
 
-def kept_tokens(asked: int | None, max_tokens: int, model: ModelInfo) -> int | None:
+def tokens_to_keep(asked: int | None, max_tokens: int, model: ModelInfo) -> int | None:
     """Return how many of a prompt's last tokens ``truncate_prompt_tokens`` keeps; None: all. Raises ApiError 400.
 
     ``max_tokens``: tokens of the context that the answer needs.
@@ -155,7 +157,8 @@ def _params(
     body: SamplingFields,
     sampling: SamplingParams,
     model: ModelInfo,
-    config: ServerConfig,
+    limits: Limits,
+    classes: Sequence[ServiceClass],
     *,
     n: int,
     best_of: int,
@@ -183,11 +186,11 @@ def _params(
         continuous_usage=bool(options.continuous_usage_stats) and options.include_usage is not False,
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body, model),
-        most_logprobs=config.max_logprob_entries,
+        most_logprobs=limits.max_logprob_entries,
         return_token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         priority=_priority(body),
-        service=service_class(body.service_tier, config.service_classes),
+        service=service_class(body.service_tier, classes),
         names_service=body.service_tier is not None,
         return_latency=bool(body.return_latency),
     )
@@ -223,17 +226,17 @@ def _most(*counts: int | None) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
-def _n(body: SamplingFields, config: ServerConfig) -> int:
+def _n(body: SamplingFields, limits: Limits) -> int:
     n = _or(body.n, 1)
-    if not 1 <= n <= config.max_n:
-        raise bad_request(f"n must be between 1 and {config.max_n}, not {n}.", "n")
+    if not 1 <= n <= limits.max_n:
+        raise bad_request(f"n must be between 1 and {limits.max_n}, not {n}.", "n")
     return n
 
 
-def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
+def _best_of(body: CompletionRequest, n: int, limits: Limits) -> int:
     best_of = _or(body.best_of, n)
-    if not n <= best_of <= config.max_n:
-        raise bad_request(f"best_of must be between n ({n}) and {config.max_n}, not {best_of}.", "best_of")
+    if not n <= best_of <= limits.max_n:
+        raise bad_request(f"best_of must be between n ({n}) and {limits.max_n}, not {best_of}.", "best_of")
     if best_of > n and body.stream:
         raise bad_request(
             "best_of over n cannot be streamed, since the best are known only at the end: "
@@ -241,87 +244,6 @@ def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
             "best_of",
         )
     return best_of
-
-
-def _sampling(
-    body: SamplingFields,
-    model: ModelInfo,
-    config: ServerConfig,
-    *,
-    max_tokens: int,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-) -> SamplingParams:
-    defaults = model.defaults
-    return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=_or(body.min_tokens, 0),
-        temperature=_or(body.temperature, defaults.temperature),
-        top_p=_or(body.top_p, defaults.top_p),
-        top_k=0 if body.top_k == -1 else _or(body.top_k, defaults.top_k),
-        min_p=_or(body.min_p, defaults.min_p),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
-        logit_bias=_logit_bias(body, model),
-        seed=None if body.seed == RANDOM_SEED else body.seed,
-        stop=_stop(body, config),
-        stop_token_ids=_stop_token_ids(body, model),
-        ignore_eos=bool(body.ignore_eos),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        allowed_token_ids=_allowed_token_ids(body, model),
-        bad_words=_texts("bad_words", body.bad_words, config),
-        include_stop_str_in_output=bool(body.include_stop_str_in_output),
-        skip_special_tokens=body.skip_special_tokens is not False,
-    )
-
-
-def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
-    bias = {}
-    for key, value in (body.logit_bias or {}).items():
-        token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
-        if not 0 <= token < model.vocab_size or key != str(token):
-            raise bad_request(
-                f"logit_bias: {key[:20]!r} is not a valid token id: ids are 0 to {model.vocab_size - 1}.", "logit_bias"
-            )
-        bias[token] = value
-    return bias
-
-
-def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
-    if isinstance(body.stop, str):
-        _check_text("stop", body.stop, config)
-        return (body.stop,)
-    return _texts("stop", body.stop, config)
-
-
-def _texts(field: str, texts: Sequence[str] | None, config: ServerConfig) -> tuple[str, ...]:
-    """Return a list of texts that an answer must not have. Raises ApiError 400 that says which is empty or too long."""
-    for i, text in enumerate(texts or ()):
-        _check_text(f"{field}.{i}", text, config)
-    return tuple(texts or ())
-
-
-def _check_text(name: str, text: str, config: ServerConfig) -> None:
-    if not text:
-        raise bad_request(f"{name} must not be an empty string.", name)
-    if len(text) > config.max_stop_length:
-        raise bad_request(f"{name} has {len(text)} characters; this server takes {config.max_stop_length}.", name)
-
-
-def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
-    ids = tuple(body.stop_token_ids or ())
-    check_token_ids("stop_token_ids", ids, model.vocab_size)
-    return ids
-
-
-def _allowed_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...] | None:
-    if body.allowed_token_ids is None:
-        return None
-    ids = tuple(body.allowed_token_ids)
-    check_token_ids("allowed_token_ids", ids, model.vocab_size)
-    return ids
 
 
 def _or[T](value: T | None, default: T) -> T:

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from jaxgen.client import EngineClient
 from jaxgen.core.limits import check_context_length, check_token_ids
 from jaxgen.core.model_info import ModelInfo
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request, refusals
+from jaxgen.server.limits import Limits, Queue
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.text_queue import TextQueue
 from jaxgen.server.schema.base import PROMPT_MESSAGE, CompletionRequest
@@ -39,10 +39,11 @@ class PromptReader:
     these is bounded (``TextQueue``). A text that is too long by its characters alone is not read.
     """
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+    def __init__(self, engine: EngineClient, limits: Limits, queue: Queue) -> None:
         self._engine = engine
-        self._config = config
-        self._queue = TextQueue(config)
+        self._limits = limits
+        self._inline_chars = queue.inline_encode_chars
+        self._queue = TextQueue(queue)
 
     def register(self, registry: CollectorRegistry) -> None:
         """Add a metric of what waits to a registry."""
@@ -58,9 +59,9 @@ class PromptReader:
         """
         sources = _sources(body.prompt, "prompt")
         choices = len(sources) * params.best_of
-        if choices > self._config.max_choices:
+        if choices > self._limits.max_choices:
             raise bad_request(
-                f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
+                f"prompts times best_of (or n) is {choices}; this server computes {self._limits.max_choices} at once.",
                 "best_of" if params.best_of > params.n else "n",
             )
         return await self._read(sources, "prompt", params.least_room, echo=params.echo, keep=params.keep)
@@ -86,7 +87,7 @@ class PromptReader:
         Raises ApiError 400 for a text that is too long with ``max_tokens``, or longer than any body, and what ``write``
         raises.
         """
-        tokenizer, model, longest = self._engine.tokenizer, self._engine.model, self._config.max_body_bytes
+        tokenizer, model, longest = self._engine.tokenizer, self._engine.model, self._limits.max_body_bytes
 
         def read() -> Prompt:
             text = write()
@@ -109,7 +110,7 @@ class PromptReader:
 
         Raises ApiError 429 where too much waits for the threads.
         """
-        if length <= self._config.inline_encode_chars:
+        if length <= self._inline_chars:
             return read()
         with self._queue.place(length):
             return await self._queue.run(read, length)
@@ -125,7 +126,7 @@ class PromptReader:
             if isinstance(source, str) and keep is None:
                 _check_length(source, tokenizer, model, name)
         length = sum(map(len, sources))
-        if length <= self._config.inline_encode_chars:
+        if length <= self._inline_chars:
             return [read(source, field=name) for source, name in named]
         with self._queue.place(length):
             # One after another: a request holds one thread at a time, and none after its caller disconnects.

@@ -72,8 +72,8 @@ def with_parts(schema: dict[str, Any], change: Callable[[str, str, Schema], Sche
 
 def listed(schema: dict[str, Any], keyword: str) -> list[Schema]:
     """Return the schemas in the list of a keyword; none where it has no list."""
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+    schemas = schema.get(keyword)
+    return schemas if isinstance(schemas, list) else []
 
 
 def has_schemas(schema: Schema) -> bool:
@@ -104,19 +104,19 @@ class Facts:
 
     def join(self, *parts: Claims) -> Claims:
         """Return what all of these say."""
-        self.spend(1 + sum(len(one.keys or ()) + len(one.places) for one in parts))
-        keys: Keys = frozenset[str]().union(*(one.keys or () for one in parts))
-        if any(one.keys is None for one in parts):
+        self.spend(1 + sum(len(part.keys or ()) + len(part.places) for part in parts))
+        keys: Keys = frozenset[str]().union(*(part.keys or () for part in parts))
+        if any(part.keys is None for part in parts):
             keys = None
-        return Claims(keys, frozenset[str]().union(*(one.places for one in parts)))
+        return Claims(keys, frozenset[str]().union(*(part.places for part in parts)))
 
     def beside_each(self, schemas: list[Schema]) -> dict[int, Claims]:
         """Return what the others of these schemas say together, by the id of each."""
         claims = {id(schema): self.claims(schema) for schema in schemas}
         together = self.join(*claims.values())
-        keys = Counter(key for one in claims.values() for key in one.keys or ())
-        places = Counter(place for one in claims.values() for place in one.places)
-        num_open = sum(one.keys is None for one in claims.values())
+        keys = Counter(key for said in claims.values() for key in said.keys or ())
+        places = Counter(place for said in claims.values() for place in said.places)
+        num_open = sum(said.keys is None for said in claims.values())
         others: dict[int, Claims] = {}
         for name, own in claims.items():
             self.spend(1 + len(keys) + len(places))
@@ -158,7 +158,7 @@ class Facts:
         least = schema.get("minProperties", 0)
         if claims.keys is None or "additionalProperties" in schema or not isinstance(least, int):
             return None
-        lists_keys = any("properties" in one for one in self._together(schema, claims, set()))
+        lists_keys = any("properties" in part for part in self._together(schema, claims, set()))
         return claims.keys if lists_keys and least <= len(claims.keys) else None
 
     def are_apart(self, branches: list[Schema], beside: Claims) -> bool:
@@ -166,8 +166,8 @@ class Facts:
         asked = (id(branches), beside)
         if branches and asked not in self._apart:
             self._apart[asked] = False  # for a reference that leads back here
-            pairs = ((one, other) for one in branches for other in branches if one is not other)
-            self._apart[asked] = all(self._excludes(one, other, beside) for one, other in pairs)
+            pairs = ((branch, other) for branch in branches for other in branches if branch is not other)
+            self._apart[asked] = all(self._excludes(branch, other, beside) for branch, other in pairs)
         return not branches or self._apart[asked]
 
     def _say(self, schema: dict[str, Any]) -> Claims:
@@ -181,7 +181,7 @@ class Facts:
         with_parts(schema, see)
         named = frozenset(names(schema.get("properties"))) | frozenset(names(schema.get("required")))
         others = (schema.get(word, False) for word in ("additionalProperties", "unevaluatedProperties"))
-        names_all = any(one is not False for one in others) or schema.keys() & _NAMES_ALL_KEYS
+        names_all = any(allowed is not False for allowed in others) or schema.keys() & _NAMES_ALL_KEYS
         parts = [Claims(None if names_all else named, frozenset(places))]
         parts += [self.claims(inner) for keyword in IN_PLACE for inner in listed(schema, keyword)]
         if "$ref" in schema:
@@ -192,20 +192,20 @@ class Facts:
         """Whether this schema, or one within it or that it refers to, has ``properties``."""
         waiting, seen = [schema], {}
         while waiting:
-            one = waiting.pop()
+            part = waiting.pop()
             self.spend()
-            if id(one) in seen or self._has_keys.get(id(one)) is False:
+            if id(part) in seen or self._has_keys.get(id(part)) is False:
                 continue
-            seen[id(one)] = False
-            if isinstance(one, dict):
-                if "properties" in one or self._has_keys.get(id(one)):
+            seen[id(part)] = False
+            if isinstance(part, dict):
+                if "properties" in part or self._has_keys.get(id(part)):
                     self._has_keys[id(schema)] = True
                     return True
-                if "$ref" in one:
-                    waiting.append(self.follow(one["$ref"]))
-                waiting += one.values()
-            elif isinstance(one, list):
-                waiting += one
+                if "$ref" in part:
+                    waiting.append(self.follow(part["$ref"]))
+                waiting += part.values()
+            elif isinstance(part, list):
+                waiting += part
         self._has_keys |= seen
         return False
 
@@ -218,8 +218,8 @@ class Facts:
         yield schema
         inner = [self.follow(schema["$ref"])] if "$ref" in schema else []
         one_of = listed(schema, "oneOf")
-        for one in [*inner, *listed(schema, "allOf"), *([] if self.are_apart(one_of, beside) else one_of)]:
-            yield from self._together(one, beside, seen)
+        for part in [*inner, *listed(schema, "allOf"), *([] if self.are_apart(one_of, beside) else one_of)]:
+            yield from self._together(part, beside, seen)
 
     def _excludes(self, closed: Schema, other: Schema, beside: Claims) -> bool:
         """Whether no value is of ``closed``, once it is closed, and of ``other``."""
@@ -234,7 +234,7 @@ class Facts:
         if keys is not None and theirs.required - keys:
             return True
         for key in ours.required | theirs.required:
-            mine, yours = (self._demanded(one.properties.get(key, True)) for one in (ours, theirs))
+            mine, yours = (self._demanded(side.properties.get(key, True)) for side in (ours, theirs))
             if _disjoint(mine.types, yours.types) or _disjoint(mine.values, yours.values):
                 return True
         return False
@@ -263,7 +263,7 @@ class _Demands:
         if self.types and "number" in self.types:
             self.types.add("integer")
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        told_apart = isinstance(values, list) and all(isinstance(one, str | int | None) for one in values)
+        told_apart = isinstance(values, list) and all(isinstance(value, str | int | None) for value in values)
         self.values = (
             set(map(json.dumps, values)) if told_apart else None
         )  # not by numbers that are written in two ways

@@ -46,29 +46,29 @@ class _Values:
         self._steps = 0
 
     def fault(self) -> str | None:
-        self._settle(self._lead_out)
+        self._until_nothing_changes(self._lead_out)
         for schema in self._all:
             if "$ref" in schema and id(schema) in self._circular:
                 return f"the $ref {schema['$ref'][:100]!r} leads back to itself and to no other schema"
-        self._settle(self._gain)
+        self._until_nothing_changes(self._gain)
         return None if self._fitting(self._root) else f"no value fits the schema: {self._reason()}"
 
     def _reached(self) -> list[Mapping[str, Any]]:
         """Return each schema once, after those within it and its reference's target, unless these lead back to it."""
         waiting: list[tuple[Any, bool]] = [(self._root, False)]
         seen: set[int] = set()
-        found: list[Mapping[str, Any]] = []
+        reached: list[Mapping[str, Any]] = []
         while waiting:
             schema, is_done = waiting.pop()
             if is_done:
-                found.append(schema)
+                reached.append(schema)
             elif isinstance(schema, Mapping) and id(schema) not in seen:
                 seen.add(id(schema))
                 waiting.append((schema, True))
-                waiting += ((one, False) for one in (*self._targets(schema), *_schemas_in(schema)))
-        return found
+                waiting += ((part, False) for part in (*self._targets(schema), *_schemas_in(schema)))
+        return reached
 
-    def _settle(self, change: Callable[[Mapping[str, Any]], bool]) -> None:
+    def _until_nothing_changes(self, change: Callable[[Mapping[str, Any]], bool]) -> None:
         """Change what is known of each schema until nothing changes."""
         while sum(change(schema) for schema in self._all):
             pass
@@ -85,10 +85,10 @@ class _Values:
             return False
         all_of = [*self._targets(schema), *_listed(schema, "allOf")]
         some_of = [_listed(schema, word) for word in ("anyOf", "oneOf")]
-        if any(self._leads_back(one) for one in all_of):
+        if any(map(self._leads_back, all_of)):
             return False
-        for ones in some_of:
-            back = [one for one in ones if one is not False]
+        for branches in some_of:
+            back = [branch for branch in branches if branch is not False]
             if back and all(map(self._leads_back, back)):
                 return False
         self._circular.discard(id(schema))
@@ -100,14 +100,14 @@ class _Values:
     def _gain(self, schema: Mapping[str, Any]) -> bool:
         """Whether it is new that some kinds fit a schema."""
         self._spend()
-        found = self._own(schema)
-        for one in (*self._targets(schema), *_listed(schema, "allOf")):
-            found &= self._fitting(one)
+        kinds = self._own(schema)
+        for part in (*self._targets(schema), *_listed(schema, "allOf")):
+            kinds &= self._fitting(part)
         for word in ("anyOf", "oneOf"):
             if branches := _listed(schema, word):
-                found &= frozenset[str]().union(*map(self._fitting, branches))
-        gained = found != self._kinds.get(id(schema), frozenset())
-        self._kinds[id(schema)] = found
+                kinds &= frozenset[str]().union(*map(self._fitting, branches))
+        gained = kinds != self._kinds.get(id(schema), frozenset())
+        self._kinds[id(schema)] = kinds
         return gained
 
     def _targets(self, schema: Mapping[str, Any]) -> list[Any]:
@@ -147,10 +147,10 @@ class _Values:
             if id(schema) in within:
                 return f"{where} needs a value of its own schema within itself, without end"
             within.add(id(schema))
-            found = self._cause(schema)
-            if isinstance(found, str):
-                return f"{where} contradicts itself: {found}"
-            name, schema = found
+            cause = self._cause(schema)
+            if isinstance(cause, str):
+                return f"{where} contradicts itself: {cause}"
+            name, schema = cause
             if name is not None:
                 names.append(name[:100])
 
@@ -163,9 +163,9 @@ class _Values:
         for kind, why in faults:
             if named <= ({kind} | (_NUMBERS if kind == "number" else set())):
                 return _told(schema, kind, why)
-        for one in (*self._targets(schema), *_listed(schema, "allOf")):
-            if not self._fitting(one):
-                return None, one
+        for part in (*self._targets(schema), *_listed(schema, "allOf")):
+            if not self._fitting(part):
+                return None, part
         for word in ("anyOf", "oneOf"):
             if (branches := _listed(schema, word)) and not any(map(self._fitting, branches)):
                 return None, branches[0]
@@ -198,15 +198,15 @@ def _named(schema: Mapping[str, Any]) -> frozenset[str]:
     types = [types] if isinstance(types, str) else types
     result = KINDS
     if isinstance(types, list):
-        result = frozenset(one for one in types if isinstance(one, str)) & KINDS or KINDS
+        result = frozenset(name for name in types if isinstance(name, str)) & KINDS or KINDS
         result |= {"integer"} if "number" in result else frozenset()
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return result & frozenset().union(*map(kinds_of_value, values)) if isinstance(values, list) else result
 
 
 def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+    schemas = schema.get(keyword)
+    return schemas if isinstance(schemas, list) else []
 
 
 def _required(schema: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ AUTO = "auto"
 
 def service_class(tier: str | None, classes: Sequence[ServiceClass]) -> ServiceClass:
     """Return the class that ``service_tier`` names. Raises ApiError 400 where no class has that name."""
-    known = {DEFAULT_CLASS.name: DEFAULT_CLASS} | {one.name: one for one in classes}
+    known = {DEFAULT_CLASS.name: DEFAULT_CLASS} | {service.name: service for service in classes}
     name = DEFAULT_CLASS.name if tier in (None, AUTO) else tier
     if name not in known:
         names = ", ".join([AUTO, *known])

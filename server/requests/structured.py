@@ -6,7 +6,7 @@ from typing import Any
 from llguidance import regex_to_lark
 
 from jaxgen.core.sampling_params import Grammar
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.closed_schema import closed_schema
 from jaxgen.server.requests.grammar_schemas import for_grammar
@@ -41,10 +41,10 @@ def resolve_grammar(
     return Grammar(_of_structured(structured, closed), "structured_outputs")
 
 
-def closes_objects(body: SamplingFields, config: ServerConfig) -> bool:
+def closes_objects(body: SamplingFields, settings: Answers) -> bool:
     """Whether objects of this request's schemas have only the keys that these name."""
     asked = None if body.structured_outputs is None else body.structured_outputs.disable_additional_properties
-    return not config.structured_additional_properties if asked is None else asked
+    return not settings.structured_additional_properties if asked is None else asked
 
 
 def usable_schema(schema: Any, field: str, *, closed: bool, lenient: bool = False, what: str = "") -> Any:

@@ -9,8 +9,8 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Queue
 
 SHORT_CHARS = 2**16
 """Longest text that goes with the short ones: a thread reads it in some 50 ms."""
@@ -25,10 +25,10 @@ class TextQueue:
     ``run`` reads one text of it.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        self._short = _Lane("short", config.encode_threads)
+    def __init__(self, limits: Queue) -> None:
+        self._short = _Lane("short", limits.encode_threads)
         self._long = _Lane("long", 1)
-        self._most_chars = config.max_queued_characters
+        self._most_chars = limits.max_queued_characters
 
     @property
     def num_chars(self) -> int:
@@ -109,7 +109,7 @@ class _Lane:
         with self._lock:
             if not self._waiting:
                 return
-            job = min(self._waiting, key=lambda one: one.due)
+            job = min(self._waiting, key=lambda job: job.due)
             self._waiting.remove(job)
         if not job.result.set_running_or_notify_cancel():
             return

@@ -31,7 +31,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         self._store = store or ResponseStore(0, 0, 0.0)
 
     def parse(self, data: dict[str, Any]) -> ResponsesRequest:
-        body = parse_body(ResponsesRequest, data, self._services.config)
+        body = parse_body(ResponsesRequest, data, self._services.config.limits)
         body.refuse_what_is_missing()
         if body.store and not self._store.keeps_any:
             raise bad_request("store: no responses are kept here; send false, or leave it out.", "store")
@@ -40,7 +40,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
     async def _build_response(
         self, body: ResponsesRequest, context: RequestContext, identity: AnswerIdentity
     ) -> ResponseBuilder:
-        asked = read_items(body, self._store, context.caller, self._services.config)
+        asked = read_items(body, self._store, context.caller, self._services.config.limits)
         params, reading = await _resolve(body, asked, self._services, context.caller)
         keep = None
         if self._store.keeps_any and body.store is not False:
@@ -59,10 +59,10 @@ class InputTokensEndpoint:
     async def count(self, request: Request) -> Response:
         services = self._services
         data = await services.bodies.read_json_object(request.scope, request.receive)
-        body = parse_body(InputTokensRequest, data, services.config)
+        body = parse_body(InputTokensRequest, data, services.config.limits)
         check_model(body.model, services.engine)
         body.refuse_what_is_missing()
-        asked = read_items(body, self._store, caller(request), services.config)
+        asked = read_items(body, self._store, caller(request), services.config.limits)
         _, reading = await _resolve(body, asked, services, caller(request))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(reading.prompt.tokens)})
 

@@ -5,7 +5,7 @@ import re
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.requests.tools import only_allowed, say_dropped
 from jaxgen.server.responses.items import RequestItems
-from jaxgen.server.schema.base import JsonSchema, ResponseFormat
+from jaxgen.server.schema.base import JsonSchema, OpenAIFields, ResponseFormat
 from jaxgen.server.schema.chat import ChatRequest, Message
 from jaxgen.server.schema.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, text_of
 from jaxgen.server.schema.responses import AllowedTools, ConversationFields, NamedFunction, OtherTool, ResponsesRequest
@@ -27,31 +27,8 @@ _NAMES = {
     "reasoning_effort": "reasoning.effort",
     "response_format": FORMAT,
 }
-_SAME = (
-    "cache_salt",
-    "chat_template_kwargs",
-    "frequency_penalty",
-    "ignore_eos",
-    "logit_bias",
-    "min_p",
-    "min_tokens",
-    "model",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "priority",
-    "repetition_penalty",
-    "return_latency",
-    "seed",
-    "service_tier",
-    "stop",
-    "stop_token_ids",
-    "stream",
-    "structured_outputs",
-    "temperature",
-    "top_k",
-    "top_p",
-)
-"""Fields that both requests have."""
+_SAME = {"chat_template_kwargs", "parallel_tool_calls", *OpenAIFields.model_fields} - {"resume", "return_event_ids"}
+"""Fields that mean the same in both requests."""
 
 
 def as_chat(body: ConversationFields, asked: RequestItems) -> ChatRequest:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
+from jaxgen.server.limits import Limits
 from jaxgen.server.responses.output import item_id
 from jaxgen.server.responses.store import ResponseStore, StoredResponse
 from jaxgen.server.schema.items import (
@@ -53,22 +53,22 @@ class RequestItems:
         return items
 
 
-def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> RequestItems:
+def read_items(body: ConversationFields, store: ResponseStore, caller: str, limits: Limits) -> RequestItems:
     """Return the items of a request. Raises ApiError 400 for what is not kept, and for more items, or bytes of those
     that are kept, than a body may have."""
-    previous, earlier = _previous(body.previous_response_id, store, caller, config.max_body_bytes)
+    previous, earlier = _previous(body.previous_response_id, store, caller, limits.max_body_bytes)
     if not body.input:
         raise bad_request("input is missing: send a text or a list of items.", "input")
     own: list[StoredItem] = []
     fields: list[str] = []
-    room = config.max_body_bytes - (0 if previous is None else previous.num_bytes)
+    room = limits.max_body_bytes - (0 if previous is None else previous.num_bytes)
     for given, field in _given(body.input):
         item: StoredItem | ReasoningItem
         if isinstance(given, ItemReference):
-            found = _referred(given, f"{field}.id", store, caller)
-            room -= len(found)  # of many references to one long item too
-            _check_room(room, config.max_body_bytes, f"{field}.id")
-            item = _ITEM.validate_json(found)
+            text = _referred(given, f"{field}.id", store, caller)
+            room -= len(text)  # of many references to one long item too
+            _check_room(room, limits.max_body_bytes, f"{field}.id")
+            item = _ITEM.validate_json(text)
         else:
             item = given
         if isinstance(item, ReasoningItem):
@@ -76,9 +76,9 @@ def read_items(body: ConversationFields, store: ResponseStore, caller: str, conf
             continue
         own.append(item)
         fields.append(field)
-    if len(earlier) + len(own) > config.max_messages:
+    if len(earlier) + len(own) > limits.max_messages:
         raise bad_request(
-            f"input has {len(own)} items and continues {len(earlier)}; this server takes {config.max_messages} "
+            f"input has {len(own)} items and continues {len(earlier)}; this server takes {limits.max_messages} "
             "together.",
             "input",
         )
@@ -100,15 +100,15 @@ def _previous(
 ) -> tuple[StoredResponse | None, list[StoredItem]]:
     if name is None:
         return None, []
-    found = store.get(caller, name)
-    if found is None:
+    previous = store.get(caller, name)
+    if previous is None:
         raise bad_request(
             f"Previous response with id {name[:100]!r} not found: it was never kept, or no longer is.",
             "previous_response_id",
             "previous_response_not_found",
         )
-    _check_room(most_bytes - found.num_bytes, most_bytes, "previous_response_id")
-    return found, _ITEMS.validate_python([item for item in found.conversation() if item["type"] != "reasoning"])
+    _check_room(most_bytes - previous.num_bytes, most_bytes, "previous_response_id")
+    return previous, _ITEMS.validate_python([item for item in previous.conversation() if item["type"] != "reasoning"])
 
 
 def _check_room(room: int, most_bytes: int, field: str) -> None:
@@ -122,14 +122,14 @@ def _check_room(room: int, most_bytes: int, field: str) -> None:
 
 def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str) -> bytes:
     """Return the JSON of the item that is referred to. Raises ApiError 400."""
-    found = store.item(caller, item.id)
-    if found is None:
+    text = store.item(caller, item.id)
+    if text is None:
         raise bad_request(
             f"{field}: item with id {item.id[:100]!r} not found: items are kept with their responses, unless store "
             "was false. Send the item itself.",
             field,
         )
-    return found
+    return text
 
 
 def _item_json(item: StoredItem, name: str, place: int, taken: Collection[str]) -> dict[str, Any]:

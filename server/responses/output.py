@@ -113,8 +113,8 @@ class Output:
             yield from self._begin(item, "msg" if kind == "message" else "rs")
             self.items[-1]["content"].append(part)
             yield self._event("response.content_part.added", content_index=0, part=_copied(part))
-        (found,) = self.items[-1]["content"]
-        return found
+        (part,) = self.items[-1]["content"]
+        return part
 
     def _begin(self, item: dict[str, Any], prefix: str) -> Iterator[Event]:
         yield from self._close("completed")
@@ -162,7 +162,7 @@ class ItemLogprobs(ChatLogprobs):
 
     @override
     def _lists(self, taken: Sequence[AnswerToken], _length: int) -> dict[str, Any]:
-        return {"content": LazyList(taken, self._content), "offsets": [one.offset for one in taken]}
+        return {"content": LazyList(taken, self._content), "offsets": [token.offset for token in taken]}
 
     @override
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:

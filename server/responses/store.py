@@ -50,11 +50,11 @@ class StoredResponse:
     def conversation(self) -> list[dict[str, Any]]:
         """Return all items so far: the context, then the output."""
         turns = reversed(list(self._turns()))
-        return [pydantic_core.from_json(item) for one in turns for item in one._items()]
+        return [pydantic_core.from_json(item) for turn in turns for item in turn._items()]
 
     def ids(self) -> set[str]:
         """Return the ids of all items so far."""
-        return {name for one in self._turns() for name, _ in (*one.input, *one.output)}
+        return {name for turn in self._turns() for name, _ in (*turn.input, *turn.output)}
 
     def _turns(self) -> Iterator["StoredResponse"]:
         """Yield this response, and the responses that it continues, the last one first."""
@@ -71,7 +71,7 @@ class StoredResponse:
 class _Shelf:
     """The responses of one caller, the least recently used first."""
 
-    kept: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    responses: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
     items: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
     """Bytes of its responses, and of the responses that they continue."""
@@ -111,9 +111,9 @@ class ResponseStore:
         stored = StoredResponse(pydantic_core.to_json(response), _items(items), _items(output), previous)
         shelf = self._shelves.setdefault(caller, _Shelf())
         _hold(shelf, stored)  # first: it continues the same one, which stays
-        if response["id"] in shelf.kept:
+        if response["id"] in shelf.responses:
             self._drop(shelf, response["id"])
-        shelf.kept[response["id"]] = stored
+        shelf.responses[response["id"]] = stored
         shelf.items.update((*stored.input, *stored.output))
         stored.expires = self._clock() + self._lifetime_s
         self._make_room(shelf)
@@ -134,38 +134,40 @@ class ResponseStore:
         """Delete a response of the caller's; return whether there was one of this id."""
         self._expire()
         shelf = self._shelves.get(caller)
-        if shelf is None or response_id not in shelf.kept:
+        if shelf is None or response_id not in shelf.responses:
             return False
         self._drop(shelf, response_id)
         return True
 
     def _used(self, shelf: _Shelf, response_id: str) -> StoredResponse | None:
-        found = shelf.kept.get(response_id)
-        if found is not None:
-            shelf.kept.move_to_end(response_id)
-            found.expires = self._clock() + self._lifetime_s
-        return found
+        response = shelf.responses.get(response_id)
+        if response is not None:
+            shelf.responses.move_to_end(response_id)
+            response.expires = self._clock() + self._lifetime_s
+        return response
 
     def _expire(self) -> None:
         now = self._clock()
         for shelf in list(self._shelves.values()):
-            while shelf.kept and (oldest := next(iter(shelf.kept))) and shelf.kept[oldest].expires <= now:
+            while (
+                shelf.responses and (oldest := next(iter(shelf.responses))) and shelf.responses[oldest].expires <= now
+            ):
                 self._drop(shelf, oldest)
-        self._shelves = {caller: shelf for caller, shelf in self._shelves.items() if shelf.kept}
+        self._shelves = {caller: shelf for caller, shelf in self._shelves.items() if shelf.responses}
 
     def _make_room(self, shelf: _Shelf) -> None:
         self._expire()
-        while len(shelf.kept) > self._most:
-            self._drop(shelf, next(iter(shelf.kept)))
+        while len(shelf.responses) > self._most:
+            self._drop(shelf, next(iter(shelf.responses)))
         size = self.size
         while size > self._most_bytes:
-            largest = max(self._shelves.values(), key=lambda one: one.size)
+            largest = max(self._shelves.values(), key=lambda other: other.size)
             size -= largest.size
-            self._drop(largest, next(iter(largest.kept)))
+            self._drop(largest, next(iter(largest.responses)))
             size += largest.size
 
     def _drop(self, shelf: _Shelf, response_id: str) -> None:
-        dropped = shelf.kept.pop(response_id)
+        dropped = shelf.responses.pop(response_id)
         for item_id, item in (*dropped.input, *dropped.output):
             if shelf.items.get(item_id) is item:  # else a later response has an item of this id
                 del shelf.items[item_id]
@@ -183,21 +185,21 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "content": [{**part, "logprobs": []} if "logprobs" in part else part for part in item["content"]]}
 
 
-def _hold(shelf: _Shelf, kept: StoredResponse | None) -> None:
+def _hold(shelf: _Shelf, response: StoredResponse | None) -> None:
     """Count a use of a response; its first use counts for the responses that it continues too."""
-    while kept is not None:
-        kept.users += 1
-        if kept.users > 1:
+    while response is not None:
+        response.users += 1
+        if response.users > 1:
             return
-        shelf.size += kept.size
-        kept = kept.previous
+        shelf.size += response.size
+        response = response.previous
 
 
-def _let_go(shelf: _Shelf, kept: StoredResponse | None) -> None:
+def _let_go(shelf: _Shelf, response: StoredResponse | None) -> None:
     """Take a use of a response back; its last use is taken back from the responses that it continues too."""
-    while kept is not None:
-        kept.users -= 1
-        if kept.users > 0:
+    while response is not None:
+        response.users -= 1
+        if response.users > 0:
             return
-        shelf.size -= kept.size
-        kept = kept.previous
+        shelf.size -= response.size
+        response = response.previous

@@ -71,8 +71,8 @@ def digest_of(params: CompletionParams, prompts: Sequence[Prompt], reading: Answ
     """Return a hash of the prompts and the parameters of an answer, without the parameters that do not change the
     events."""
     sampling = replace(params.sampling, seed=None)
-    kept = replace(params, sampling=sampling, cache_salt=None, priority=0, service=DEFAULT_CLASS, most_logprobs=0)
-    hashed = sha256(repr((kept, None if reading is None else reading.form)).encode())
+    of_events = replace(params, sampling=sampling, cache_salt=None, priority=0, service=DEFAULT_CLASS, most_logprobs=0)
+    hashed = sha256(repr((of_events, None if reading is None else reading.form)).encode())
     for prompt in prompts:
         hashed.update(repr((len(prompt.tokens), prompt.text)).encode())
         hashed.update(array("I", prompt.tokens).tobytes())

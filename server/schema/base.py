@@ -11,21 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from jaxgen.core.request import MAX_PRIORITY
+from jaxgen.core.sampling_params import MAX_SEED
 from jaxgen.server.schema.integers import Integer, is_whole
-from jaxgen.server.schema.ranges import (
-    Alternatives,
-    FrequencyPenalty,
-    MaxTokens,
-    MinP,
-    MinTokens,
-    PresencePenalty,
-    Priority,
-    RepetitionPenalty,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-)
+from jaxgen.server.schema.ranges import Alternatives, MaxTokens, shown
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +71,7 @@ class Unsupported:
 
     def allows(self, value: Any) -> bool:
         """Whether the value asks for nothing."""
-        return value is None or any(type(value) is type(one) and value == one for one in self.harmless)
+        return value is None or any(type(value) is type(harmless) and value == harmless for harmless in self.harmless)
 
 
 class Body(BaseModel):
@@ -194,47 +183,76 @@ class ResumeFromTokens(Resume):
     token_ids: ListOf[ListOf[Integer]] | None = None
 
 
-class CallerFields(ComputingFields):
+class SharedFields(ComputingFields):
+    """Fields that requests for generated text have in all APIs, under one name and with one meaning.
+
+    A field that is added here is taken by every API, and reaches ``SamplingParams`` by its name.
+    """
+
+    ignore_eos: bool | None = None
+    min_p: float | None = shown(
+        "Leave out tokens below this share of the most probable one's probability.", minimum=0, maximum=1
+    )
+    min_tokens: Integer | None = shown("Tokens before which the answer does not end by itself.", minimum=0)
+    priority: Integer | None = shown("Lower is served first.", minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY)
+    repetition_penalty: float | None = shown(
+        "Divides the logits of tokens that prompt or answer have; 1: off.", exclusiveMinimum=0, maximum=10
+    )
+    seed: Integer | None = shown(
+        "The same request with the same seed: the same bits. -1: a random seed.",
+        minimum=-MAX_SEED - 1,
+        maximum=MAX_SEED,
+    )
+    stream: bool | None = None
+    temperature: float | None = shown(
+        "How freely tokens are drawn; 0 takes the most probable one.", minimum=0, maximum=2
+    )
+    top_k: Integer | None = shown("Draw from this number of most probable tokens; 0 or -1: from all.", minimum=-1)
+    top_p: float | None = shown(
+        "Draw from the most probable tokens that make up this share; 0: the most probable one.", minimum=0, maximum=1
+    )
+
+
+class CallerFields(SharedFields):
     """Fields of every request for generated text."""
 
     resume: Resume | None = None
     return_event_ids: bool | None = None
-    stream: bool | None = None
 
 
-class SamplingFields(CallerFields):
+class OpenAIFields(CallerFields):
+    """Fields that the requests of all of OpenAI's APIs have, under one name and with one meaning."""
+
+    frequency_penalty: float | None = shown(
+        "Lowers a token's logit by this for each time the answer has it.", minimum=-2, maximum=2
+    )
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = shown(
+        "Lowers a token's logit by this once the answer has it.", minimum=-2, maximum=2
+    )
+    service_tier: str | None = None
+    stop: Stop | None = None
+    stop_token_ids: ListOf[Integer] | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class SamplingFields(OpenAIFields):
     """Common fields of text and chat completions: OpenAI's fields, then fields that others add."""
 
-    frequency_penalty: FrequencyPenalty = None
-    logit_bias: dict[str, float] | None = None
     max_tokens: MaxTokens = None
     n: Integer | None = None
-    presence_penalty: PresencePenalty = None
-    seed: Seed = None
-    stop: Stop | None = None
     stream_options: StreamOptions | None = None
-    temperature: Temperature = None
-    top_p: TopP = None
 
     allowed_token_ids: ListOf[Integer] | None = None
     bad_words: ListOf[str] | None = None
-    ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
-    min_p: MinP = None
-    min_tokens: MinTokens = None
-    priority: Priority = None
     prompt_logprobs: Integer | None = None
-    repetition_penalty: RepetitionPenalty = None
     response_format: ResponseFormat | None = None
     resume: ResumeFromTokens | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    service_tier: str | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    stop_token_ids: ListOf[Integer] | None = None
-    structured_outputs: StructuredOutputs | None = None
-    top_k: TopK = None
     truncate_prompt_tokens: Integer | None = None
 
 

@@ -40,12 +40,12 @@ class _Counter:
     def fields(self, kinds: _Kinds, value: Mapping[str, Any], apart: frozenset[str] = frozenset()) -> None:
         """Count what is in an object of one of these kinds."""
         for name, inner in _nested(kinds).items():
-            found = value.get(name)
+            given = value.get(name)
             try:
-                if isinstance(found, list):
-                    self._entries(inner, found, counts=name not in apart)
-                elif isinstance(found, dict):
-                    self._object(inner, found)
+                if isinstance(given, list):
+                    self._entries(inner, given, counts=name not in apart)
+                elif isinstance(given, dict):
+                    self._object(inner, given)
             except _TooManyError as error:
                 error.steps.append(name)
                 raise
@@ -78,9 +78,9 @@ def _nested(kinds: _Kinds) -> dict[str, _Kinds]:
     fields: dict[str, _Kinds] = {}
     for kind in kinds:
         for name, field in kind.model_fields.items():
-            if found := _kinds_in(field.annotation):
+            if inner := _kinds_in(field.annotation):
                 key = field.alias or name
-                fields[key] = fields.get(key, frozenset()) | found
+                fields[key] = fields.get(key, frozenset()) | inner
     return fields
 
 

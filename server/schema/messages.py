@@ -8,17 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from jaxgen.server.schema.base import Body, CallerFields, ListOf, PartOfHistory, Unsupported, fields_of
 from jaxgen.server.schema.blocks import InputMessage, TextContent
 from jaxgen.server.schema.integers import Integer
-from jaxgen.server.schema.ranges import (
-    MaxChatTokens,
-    MinP,
-    MinTokens,
-    Priority,
-    RepetitionPenalty,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-)
+from jaxgen.server.schema.ranges import MaxChatTokens
 from jaxgen.server.schema.responses import OtherTool
 from jaxgen.server.schema.tools import FunctionName
 
@@ -136,13 +126,3 @@ class MessagesRequest(CallerFields, PromptFields):
     metadata: Metadata | None = None
     service_tier: str | None = None
     stop_sequences: ListOf[str] | None = None
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-
-    ignore_eos: bool | None = None
-    min_p: MinP = None
-    min_tokens: MinTokens = None
-    priority: Priority = None
-    repetition_penalty: RepetitionPenalty = None
-    seed: Seed = None

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.limits import Limits
 from jaxgen.server.schema.base import PROMPT_MESSAGE, UNKNOWN, Body, Prompt, prompt_kind
 from jaxgen.server.schema.counting import check_parts
 
@@ -17,7 +17,7 @@ MAX_METADATA = 16
 """Most pairs in ``metadata``; OpenAI's limit."""
 
 
-def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
+def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], limits: Limits) -> Fields:
     """Return the typed request. Raises ApiError 400 that names an unknown, unsupported, oversized or mistyped field."""
     for name in [name for name in data if name not in kind.model_fields]:
         unsupported = kind.unsupported.get(name)
@@ -27,7 +27,7 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
             raise bad_request(f"{name}: {unsupported.reason}.", name, unsupported.code)
     data = {name: value for name, value in data.items() if name in kind.model_fields}
     # Sizes first: a value over a limit need not be validated entry by entry.
-    _check_sizes(kind, data, config)
+    _check_sizes(kind, data, limits)
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -40,31 +40,31 @@ def _prompts_of(kind: type[Body]) -> frozenset[str]:
     return frozenset(name for name, field in kind.model_fields.items() if field.annotation == Prompt | None)
 
 
-def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -> None:
-    prompts = {"input": config.max_inputs, "prompt": config.max_prompts}
-    others = _limits(config)
+def _check_sizes(kind: type[Body], data: dict[str, Any], limits: Limits) -> None:
+    prompts = {"input": limits.max_inputs, "prompt": limits.max_prompts}
+    others = _list_limits(limits)
     for name, value in data.items():
         is_prompt = name in _prompts_of(kind)
         limit = (prompts if is_prompt else others).get(name)
         one_prompt = is_prompt and prompt_kind(value) == ":tokens"
         if limit is not None and isinstance(value, list | dict) and len(value) > limit and not one_prompt:
             raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
-    check_parts(kind, data, config.max_parts, frozenset(others))
+    check_parts(kind, data, limits.max_parts, frozenset(others))
 
 
-def _limits(config: ServerConfig) -> dict[str, int]:
+def _list_limits(limits: Limits) -> dict[str, int]:
     """Return the limits on the entries of fields other than prompts."""
     return {
-        "allowed_token_ids": config.max_allowed_token_ids,
-        "bad_words": config.max_bad_words,
-        "input": config.max_messages,
-        "logit_bias": config.max_logit_bias,
-        "messages": config.max_messages,
+        "allowed_token_ids": limits.max_allowed_token_ids,
+        "bad_words": limits.max_bad_words,
+        "input": limits.max_messages,
+        "logit_bias": limits.max_logit_bias,
+        "messages": limits.max_messages,
         "metadata": MAX_METADATA,
-        "stop": config.max_stop_strings,
-        "stop_sequences": config.max_stop_strings,
-        "stop_token_ids": config.max_stop_token_ids,
-        "tools": config.max_tools,
+        "stop": limits.max_stop_strings,
+        "stop_sequences": limits.max_stop_strings,
+        "stop_token_ids": limits.max_stop_token_ids,
+        "tools": limits.max_tools,
     }
 
 

@@ -8,29 +8,15 @@ from pydantic import Discriminator, Tag
 from jaxgen.server.errors import bad_request
 from jaxgen.server.schema.base import (
     Body,
-    CallerFields,
     JsonSchema,
     ListOf,
+    OpenAIFields,
     PartOfHistory,
-    Stop,
-    StructuredOutputs,
     fields_of,
 )
 from jaxgen.server.schema.integers import Integer
 from jaxgen.server.schema.items import Input
-from jaxgen.server.schema.ranges import (
-    Alternatives,
-    FrequencyPenalty,
-    MinP,
-    MinTokens,
-    PresencePenalty,
-    Priority,
-    RepetitionPenalty,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-)
+from jaxgen.server.schema.ranges import Alternatives
 from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolMode
 
 LOGPROBS = "message.output_text.logprobs"
@@ -206,7 +192,7 @@ class InputTokensRequest(ConversationFields):
         return {**super()._asked(), "personality": (self.personality is not None, _NO_OPTION)}
 
 
-class ResponsesRequest(CallerFields, ConversationFields):
+class ResponsesRequest(OpenAIFields, ConversationFields):
     """The body of /v1/responses: OpenAI's fields, then fields that others add.
 
     ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what. Every
@@ -230,26 +216,9 @@ class ResponsesRequest(CallerFields, ConversationFields):
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    service_tier: str | None = None
     store: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    temperature: Temperature = None
     top_logprobs: Alternatives = None
-    top_p: TopP = None
-
-    frequency_penalty: FrequencyPenalty = None
-    ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | None = None
-    min_p: MinP = None
-    min_tokens: MinTokens = None
-    presence_penalty: PresencePenalty = None
-    priority: Priority = None
-    repetition_penalty: RepetitionPenalty = None
-    seed: Seed = None
-    stop: Stop | None = None
-    stop_token_ids: ListOf[Integer] | None = None
-    structured_outputs: StructuredOutputs | None = None
-    top_k: TopK = None
 
     @property
     def wants_logprobs(self) -> bool:

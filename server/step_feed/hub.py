@@ -190,7 +190,7 @@ class Hub:
         if key not in messages:
             # The journal still has requests older than its other records while they live.
             older = journal.live_requests() if first == 0 else []
-            requests = {one.number: one for one in (*older, *journal.arrivals.between(first, count))}
+            requests = {request.number: request for request in (*older, *journal.arrivals.between(first, count))}
             messages[key] = make_mine(requests.values(), reader.caller, keyed=self._keyed)
         reader.known = count
         return messages[key]

@@ -105,14 +105,16 @@ def make_now(engine: EngineClient, meter: Meter, before: CounterSnapshot, now: C
 
 def by_class(live: Iterable[LiveRequest]) -> dict[str, dict[str, int]]:
     """Return the running and the waiting requests of each class that has any."""
-    return _counted((one.service, one.running) for one in live)
+    return _counted((request.service, request.running) for request in live)
 
 
 def by_caller(live: Iterable[LiveRequest], reader: str) -> dict[str, dict[str, int]]:
     """Return the requests of ``reader`` and those of all others together; none where callers have no names."""
     if not reader:
         return {}
-    return _counted((reader[:CALLER_DIGITS] if one.caller == reader else "others", one.running) for one in live)
+    return _counted(
+        (reader[:CALLER_DIGITS] if request.caller == reader else "others", request.running) for request in live
+    )
 
 
 def _counted(named: Iterable[tuple[str, bool]]) -> dict[str, dict[str, int]]:
@@ -129,9 +131,9 @@ def make_mine(requests: Iterable[LiveRequest], reader: str, *, keyed: bool) -> b
     response, so such ids are left out.
     """
     shown = {
-        one.number: answer_id(one.request_id)
-        for one in requests
-        if one.caller == reader and (keyed or not one.request_id.startswith(_OF_A_RESPONSE))
+        request.number: answer_id(request.request_id)
+        for request in requests
+        if request.caller == reader and (keyed or not request.request_id.startswith(_OF_A_RESPONSE))
     }
     return sse_event({"requests": shown}, name="mine") if shown else b""
 

@@ -28,8 +28,8 @@ class Views:
             return
         # Older ones than the ring of arrivals has are known from before, or live.
         older = journal.live_requests() if count - self._known > NUM_EVENTS or not self._known else []
-        for one in (*older, *journal.arrivals.between(self._known, count)):
-            self._callers[one.number] = one.caller
+        for request in (*older, *journal.arrivals.between(self._known, count)):
+            self._callers[request.number] = request.caller
         self._known = count
         if len(self._callers) > 4 * NUM_EVENTS:
             live = journal.live

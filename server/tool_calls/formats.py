@@ -73,11 +73,11 @@ class ToolFormat:
 def _read_hermes(reader: CallReader) -> Reading[None]:
     """Read ``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content. There may be
     several objects between two marks, and the end mark may be missing before another call."""
-    again = ""
-    while again or (yield from reader.content(TOOL_CALL)):
-        again = ""
+    next_mark = ""
+    while next_mark or (yield from reader.content(TOOL_CALL)):
+        next_mark = ""
         try:
-            again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
+            next_mark = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
         except NotACallError:
             reader.give_up()
 
@@ -85,9 +85,9 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
 def _read_llama3(reader: CallReader) -> Reading[None]:
     """Read ``{"name": "f", "parameters": {}}`` at the start of the message, or after ``<|python_tag|>`` anywhere."""
     yield from reader.spaces()
-    again = reader.char in OBJECTS
-    while again or (yield from reader.content(PYTHON_TAG)):
-        again = False
+    begins_with_call = reader.char in OBJECTS
+    while begins_with_call or (yield from reader.content(PYTHON_TAG)):
+        begins_with_call = False
         try:
             yield from call_objects(reader)
         except NotACallError:

@@ -101,7 +101,7 @@ def harmony_answer(content: str | None, calls: str | None, token_of: TokenOf) ->
 
     parts = {"content": content, "calls": calls}
     rules = [
-        f"start: analysis? ({' | '.join(name for name, one in parts.items() if one is not None)})",
+        f"start: analysis? ({' | '.join(name for name, part in parts.items() if part is not None)})",
         f"analysis: {text('<|channel|>analysis<|message|>')} {_TEXT} {text('<|end|><|start|>assistant')}",
     ]
     if content is not None:

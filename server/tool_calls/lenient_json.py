@@ -140,7 +140,7 @@ class JsonWriter:
         """Close brackets up to the one that this closes; it is left out if none is."""
         spaces = self._take_spaces()
         self._has_comma = False
-        if bracket not in (_CLOSES[one] for one in self._open):
+        if bracket not in (_CLOSES[opening] for opening in self._open):
             self.sure = False
             return spaces
         written = spaces
@@ -208,9 +208,9 @@ class JsonWriter:
 
     def _value_of(self, word: str) -> str:
         """Return a word as a value: a text unless it is nearly another."""
-        found = "null" if word in _NO_VALUES else _WORDS.get(word.lower(), as_number(word))
-        if found != word or found in _WORDS or _NUMBER.fullmatch(found):
-            return found
+        value = "null" if word in _NO_VALUES else _WORDS.get(word.lower(), as_number(word))
+        if value != word or value in _WORDS or _NUMBER.fullmatch(value):
+            return value
         self.sure = False
         return json.dumps(word, ensure_ascii=False)
 

@@ -63,12 +63,12 @@ class MarkedArguments:
         for key, schemas_of_key in form.members.items():
             argument = self._argument(key, schemas_of_key, schemas)
             if not argument and key in form.required:
-                never = any(one is False for one in schemas_of_key)
+                never = any(claim is False for claim in schemas_of_key)
                 why = "is required, and its schema is false" if never else "cannot be written in this model's format"
                 raise UnwritableError(f"the argument {key[:100]!r} {why}")
             if argument:
                 uses.append(argument if key in form.required else f"{argument}?")
-        if form.more is not None and not any(one is False for one in form.more):
+        if form.more is not None and not any(claim is False for claim in form.more):
             others = "|".join(map(_literal, form.members)) or "[<>]"
             name = self._named("TEXT", f"/{_KEY}/ & ~/({others})/")
             value = self._value(_together(form.more), schemas)
@@ -80,7 +80,7 @@ class MarkedArguments:
 
     def _argument(self, key: str, claims: tuple[Any, ...], schemas: Schemas) -> str:
         """Return a rule of a key and its value; empty: the format cannot write it, or there is no such value."""
-        if any(one is False for one in claims) or not re.fullmatch(_KEY, key):
+        if any(claim is False for claim in claims) or not re.fullmatch(_KEY, key):
             return ""
         value = self._value(_together(claims), schemas)
         return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
@@ -118,11 +118,11 @@ class MarkedArguments:
             if not schemas.is_text(schema):
                 without.append(rf'{_PAD}"([^"\\]|\\(?s:.))*"{_PAD}')
         else:
-            values = [one for one in texts.values if self._is_read_back(one, schema, schemas, ends)]
+            values = [text for text in texts.values if self._is_read_back(text, schema, schemas, ends)]
             if not values:
                 return ""
             wanted.append(f"({'|'.join(map(_literal, values))})")
-        terms = " & ".join([*(f"/{one}/" for one in wanted), *(f"~/{one}/" for one in without)])
+        terms = " & ".join([*(f"/{pattern}/" for pattern in wanted), *(f"~/{pattern}/" for pattern in without)])
         marks = self._text(self._after)
         if "<[" not in marks:
             return self._named(f"text[suffix={_json(self._after)}]", terms)
@@ -171,7 +171,7 @@ def _together(claims: tuple[Any, ...]) -> Any:
     """Return the schema of a value of which all these hold; TEXT: nothing is said of it."""
     if not claims:
         return TEXT
-    schemas = [one for one in claims if one is not True] or [{}]
+    schemas = [claim for claim in claims if claim is not True] or [{}]
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas}
 
 
@@ -202,17 +202,17 @@ class _Document:
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._copied(one) for one in value]
+            return [self._copied(item) for item in value]
         if not isinstance(value, Mapping):
             return value
         result: dict[str, Any] = {}
-        for keyword, one in value.items():
-            if keyword == "$ref" and isinstance(one, str):
-                result[keyword] = f"#/$defs/{self._name(one)}"
-            elif keyword in _MAPS and isinstance(one, Mapping):
-                result[keyword] = {name: self._copied(inner) for name, inner in one.items()}
+        for keyword, entry in value.items():
+            if keyword == "$ref" and isinstance(entry, str):
+                result[keyword] = f"#/$defs/{self._name(entry)}"
+            elif keyword in _MAPS and isinstance(entry, Mapping):
+                result[keyword] = {name: self._copied(inner) for name, inner in entry.items()}
             elif keyword not in ("$defs", "definitions"):
-                result[keyword] = one if keyword in _DATA else self._copied(one)
+                result[keyword] = entry if keyword in _DATA else self._copied(entry)
         return result
 
     def _name(self, reference: str) -> str:

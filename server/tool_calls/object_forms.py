@@ -72,9 +72,9 @@ class _Forms:
 
     def _both(self, ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:
         """Return the forms of objects that have a form of each list."""
-        pairs = [*islice(((one, other) for one in ones for other in others), _MOST)]
-        self._spend(sum(len(one.members) + len(other.members) for one, other in pairs))
-        return [_joined(one, other) for one, other in pairs]
+        pairs = [*islice(((form, other) for form in ones for other in others), _MOST)]
+        self._spend(sum(len(form.members) + len(other.members) for form, other in pairs))
+        return [_joined(form, other) for form, other in pairs]
 
     def _spend(self, steps: int) -> None:
         self._steps += steps
@@ -86,8 +86,8 @@ def _own(schema: Mapping[str, Any]) -> ObjectForm:
     """Return what a schema says itself. Keys by patterns are not allowed: no grammar here tells them apart."""
     properties, required = schema.get("properties"), schema.get("required")
     more = schema.get("additionalProperties", True)
-    members = {key: (one,) for key, one in properties.items()} if isinstance(properties, Mapping) else {}
-    names = frozenset(one for one in required if isinstance(one, str)) if isinstance(required, list) else frozenset()
+    members = {key: (member,) for key, member in properties.items()} if isinstance(properties, Mapping) else {}
+    names = frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()
     if schema.get("patternProperties"):
         more = False
     extra: tuple[Any, ...] | None = None if more is False else (more,) if isinstance(more, Mapping) else ()
@@ -96,11 +96,11 @@ def _own(schema: Mapping[str, Any]) -> ObjectForm:
     return ObjectForm(members, names, extra)
 
 
-def _joined(one: ObjectForm, other: ObjectForm) -> ObjectForm:
+def _joined(first: ObjectForm, other: ObjectForm) -> ObjectForm:
     members: dict[str, tuple[Any, ...]] = {}
-    for key in (*one.members, *(key for key in other.members if key not in one.members)):
-        claims = [form.members.get(key, form.more) for form in (one, other)]
+    for key in (*first.members, *(key for key in other.members if key not in first.members)):
+        claims = [form.members.get(key, form.more) for form in (first, other)]
         if None not in claims:
             members[key] = tuple(schema for schemas in claims for schema in schemas or ())
-    more = None if one.more is None or other.more is None else one.more + other.more
-    return ObjectForm(members, one.required | other.required, more)
+    more = None if first.more is None or other.more is None else first.more + other.more
+    return ObjectForm(members, first.required | other.required, more)

@@ -121,7 +121,7 @@ class ToolParser:
             self._reading.send("")
         except StopIteration:
             left = self._reader.take()
-            return merged([one for one in left if not (self._only_calls and isinstance(one, str))])
+            return merged([delta for delta in left if not (self._only_calls and isinstance(delta, str))])
         raise AssertionError("a format reads on after the end of the text")
 
 

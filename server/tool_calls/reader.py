@@ -156,10 +156,10 @@ class CallReader:
 
     def name(self, text: str) -> str:
         """Return the tool's name that a text is, perhaps with the name space in front. Raises NotACallError."""
-        found = text if text in self.tools else text.removeprefix(_NAME_SPACE)
-        if found not in self.tools:
+        tool = text if text in self.tools else text.removeprefix(_NAME_SPACE)
+        if tool not in self.tools:
             raise NotACallError
-        return found
+        return tool
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""

@@ -3,13 +3,14 @@
 import re
 from dataclasses import dataclass
 
+from jaxgen.core.errors import ConfigError
 from jaxgen.server.tool_calls.formats import FORMATS
 
 AUTO, NONE = "auto", "none"
 HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
 QWEN3, DEEPSEEK_R1 = "qwen3", "deepseek_r1"
 
-TOOL_SIGNS = {HARMONY_CALLS: r"<\|channel\|>.*<\|message\|>", **{name: one.sign for name, one in FORMATS.items()}}
+TOOL_SIGNS = {HARMONY_CALLS: r"<\|channel\|>.*<\|message\|>", **{name: signed.sign for name, signed in FORMATS.items()}}
 """Regular expressions that find the formats of calls in chat templates; the first that fits decides."""
 
 REASONING_SIGNS = {HARMONY_REASONING: TOOL_SIGNS[HARMONY_CALLS], QWEN3: r"<think>", DEEPSEEK_R1: r"</think>"}
@@ -39,10 +40,10 @@ def answer_format(template: str | None, tool_template: str | None, tools: str, r
     """Return the format of the answers of a model with these templates; None: it has none.
 
     ``tools``, ``reasoning``: of TOOL_PARSERS and REASONING_PARSERS. Harmony goes with itself alone: where the one is
-    named, the other is not recognised as something else. Raises ValueError where both are named and do not go together.
+    named, the other is not recognised as something else. Raises ConfigError as ``check_parsers`` does.
     """
+    check_parsers(tools, reasoning)
     tools, reasoning = TOOL_ALIASES.get(tools, tools), REASONING_ALIASES.get(reasoning, reasoning)
-    check_pair(tools, reasoning)
     found_tools = recognised(tool_template, TOOL_SIGNS) if tools == AUTO else tools
     found_reasoning = recognised(template, REASONING_SIGNS) if reasoning == AUTO else reasoning
     if tools == AUTO and reasoning not in (AUTO, NONE) and _mixed(found_tools, found_reasoning):
@@ -52,11 +53,20 @@ def answer_format(template: str | None, tool_template: str | None, tools: str, r
     return AnswerFormat(*(None if name == NONE else name for name in (found_tools, found_reasoning)))
 
 
-def check_pair(tools: str, reasoning: str) -> None:
-    """Raise ValueError where two parsers, both named, do not go together."""
+def check_parsers(tools: str, reasoning: str) -> None:
+    """Raise ConfigError where a parser is unknown, or two that are named do not go together."""
+    for field, name, known in (
+        ("tool_call_parser", tools, TOOL_PARSERS),
+        ("reasoning_parser", reasoning, REASONING_PARSERS),
+    ):
+        if name not in known:
+            raise ConfigError(f"{field} must be one of {', '.join(known)}, not {name!r}")
     tools, reasoning = TOOL_ALIASES.get(tools, tools), REASONING_ALIASES.get(reasoning, reasoning)
     if AUTO not in (tools, reasoning) and _mixed(tools, reasoning):
-        raise ValueError(f"{HARMONY_CALLS} and {HARMONY_REASONING} must be used together, not {tools} with {reasoning}")
+        raise ConfigError(
+            f"tool_call_parser and reasoning_parser: {HARMONY_CALLS} and {HARMONY_REASONING} must be used together, "
+            f"not {tools} with {reasoning}"
+        )
 
 
 def recognised(template: str | None, signs: dict[str, str]) -> str | None:

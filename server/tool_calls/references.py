@@ -59,7 +59,7 @@ def pointed(root: Any, reference: Any) -> Any:
     """Return what a plain path, as ``#/$defs/name``, leads to. Raises LookupError where it leads nowhere."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise LookupError(reference)
-    return _found(root, _steps(reference[1:]))
+    return _schema_at(root, _steps(reference[1:]))
 
 
 def with_plain_references(root: Any, *, lenient: bool) -> Any:
@@ -90,7 +90,7 @@ def _escaped(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
 
 
-def _found(root: Any, steps: _Path) -> Any:
+def _schema_at(root: Any, steps: _Path) -> Any:
     """Return what steps lead to. Raises LookupError."""
     for step in steps:
         if isinstance(root, list) and step.isascii() and step.isdecimal():
@@ -114,9 +114,9 @@ def _within(keyword: str, value: Any) -> Iterator[tuple[_Path, Any, bool]]:
     """Yield what may be a schema at a keyword: its steps, the value, and whether JSON Schema says that it is one."""
     known = keyword in MAPS or keyword in LISTS or keyword in SCHEMAS
     if keyword in MAPS and isinstance(value, Mapping):
-        yield from (((keyword, name), one, True) for name, one in value.items())
+        yield from (((keyword, name), schema, True) for name, schema in value.items())
     elif isinstance(value, list) and keyword not in DATA:
-        yield from (((keyword, str(i)), one, known) for i, one in enumerate(value))
+        yield from (((keyword, str(i)), schema, known) for i, schema in enumerate(value))
     elif keyword not in DATA:
         yield (keyword,), value, known
 
@@ -148,9 +148,9 @@ class _Document:
             if isinstance(schema, Mapping):
                 base = self._read(path, schema, base)
                 waiting += (
-                    ((*path, *steps), one, base, known and right)
+                    ((*path, *steps), inner, base, known and right)
                     for keyword, value in schema.items()
-                    for steps, one, right in _within(keyword, value)
+                    for steps, inner, right in _within(keyword, value)
                 )
             if isinstance(schema, Mapping | bool):
                 self.places[path] = _Place(base, known)
@@ -187,9 +187,9 @@ class _Document:
         """
         name, former = schema.get(self.name_keyword), schema.get("id")
         is_former = not isinstance(name, str)
-        if not isinstance(found := former if is_former else name, str):
+        if not isinstance(address_text := former if is_former else name, str):
             return base
-        address, _, anchor = found.partition("#")
+        address, _, anchor = address_text.partition("#")
         if anchor:  # as drafts 4 to 7 have it
             self._anchors.setdefault((base if is_former else _joined(base, address), unquote(anchor)), path)
         if not address or (is_former and path):
@@ -213,7 +213,7 @@ class _Document:
             return self._anchors[resource, fragment]
         path = (*self._resources[resource], *_steps(fragment))
         try:
-            _found(self.root, path)
+            _schema_at(self.root, path)
         except LookupError:
             raise UnresolvedReferenceError(reference, "leads to no schema: nothing is there") from None
         return path
@@ -241,7 +241,7 @@ class _Rewriting:
         made: dict[str, Any] = {}
         while self._waiting:
             path = self._waiting.popleft()
-            made[self._names[path]] = self._copied(_found(self._document.root, path), path, "")
+            made[self._names[path]] = self._copied(_schema_at(self._document.root, path), path, "")
         return {**root, "$defs": {**(root.get("$defs") or {}), **made}} if made else root
 
     def _copied(self, schema: Any, path: _Path, base: str) -> Any:
@@ -258,16 +258,16 @@ class _Rewriting:
         if references:
             result["$ref"] = references.pop()
         if references:
-            result["allOf"] = [*(result.get("allOf") or ()), *({"$ref": one} for one in references)]
+            result["allOf"] = [*(result.get("allOf") or ()), *({"$ref": reference} for reference in references)]
         return result
 
     def _copied_at(self, keyword: str, value: Any, path: _Path, base: str) -> Any:
-        parts = [(steps, one) for steps, one, known in _within(keyword, value) if known]
+        parts = [(steps, schema) for steps, schema, known in _within(keyword, value) if known]
         if not parts:
             return value
-        copies = [(steps[-1], self._copied(one, (*path, *steps), base)) for steps, one in parts]
+        copies = [(steps[-1], self._copied(schema, (*path, *steps), base)) for steps, schema in parts]
         if isinstance(value, list):
-            return [one for _, one in copies]
+            return [copied for _, copied in copies]
         return dict(copies) if keyword in MAPS else copies[0][1]
 
     def _rewritten(self, reference: Any, base: str, *, dynamic: bool) -> list[str]:

@@ -97,8 +97,8 @@ class ThinkParser:
                 self._may_repeat = False
                 self._held = self._held.removeprefix(THINK).lstrip()
         end = min(self._ends, key=lambda mark: self._held.find(mark) % (len(self._held) + 1))
-        thought, found, rest = self._held.partition(end)
-        if found:
+        thought, mark, rest = self._held.partition(end)
+        if mark:
             self._inside = False
             self._held = rest if end == END_THINK else end + rest
             thought = thought.rstrip()
@@ -118,4 +118,4 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
     """Return the length of the longest end of the text with which one of the marks may begin."""
     most = max(len(mark) for mark in marks) - 1
     lengths = range(min(most, len(text)), 0, -1)
-    return next((one for one in lengths if any(mark.startswith(text[len(text) - one :]) for mark in marks)), 0)
+    return next((length for length in lengths if any(mark.startswith(text[len(text) - length :]) for mark in marks)), 0)

@@ -72,7 +72,7 @@ class Schemas:
             return None
         if id(schema) not in self._kinds:
             self._kinds[id(schema)] = schema, None  # for a reference that leads back here
-            claims = [one for one in self._said(schema, depth) if one is not None]
+            claims = [kinds for kinds in self._said(schema, depth) if kinds is not None]
             self._kinds[id(schema)] = schema, frozenset.intersection(*claims) if claims else None
         return self._kinds[id(schema)][1]
 
@@ -81,19 +81,21 @@ class Schemas:
         nullable = frozenset({"null"} if schema.get("nullable") is True else ())
         named = schema.get("type")
         if isinstance(named, str | list):
-            names = {one for one in ([named] if isinstance(named, str) else named) if isinstance(one, str)}
+            names = {name for name in ([named] if isinstance(named, str) else named) if isinstance(name, str)}
             yield (frozenset(names & KINDS) or KINDS) | nullable
         values = _values(schema)
         if values is not None:
             yield frozenset[str]().union(*map(kinds_of_value, values)) | nullable
         if "$ref" in schema:
             yield self._kinds_of(self.follow(schema["$ref"]), depth + 1)
-        for one in _listed(schema, "allOf"):
-            yield self._kinds_of(one, depth + 1)
+        for part in _listed(schema, "allOf"):
+            yield self._kinds_of(part, depth + 1)
         for word in ("anyOf", "oneOf"):
             if branches := _listed(schema, word):
-                kinds = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
-                known = [one for one in kinds if one is not None]
+                kinds = [
+                    self._kinds_of(branch, depth + 1) if isinstance(branch, Mapping) else KINDS for branch in branches
+                ]
+                known = [of_branch for of_branch in kinds if of_branch is not None]
                 yield frozenset[str]().union(*known) | nullable if known else None
 
     def _allows(self, value: Any, schema: Any, known: dict[int, bool], depth: int) -> bool:
@@ -105,8 +107,8 @@ class Schemas:
         return known[id(schema)]
 
     def _allows_anew(self, value: Any, schema: Mapping[str, Any], known: dict[int, bool], depth: int) -> bool:
-        def allowed(one: Any) -> bool:
-            return self._allows(value, one, known, depth)
+        def allowed(part: Any) -> bool:
+            return self._allows(value, part, known, depth)
 
         if value is None and schema.get("nullable") is True:
             return True
@@ -114,7 +116,7 @@ class Schemas:
             return False
         values = _values(schema)
         return (
-            (values is None or any(_same(value, one) for one in values))
+            (values is None or any(_same(value, listed) for listed in values))
             and _within_bounds(value, schema)
             and ("$ref" not in schema or allowed(self.follow(schema["$ref"])))
             and all(map(allowed, _listed(schema, "allOf")))
@@ -132,13 +134,13 @@ class Schemas:
             own = properties[key]
         elif isinstance(more, Mapping):
             own = more
-        parts = [own, *(self._member(key, one, seen) for one in _listed(schema, "allOf"))]
+        parts = [own, *(self._member(key, part, seen) for part in _listed(schema, "allOf"))]
         if "$ref" in schema:
             parts.append(self._member(key, self.follow(schema["$ref"]), seen))
         for word in ("anyOf", "oneOf"):
-            schemas = [self._member(key, one, seen) for one in _listed(schema, word)]
-            parts.append(_one_of([one for one in schemas if one is not None], "anyOf"))
-        return _one_of([one for one in parts if one is not None], "allOf")
+            schemas = [self._member(key, branch, seen) for branch in _listed(schema, word)]
+            parts.append(_one_of([member for member in schemas if member is not None], "anyOf"))
+        return _one_of([part for part in parts if part is not None], "allOf")
 
 
 def typed(text: str, schema: Any, schemas: Schemas) -> str:
@@ -181,8 +183,8 @@ def _within_bounds(value: Any, schema: Mapping[str, Any]) -> bool:
         return True
 
     def bound(keyword: str) -> float | None:
-        found = schema.get(keyword)
-        return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+        number = schema.get(keyword)
+        return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
     least, most = bound("minimum"), bound("maximum")
     above, below, step = bound("exclusiveMinimum"), bound("exclusiveMaximum"), bound("multipleOf")
@@ -195,9 +197,9 @@ def _within_bounds(value: Any, schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _one_of(found: list[Any], word: str) -> Any:
+def _one_of(schemas: list[Any], word: str) -> Any:
     """Return a schema of several that hold together, or one by one; None: there are none."""
-    return None if not found else found[0] if len(found) == 1 else {word: found}
+    return None if not schemas else schemas[0] if len(schemas) == 1 else {word: schemas}
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -207,13 +209,13 @@ def _values(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+    schemas = schema.get(keyword)
+    return schemas if isinstance(schemas, list) else []
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, other: Any) -> bool:
     """Whether two JSON values are equal: true is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def kinds_of_value(value: Any) -> frozenset[str]:

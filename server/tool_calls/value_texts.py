@@ -67,8 +67,8 @@ class _Finding:
         for word in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list) and branches:
-                each = [self.texts(one, depth) for one in branches]
-                for alternatives in each if word == "allOf" else [[one for some in each for one in some]]:
+                each = [self.texts(branch, depth) for branch in branches]
+                for alternatives in each if word == "allOf" else [[text for some in each for text in some]]:
                     texts = _both(texts, alternatives)
         return texts
 
@@ -90,7 +90,7 @@ def _written(value: Any) -> str:
 
 
 def _bounds(least: Any, most: Any) -> list[str]:
-    least, most = (one if isinstance(one, int) and 0 <= one <= _LONGEST else None for one in (least, most))
+    least, most = (bound if isinstance(bound, int) and 0 <= bound <= _LONGEST else None for bound in (least, most))
     if not least and most is None:
         return []
     return [f"(?s:.{{{least or 0},{'' if most is None else most}}})"]
@@ -115,9 +115,9 @@ def whole_pattern(pattern: str) -> str | None:
 def _both(ones: list[AllowedTexts], others: list[AllowedTexts]) -> list[AllowedTexts]:
     """Return the texts that are among both."""
     result = []
-    for one, other in islice(((one, other) for one in ones for other in others), _MOST):
-        values = one.values if other.values is None else other.values
-        if one.values is not None and other.values is not None:
-            values = tuple(value for value in one.values if value in other.values)
-        result.append(AllowedTexts(values, tuple(dict.fromkeys(one.patterns + other.patterns))))
+    for texts, other in islice(((texts, other) for texts in ones for other in others), _MOST):
+        values = texts.values if other.values is None else other.values
+        if texts.values is not None and other.values is not None:
+            values = tuple(value for value in texts.values if value in other.values)
+        result.append(AllowedTexts(values, tuple(dict.fromkeys(texts.patterns + other.patterns))))
     return list(dict.fromkeys(result))

@@ -46,8 +46,8 @@ def _ends(ends: list[tuple[list[str], str]]) -> ValueEnds:
     begun = []
     for before, mark in ends:
         pattern = ""
-        for one in reversed([*before, *_chars(mark)]):
-            pattern = f"(?:{one}{pattern})?"
+        for character in reversed([*before, *_chars(mark)]):
+            pattern = f"(?:{character}{pattern})?"
         begun.append(pattern)
     return ValueEnds(re.compile(whole), re.compile("|".join(begun)))
 
@@ -81,15 +81,15 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
     between content, with a line break around each value. Outer marks and end marks may be missing, and several
     functions may be within one outer mark, or objects of calls, as in hermes.
     """
-    again, within = "", False
-    while marker := again or (yield from reader.content(TOOL_CALL, FUNCTION)):
-        within = marker == TOOL_CALL or bool(again and within)
-        arguments, again = None, ""
+    next_mark, within = "", False
+    while marker := next_mark or (yield from reader.content(TOOL_CALL, FUNCTION)):
+        within = marker == TOOL_CALL or bool(next_mark and within)
+        arguments, next_mark = None, ""
         try:
             if marker == TOOL_CALL:
                 yield from reader.spaces()
                 if reader.char in OBJECTS:
-                    again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
+                    next_mark = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
                     continue
                 yield from reader.literal(FUNCTION)
             name = reader.name(_unquoted((yield from _until(reader, ">"))))
@@ -106,7 +106,7 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
                     reader.drop()
                 if within or reader.char == END_TOOL_CALL[0]:
                     mark = yield from reader.close(END_TOOL_CALL, FUNCTION, TOOL_CALL)
-                    again = "" if mark == END_TOOL_CALL else mark
+                    next_mark = "" if mark == END_TOOL_CALL else mark
         except NotACallError:
             _give_up(reader, arguments)
 
@@ -115,13 +115,13 @@ def read_glm45(reader: CallReader) -> Reading[None]:
     """Read ``<tool_call>f<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>``, any number of times between
     content. There may be line breaks between the marks, end marks may be missing, and there may be objects of calls, as
     in hermes, in place of a call."""
-    again = ""
-    while again or (yield from reader.content(TOOL_CALL)):
-        arguments, again = None, ""
+    next_mark = ""
+    while next_mark or (yield from reader.content(TOOL_CALL)):
+        arguments, next_mark = None, ""
         try:
             yield from reader.spaces()
             if reader.char in OBJECTS:
-                again = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
+                next_mark = yield from tagged_objects(reader, TOOL_CALL, END_TOOL_CALL)
                 continue
             name = reader.name(_unquoted((yield from _until(reader, "<\n"))))
             yield from reader.spaces()
@@ -134,7 +134,7 @@ def read_glm45(reader: CallReader) -> Reading[None]:
                 yield from reader.literal(ARG_VALUE)
                 mark = yield from arguments.read(key, GLM45_ENDS, lines=False)
             arguments.end()
-            again = mark if mark == TOOL_CALL else ""
+            next_mark = mark if mark == TOOL_CALL else ""
         except NotACallError:
             _give_up(reader, arguments)
 

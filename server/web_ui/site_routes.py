@@ -65,7 +65,7 @@ class SiteFile:
 
 def page_routes() -> list[Route]:
     """Return a route for each file of the page."""
-    return [Route(one.path, one.serve) for one in _site()]
+    return [Route(file.path, file.serve) for file in _site()]
 
 
 @cache
@@ -75,11 +75,11 @@ def _site() -> tuple[SiteFile, ...]:
 
 def _walk(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
     result: dict[str, bytes] = {}
-    for one in folder.iterdir():
-        if one.is_dir():
-            result |= _walk(one, f"{prefix}{one.name}/")
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            result |= _walk(entry, f"{prefix}{entry.name}/")
         else:
-            result[prefix + one.name] = one.read_bytes()
+            result[prefix + entry.name] = entry.read_bytes()
     return result
 
 

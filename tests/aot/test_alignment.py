@@ -17,7 +17,7 @@ from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.programs import width_programs
 from jaxgen.runner.programs import step_program
 from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
-from scripts.gpu.shapes import LLAMA3_8B
+from scripts.loads.large import LLAMA3_8B
 from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for
 
 MODEL: ModelConfig = replace(LLAMA3_8B, num_layers=3, vocab_size=1024, hidden_size=512, intermediate_size=1024)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from scripts.gpu.bill import OTHER, PRODUCTS, Kernel, bill_of
-from scripts.gpu.pallas_bill import Load
+from scripts.gpu.roofline.bill import OTHER, PRODUCTS, Kernel, bill_of
+from scripts.gpu.roofline.pallas import Load
 from tests.aot import cases
 from tests.aot.target import Target, compile_for
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.identify import program_digest
+from jaxgen.assembly.digest import program_digest
 from jaxgen.models.packed_weight import plain_product
 from pallas_kernels.gpu import write_kv
 from tests.aot import cases

@@ -20,7 +20,7 @@ from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import refit, resolve
 from jaxgen.sizing.token_budget import default_budget
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from tests.aot import cases
 from tests.aot.target import Target, compile_program
 from tests.support.hub_configs import described

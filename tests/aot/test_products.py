@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scripts.gpu.bill import PRODUCTS, bill_of
-from scripts.gpu.pallas_bill import Load
-from scripts.gpu.products import _chain
+from scripts.gpu.roofline.bill import PRODUCTS, bill_of
+from scripts.gpu.roofline.pallas import Load
+from scripts.gpu.rows.products import _chain
 from tests.aot import cases
 from tests.aot.target import Target, compile_for
 

@@ -13,10 +13,10 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE_GPU, hopper
 from jaxgen.models.linear import product
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
-from jaxgen.weights.weight_formats import largest_matrix_bytes, with_formats
-from scripts.gpu.bill import PRODUCTS, bill_of
-from scripts.gpu.pallas_bill import Load
-from scripts.gpu.shapes import LLAMA3_8B
+from jaxgen.weights.encodings.weight_formats import largest_matrix_bytes, with_formats
+from scripts.gpu.roofline.bill import PRODUCTS, bill_of
+from scripts.gpu.roofline.pallas import Load
+from scripts.loads.large import LLAMA3_8B
 from tests.aot import cases
 from tests.aot.target import Executable, Target, compile_for
 

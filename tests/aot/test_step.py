@@ -16,14 +16,14 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, hopper
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import step_program
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
 from jaxgen.runner.separate_step import separate_programs
-from jaxgen.weights.names import parameters
-from jaxgen.weights.weight_formats import PRODUCTS, with_formats
-from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
+from jaxgen.weights.encodings.weight_formats import PRODUCTS, with_formats
+from jaxgen.weights.families.parameters import parameters
+from scripts.loads.large import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
 from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for, compile_program

@@ -86,7 +86,7 @@ class TestLookUp:
         sequence = add(scheduler, prompt(length))
         (chunk,) = step(scheduler).chunks
         assert (chunk.start, chunk.end, sequence.blocks.num_cached) == (found, length, found)
-        assert (scheduler.prefix_queries, scheduler.prefix_hits) == (14 + length, found)
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (14 + length, found)
 
     def test_the_first_block_that_differs_ends_the_chain(self) -> None:
         scheduler = new()
@@ -143,7 +143,7 @@ class TestLookUp:
             sequence = add(scheduler, prompt(10), max_tokens=1, prompt_logprobs=logprobs)
             step(scheduler)
             assert sequence.blocks.num_cached == found
-        assert (scheduler.prefix_queries, scheduler.prefix_hits) == (10, 8)
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits) == (10, 8)
 
     def test_switched_off_nothing_is_found_or_kept(self) -> None:
         scheduler = new(enabled=False)
@@ -151,7 +151,11 @@ class TestLookUp:
             sequence = add(scheduler, prompt(10), max_tokens=6)
             run_dry(scheduler)
             assert sequence.blocks.num_cached == 0
-        assert (scheduler.prefix_queries, scheduler.prefix_hits, scheduler.pool.num_cached) == (0, 0, 0)
+        assert (scheduler.counters.prefix_queries, scheduler.counters.prefix_hits, scheduler.pool.num_cached) == (
+            0,
+            0,
+            0,
+        )
 
 
 class TestSharing:
@@ -304,5 +308,5 @@ def test_the_preempted_finds_its_own_blocks_and_reports_what_it_found_at_first()
     (chunk,) = step(scheduler).chunks
     assert (chunk.sequence, chunk.end) == (young, known)
     assert chunk.start >= 8
-    assert (young.blocks.num_cached, scheduler.prefix_hits) == (0, chunk.start)
+    assert (young.blocks.num_cached, scheduler.counters.prefix_hits) == (0, chunk.start)
     run_dry(scheduler)

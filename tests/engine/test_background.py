@@ -10,6 +10,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 from tests.support.tiny_tokenizers import byte_level
@@ -19,7 +20,7 @@ def engine_with(background_tokens: int | None) -> Engine:
     config = engine_config(num_blocks=32)
     scheduler = replace(config.scheduler, background_tokens=background_tokens)
     made: EngineConfig = replace(config, scheduler=scheduler)
-    return Engine(LLAMA, made, params_of(LLAMA), frozenset({EOS}), compiled=compiled_step(LLAMA, config))
+    return build_engine(LLAMA, made, params_of(LLAMA), frozenset({EOS}), compiled=compiled_step(LLAMA, config))
 
 
 def requests(**params: object) -> list[Request]:
@@ -49,8 +50,8 @@ def test_levels_do_not_show_in_tokens() -> None:
 
 def test_the_background_is_held_beside_others_and_a_while_after(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("jaxgen.engine.engine.time.monotonic", lambda: now)
     engine = engine_with(0)
+    monkeypatch.setattr(engine, "clock", lambda: now)
     back, online = requests()[3], requests()[1]
     engine.add(back)
     assert engine.held_for == 0.0
@@ -68,7 +69,7 @@ def test_the_background_is_held_beside_others_and_a_while_after(monkeypatch: pyt
 
 
 def test_the_thread_goes_on_with_what_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.engine.quiet.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("jaxgen.scheduling.background_hold.HOLD_SECONDS", 0.05)
     engine = AsyncEngine(ModelInfo("tiny", 256, LLAMA.vocab_size), Tokenizer(byte_level()), lambda: engine_with(0))
     engine.start()
     engine.wait_ready()

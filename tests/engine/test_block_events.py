@@ -9,6 +9,7 @@ import pytest
 from jaxgen.cache.block_log import BlockEvent, BlockStored
 from jaxgen.core.request import Request
 from jaxgen.core.stats import KVEventStats
+from jaxgen.engine.block_events import NO_EVENTS
 from jaxgen.engine.engine import Engine
 from jaxgen.kv_events.wire import block_hash, encode
 from tests.support.block_index import BlockIndex
@@ -122,7 +123,7 @@ def test_a_failed_step_clears_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     run(engine, [request("a", range(3, 40), max_tokens=1)])
     assert sink.index.paths
     with monkeypatch.context() as patch:
-        patch.setattr(engine._scheduler, "complete", lambda *_: 1 / 0)
+        patch.setattr(engine.scheduler, "complete", lambda *_: 1 / 0)
         run(engine, [request("b", range(100, 140), max_tokens=1)])
     assert sink.index.paths == {}
     run(engine, [request("c", range(3, 40), max_tokens=1)])
@@ -138,6 +139,6 @@ def test_the_sink_is_closed_with_the_engine() -> None:
 def test_nothing_is_noted_without_a_sink() -> None:
     engine = make_engine()
     run(engine, [request("a", range(3, 40), max_tokens=1)])
-    assert engine._block_events is None
-    assert engine._scheduler.pool._watchers == ()
+    assert engine.block_events is NO_EVENTS
+    assert engine.scheduler.pool._watchers == ()
     assert engine.stats().kv_events is None

@@ -90,7 +90,7 @@ def test_constant_fields_take_no_step_more_than_none() -> None:
 def test_a_changing_mask_costs_no_step_where_steps_follow_one_another() -> None:
     steps = list[int]()
     for params in ({}, {"bad_words": ("x",)}):
-        engine = make_engine(replace(engine_config(), run_ahead=False))
+        engine = make_engine(replace(engine_config(token_budget=32), run_ahead=False))
         run(engine, [free("a", 1, **params), free("b", 2)])
         steps.append(engine.stats().steps)
     assert steps[0] == steps[1]

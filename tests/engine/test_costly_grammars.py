@@ -24,7 +24,7 @@ class Bench:
         self.now = 0.0
         self.followed: list[str] = []
         self.sequences: dict[str, Any] = {}
-        scheduler: Any = SimpleNamespace(living=self.sequences.get, force=None)
+        scheduler: Any = SimpleNamespace(lives=lambda sequence: sequence in self.sequences.values(), force=None)
         self.follower = ConstraintFollower(scheduler, most_forced=0, clock=lambda: self.now)
         monkeypatch.setattr(module, "follow", self._follow)
 

@@ -178,7 +178,9 @@ sys.exit(main(["serve", *flags.split(), *SMALL]))
 """
 
 
+@pytest.mark.full
 def test_the_process_ends_with_1_when_the_device_is_lost() -> None:
+    """Full: a server starts. The parts of this are above, and in tests/server/commands/test_run.py."""
     process = subprocess.Popen(
         [sys.executable, "-c", LOST], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

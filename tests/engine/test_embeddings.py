@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.core.config import EngineConfig
+from jaxgen.core.config import DType, EngineConfig
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.build import build_engine
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, native
-from jaxgen.runner.step import StepOutput
+from jaxgen.runner.interface import StepArrays
 from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens
 from tests.support.golden_runs import SMALL, load_golden
 from tests.support.goldens import OF_FAMILIES, golden_answers
@@ -54,7 +55,7 @@ def test_hidden_states_are_those_of_transformers(name: str, kernels: str) -> Non
     """All prompts and ways of pooling at once, in chunks."""
     config, params = load_golden(name)
     chosen = REFERENCE if kernels == "XLA" else native(library())
-    engine = Engine(config, SMALL, params, frozenset(), compiled=compile_for(config, SMALL, chosen))
+    engine = build_engine(config, SMALL, params, frozenset(), compiled=compile_for(config, SMALL, chosen))
     answers = golden_answers(name)
     wanted = [embed(f"{pooling} {i}", a.prompt, pooling) for i, a in enumerate(answers) for pooling in Pooling]
     found = embeddings(run(engine, wanted))
@@ -96,9 +97,16 @@ def test_any_schedule_gives_the_same_bits(config: EngineConfig, kernels: str) ->
     assert (stats.blocks_free, stats.compilations_after_ready) == (stats.blocks_total, 0)
 
 
-@pytest.mark.parametrize("pooling", Pooling)
-def test_bfloat16_and_every_way_of_pooling(pooling: Pooling) -> None:
-    engine = make_engine(replace(LLAMA, dtype="bfloat16"))
+@pytest.mark.parametrize(
+    ("dtype", "pooling"),
+    [
+        *(("float32", pooling) for pooling in Pooling),
+        *(pytest.param("bfloat16", pooling, marks=pytest.mark.full) for pooling in Pooling),
+    ],
+)
+def test_every_way_of_pooling(dtype: DType, pooling: Pooling) -> None:
+    """Full: bfloat16, which is a program more."""
+    engine = make_engine(replace(LLAMA, dtype=dtype))
     alone = each_alone(engine, embeds(pooling))
     assert embeddings(run(engine, [*load(), *embeds(pooling)])) == alone
 
@@ -115,7 +123,7 @@ def test_a_prompt_preempted_half_way_is_pooled_anew(pooling: Pooling) -> None:
     engine.step()
     engine.add(wanted)
     engine.step()
-    sequence = engine._scheduler._live["e"]
+    sequence = engine.scheduler._live["e"]
     computed_before = 0
     while not sequence.standing.num_preemptions:
         computed_before = sequence.num_computed
@@ -167,16 +175,16 @@ def test_nothing_is_kept_of_those_that_do_not_end(monkeypatch: pytest.MonkeyPatc
     for _ in range(4):
         engine.step()
 
-    run_any = engine._device.run
+    run_any = engine.runner.run
 
-    def fail(plan: StepPlan) -> StepOutput:
+    def fail(plan: StepPlan) -> StepArrays:
         if plan.chunks:  # else it is the step that shows that the device has not been lost
             raise FloatingPointError("injected")
         return run_any(plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._device, "run", fail)
+        patch.setattr(engine.runner, "run", fail)
         (event,) = engine.step()
     assert (event.finish_reason, event.embedding) == (FinishReason.ERROR, None)
-    assert engine._events._pools == {}
+    assert engine.output._pools == {}
     assert embeddings(run(engine, [wanted])) == alone

@@ -12,7 +12,9 @@ from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.step_plan import Outcome
 from jaxgen.engine import messages
 from jaxgen.engine.engine import Engine
-from jaxgen.offload.kv_tier.prefetcher import FetchPlan
+from jaxgen.engine.recorder import Recorder
+from jaxgen.offload.build import Offload
+from jaxgen.offload.tiers.kv_tier.prefetcher import FetchPlan
 from tests.support.ends import CONFIG, GREEDY, PROBE, Client, check_idle, offloading_engine, threaded
 from tests.support.engines import make_engine, request, run, tokens
 
@@ -22,14 +24,14 @@ def test_an_error_between_the_events_of_a_step_ends_all_its_requests(monkeypatch
     engine = make_engine()
     for name in ("a", "b", "c"):
         engine.add(request(name, range(3, 9), max_tokens=1, **GREEDY))
-    real = engine._events.make
+    real = engine.output.make
 
     def make(outcome: Outcome, now: float) -> TokenEvent:
         if outcome.sequence.request_id == "b":
             raise MemoryError("injected")
         return real(outcome, now)
 
-    monkeypatch.setattr(engine._events, "make", make)
+    monkeypatch.setattr(engine.output, "make", make)
     events = run(engine, [])
     assert {name: [event.finish_reason for event in of_one] for name, of_one in events.items()} == {
         name: [FinishReason.ERROR] for name in "abc"
@@ -40,16 +42,17 @@ def test_an_error_between_the_events_of_a_step_ends_all_its_requests(monkeypatch
 def test_a_token_that_was_not_told_ends_its_request_also_if_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was preempted with a token on the way: to go on would leave a gap in its answer."""
     engine = make_engine(config=CONFIG)
-    real, failed = engine._recorder.read, list[str]()
+    (recorder,) = [observer for observer in engine.observers.each if isinstance(observer, Recorder)]
+    real, failed = recorder.completed, list[str]()
 
-    def read(plan: Any, step: Any, outcomes: list[Outcome], events: Any) -> None:
+    def completed(step: Any, outcomes: list[Outcome], events: Any) -> None:
         waiting = [one.sequence.request_id for one in outcomes if one.sequence.status == "waiting"]
         if waiting and not failed:
             failed.extend(waiting)
             raise MemoryError("injected")
-        real(plan, step, outcomes, events)
+        real(step, outcomes, events)
 
-    monkeypatch.setattr(engine._recorder, "read", read)
+    monkeypatch.setattr(recorder, "completed", completed)
     todo = [request(f"r{i}", range(10 * i, 10 * i + 20), max_tokens=40, **GREEDY) for i in range(1, 5)]
     events = run(engine, todo)
     assert failed
@@ -88,7 +91,7 @@ def test_an_error_in_add_leaves_nothing_of_the_request(
 ) -> None:
     """Before the scheduler has taken it nobody else notices. Later all that run end too, and those that wait go on."""
     engine = offloading_engine()
-    scheduler = engine._scheduler
+    scheduler = engine.scheduler
     runs = [request(f"runs {i}", range(10 * i, 10 * i + 5), max_tokens=9, **GREEDY) for i in range(1, 5)]
     for one in (*runs, request("waits", range(3, 9), max_tokens=9, **GREEDY)):
         engine.add(one)
@@ -116,7 +119,7 @@ def test_an_error_in_add_leaves_nothing_of_what_another_request_fetches(
 ) -> None:
     """The last request finds blocks that were read for the first, and has them put into host memory."""
     engine = offloading_engine(tmp_path)
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     tier, fetcher = engine.offload.tier, engine.offload.tier.fetcher
     assert fetcher is not None
     monkeypatch.setattr(fetcher, "_planner", lambda *_: FetchPlan(pays=True))  # whatever the times measured
@@ -125,7 +128,7 @@ def test_an_error_in_add_leaves_nothing_of_what_another_request_fetches(
     written = threading.Event()
     assert fetcher.tier._writer.submit(written.set)
     assert written.wait(60)
-    engine._scheduler.pool.forget()
+    engine.scheduler.pool.forget()
     while tier.store._evict():
         pass
 
@@ -180,7 +183,7 @@ def test_an_idle_engine_that_holds_blocks_counts_it_and_begins_with_an_empty_cac
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = make_engine()
-    engine._scheduler.pool.allocate(2)
+    engine.scheduler.pool.allocate(2)
     for leaks in (1, 1):
         events = run(engine, [request("a", range(3, 9), max_tokens=2, **GREEDY)])
         assert len(tokens(events["a"])) == 2

@@ -14,6 +14,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.sampling.sampler import keep_allowed
 from jaxgen.text.constraint import Constraints
 from jaxgen.text.grammar_state import GrammarState, advance
@@ -39,7 +40,7 @@ def constraints() -> Constraints:
 
 def make_engine(config: EngineConfig | None = None, /, **limits: int) -> Engine:
     config = config or engine_config(**({"token_budget": 32} | limits))
-    return Engine(MODEL, config, params_of(MODEL), frozenset({EOS}), compiled=compiled_step(MODEL, config))
+    return build_engine(MODEL, config, params_of(MODEL), frozenset({EOS}), compiled=compiled_step(MODEL, config))
 
 
 def run(engine: Engine, requests: list[Request]) -> dict[str, list[TokenEvent]]:

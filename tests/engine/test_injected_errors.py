@@ -77,7 +77,7 @@ def test_an_error_at_each_place_of_offloading() -> None:
 
 @pytest.mark.full
 def test_an_error_at_each_place_of_fetching(tmp_path: Path) -> None:
-    inject(lambda: offloading_engine(tmp_path), "offload/kv_tier/", "cache/restorer.py", every=1)
+    inject(lambda: offloading_engine(tmp_path), "offload/tiers/kv_tier/", "cache/restorer.py", every=1)
 
 
 @pytest.mark.full

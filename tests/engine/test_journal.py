@@ -16,6 +16,7 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
 from jaxgen.journal import Journal, RingBuffer, StepRecord
+from jaxgen.offload.build import Offload
 from tests.support.engines import engine_config, make_engine, request, run
 
 Account = dict[int, list[tuple[Any, ...]]]
@@ -36,7 +37,7 @@ def steps_of(journal: Journal) -> list[StepRecord]:
 def spied(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StepPlan]:
     """The plans that the engine makes from now on, except empty ones."""
     plans: list[StepPlan] = []
-    schedule = engine._scheduler.schedule
+    schedule = engine.scheduler.schedule
 
     def spy(now: float) -> StepPlan:
         plan = schedule(now)
@@ -44,7 +45,7 @@ def spied(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StepPlan]:
             plans.append(plan)
         return plan
 
-    monkeypatch.setattr(engine._scheduler, "schedule", spy)
+    monkeypatch.setattr(engine.scheduler, "schedule", spy)
     return plans
 
 
@@ -145,7 +146,7 @@ def test_what_comes_from_host_memory() -> None:
         pieces = sum(values[1] for kind, *values in account if kind == "chunk")
         assert found + arrived + pieces == len(sent.prompt)
         restored += arrived
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     assert restored == engine.offload.tier.counters.restored_tokens > 0
 
 
@@ -188,7 +189,7 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()
     engine.add(request("one", range(3, 20), max_tokens=50, ignore_eos=True))
     engine.step()
-    monkeypatch.setattr(engine._device, "run", failing_once(engine._device.run))
+    monkeypatch.setattr(engine.runner, "run", failing_once(engine.runner.run))
     (event,) = engine.step()
     assert event.finish_reason is FinishReason.ERROR
     assert events_of(engine.journal)[0][-1] == ("ended", "error", 0)

@@ -12,6 +12,7 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine import constraints as followed
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.text import grammar_state
 from tests.engine.test_grammars import EOS, MODEL, constrained, constraints, free, run, tokenizer
 from tests.support.engines import compiled_step, engine_config, params_of, request, tokens
@@ -33,7 +34,7 @@ CONFIGS = {
 
 def make_engine(config: EngineConfig = CONFIG, *, jumps: bool = True) -> Engine:
     compiled = compiled_step(MODEL, config)
-    return Engine(MODEL, config, params_of(MODEL), frozenset({EOS}), compiled=compiled, jumps=jumps)
+    return build_engine(MODEL, config, params_of(MODEL), frozenset({EOS}), compiled=compiled, jumps=jumps)
 
 
 def drawn(seed: int) -> list[Request]:

@@ -10,6 +10,7 @@ from jaxgen.core.request import Latency
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.latency import LatencyMeter
+from jaxgen.engine.observer import MeasuredStep
 from tests.server.api.test_chat import chat, chat_engine, user
 from tests.server.api.test_embeddings import embed
 from tests.server.responses.test_responses import ask
@@ -24,32 +25,35 @@ def sequence(name: str, length: int) -> Sequence:
     return Sequence(made, eos_token_ids=frozenset(), arrival=0, seed=0)
 
 
+def measured(plan: StepPlan, began: float) -> MeasuredStep:
+    """A step of 10 tokens."""
+    return MeasuredStep(1, plan, plan.chunks, began, began + 1.0, predicted=1.0, width=10, narrow=False, projected=0)
+
+
 def test_by_hand() -> None:
     """Steps of 10 tokens: another's alone, two pieces of a prompt of 12, computed anew after a preemption together with
     the token generated, and a decode in a narrow step of 2."""
     meter, one, other = LatencyMeter(), sequence("one", 12), sequence("other", 1)
-    meter.arrive("other", 99.0)
-    meter.arrive("one", 100.0)
-    meter.count(StepPlan((Chunk(other, 0, 1),), (other,)), 99.0, 10)
+    meter.queued(other, 99.0)
+    meter.queued(one, 100.0)
+    meter.read(measured(StepPlan((Chunk(other, 0, 1),), (other,)), 99.0))
     for plan, began in ((StepPlan((Chunk(one, 0, 3),), (one,)), 101.0), (StepPlan((Chunk(one, 3, 9),)), 102.0)):
-        meter.count(plan, began, 10)
-        meter.count_prompt_chunk("one")
-    first = meter.read(one, 104.0)
+        meter.read(measured(plan, began))
+    first = meter.latency_of(one, 104.0)
     assert first == Latency(
         queue_seconds=1, prompt_seconds=3, decode_seconds=0, prompt_chunks=2, steps=2, padding_share=0.4, preemptions=0
     )
     one.standing.num_preemptions = 1
     one.tokens.append(7)
-    meter.count(StepPlan((Chunk(one, 0, 5),), (one,)), 104.0, 10)
-    meter.count_prompt_chunk("one")
-    meter.count(StepPlan((Chunk(one, 5, 8),)), 105.0, 10)
-    meter.count(StepPlan((Chunk(one, 13, 1),)), 106.0, 2)
-    last = meter.read(one, 109.5)
+    meter.read(measured(StepPlan((Chunk(one, 0, 5),), (one,)), 104.0))
+    meter.read(measured(StepPlan((Chunk(one, 5, 8),)), 105.0))
+    meter.read(measured(StepPlan((Chunk(one, 13, 1),)), 106.0)._replace(width=2, narrow=True))
+    last = meter.latency_of(one, 109.5)
     assert (last.queue_seconds, last.prompt_seconds, last.decode_seconds) == (1, 3, 5.5)
-    assert (last.prompt_chunks, last.steps, last.preemptions) == (3, 5, 1)
+    assert (last.prompt_chunks, last.steps, last.preemptions) == (4, 5, 1)
     assert last.padding_share == pytest.approx((7 + 1 + 5 + 2 + 1) / 42)
-    meter.forget("one")
-    meter.forget("other")
+    meter.ended(one, "length")
+    meter.ended(other, "length")
     assert meter._records == {}
 
 
@@ -69,7 +73,7 @@ def test_an_engine_says_it_at_both_ends_or_with_every_event() -> None:
     assert told[0].prompt_chunks > 1
     assert 0 < told[-1].padding_share < 1
     assert events["nothing"][0].latency is None
-    assert engine._latencies._records == {}
+    assert engine.output.latencies._records == {}
 
 
 def test_what_was_preempted_says_so() -> None:
@@ -87,7 +91,7 @@ def test_aborted_and_failed_requests_leave_no_record() -> None:
     engine.step()
     engine.abort("aborted")
     engine._fail(ValueError("made up"))
-    assert engine._latencies._records == {}
+    assert engine.output.latencies._records == {}
 
 
 def shown(index: int, cached: int = 0) -> dict[str, Any]:

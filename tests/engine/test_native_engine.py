@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.core.config import DType
+from jaxgen.core.config import DType, EngineConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.kernels.choice import native
 from jaxgen.models.packed_weight import PackedWeight
@@ -15,6 +15,7 @@ from tests.support.native import native as library
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(3, LLAMA.vocab_size, size=n).tolist() for n in (1, 5, 16, 17, 33, 70, 120)]
+ROOMY, SCARCE = engine_config(), engine_config(num_blocks=32, token_budget=9)
 
 
 def requests() -> list[Request]:
@@ -31,14 +32,22 @@ def without_cached(events: list[TokenEvent]) -> list[TokenEvent]:
 
 
 @pytest.mark.shipped
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_request_has_the_same_bits_alone_and_under_any_schedule(dtype: DType) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "config"),
+    [
+        ("float32", ROOMY),
+        ("bfloat16", SCARCE),
+        pytest.param("bfloat16", ROOMY, marks=pytest.mark.full),
+        pytest.param("float32", SCARCE, marks=pytest.mark.full),
+    ],
+)
+def test_a_request_has_the_same_bits_alone_and_under_any_schedule(dtype: DType, config: EngineConfig) -> None:
+    """Full: each dtype with the other's configuration."""
     model, kernels = replace(LLAMA, dtype=dtype), native(library())
-    for config in (engine_config(), engine_config(num_blocks=32, token_budget=9)):
-        events = run(make_engine(model, config, kernels), requests())
-        for one in requests():
-            alone = run(make_engine(model, config, kernels), [one])[one.request_id]
-            assert without_cached(events[one.request_id]) == without_cached(alone), one.request_id
+    events = run(make_engine(model, config, kernels), requests())
+    for one in requests():
+        alone = run(make_engine(model, config, kernels), [one])[one.request_id]
+        assert without_cached(events[one.request_id]) == without_cached(alone), one.request_id
 
 
 def test_the_answers_are_those_of_the_reference_kernels() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from jaxgen import opening
+from jaxgen.assembly import device
 from jaxgen.hardware import container
 from jaxgen.hardware.container import HostMemory, host_memory, num_cores
 from jaxgen.hardware.device_info import this_cpu
@@ -105,15 +105,15 @@ def test_words_name_the_limit() -> None:
 
 
 def test_threads_are_as_many_as_the_quota_fills(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "is_open", lambda: False)
-    monkeypatch.setattr(opening, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(device, "is_open", lambda: False)
+    monkeypatch.setattr(device, "allowed_cores", lambda: 8)
     monkeypatch.delenv("NPROC", raising=False)
     for cores, expected in ((8, None), (3, "3")):
-        monkeypatch.setattr(opening, "num_cores", lambda cores=cores: cores)
-        opening.limit_threads()
+        monkeypatch.setattr(device, "num_cores", lambda cores=cores: cores)
+        device.limit_threads()
         assert os.environ.get("NPROC") == expected
     monkeypatch.setenv("NPROC", "5")
-    opening.limit_threads()
+    device.limit_threads()
     assert os.environ["NPROC"] == "5", "whoever set it knows why"
 
 

@@ -17,6 +17,7 @@ PAGES = [
     ROOT / "scripts" / "README.md",
     ROOT / "weights" / "demo" / "README.md",
     *sorted(DOCS.glob("*.md")),
+    *sorted((DOCS / "results").glob("*.md")),
 ]
 REPORTS = sorted((DOCS / "reports").glob("*.md"))
 """Dated pages that are not edited again: what they name may have gone, but their links hold."""
@@ -24,6 +25,8 @@ PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 PATH = re.compile(rf"(?<![\w/.:-])(?:{FOLDERS})/[\w./*-]*")
 MODULE = re.compile(r"(?<![\w/.-])(?:jaxgen|scripts|pallas_kernels)(?:\.[a-z_]\w*)+")
+MOST_WORDS = 50_300
+"""Words in all pages right in docs/."""
 INCOMPLETE = re.compile(r"^[<{]|^\w*[A-Z]")
 """What comes after a path that is only the beginning of a name, or a name in capitals that stands for others."""
 
@@ -94,6 +97,12 @@ def test_paths_and_modules_exist(page: Path) -> None:
 def test_the_index_has_every_page() -> None:
     linked = set(LINK.findall(prose_of(DOCS / "index.md")))
     assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - linked == {"index.md"}
+
+
+def test_reference_is_short() -> None:
+    """Dated measurements belong to docs/reports, or to docs/results, whose pages are made from the files there."""
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in DOCS.glob("*.md")}
+    assert sum(words.values()) <= MOST_WORDS, words
 
 
 def test_the_front_page_is_short() -> None:

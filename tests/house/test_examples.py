@@ -16,11 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen import LLM
 from jaxgen.core.config import EngineOptions
 from jaxgen.server.cli import main
 from jaxgen.server.flags.serve_options import make_parser
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.doc_snippets import EMBEDDING_URL, URL, commands, run_python, snippets
 from tests.support.paths import ROOT
 from tests.support.server_process import served
@@ -39,7 +38,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     files, defaults = tmp_path_factory.mktemp("batches"), tmp_path_factory.mktemp("defaults")
     (defaults / "generation_config.json").write_text('{"temperature": 0}')
     flags = ("--batch-dir", str(files), "--generation-config", str(defaults))
-    with served("--kernels", "xla", "--single-shape", *flags) as server:
+    with served("--single-shape", *flags) as server:
         yield server.url
 
 
@@ -63,8 +62,6 @@ def run_here(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Its engine is as small as the server's, so that both compile the same program."""
     small = partial(EngineOptions, max_model_len=512, token_budget=32, max_num_seqs=4, single_shape=True)
     monkeypatch.setattr("jaxgen.llm.EngineOptions", small)
-    defaults = LLM.__init__.__kwdefaults__ or {}
-    monkeypatch.setattr(LLM.__init__, "__kwdefaults__", {**defaults, "kernels": "xla"})
     monkeypatch.setattr(sys, "argv", [name])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     return capsys.readouterr().out

@@ -16,7 +16,7 @@ from jaxgen.kernels import choice
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
-from jaxgen.kernels.verdict import ExpertShapes, Verdict
+from jaxgen.kernels.proving.verdict import ExpertShapes, Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.cpu.parts import ELEMENTS

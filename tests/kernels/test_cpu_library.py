@@ -135,6 +135,7 @@ def test_source_files_compile_at_the_same_time(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "kernels").iterdir()} == {".so"}
 
 
+@pytest.mark.full  # two processes that each import jax
 def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
     quick = compiler_script(tmp_path / "quick", copy_library())
     kernels = tmp_path / "kernels"
@@ -144,7 +145,7 @@ def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
     assert [path.suffix for path in kernels.iterdir()] == [".so"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "another bit"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("another bit", marks=pytest.mark.full)])
 def test_a_damaged_library_is_made_anew(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that was cut short would end the process by SIGBUS. Other damages are those of any kept file."""
     quick = compiler_script(tmp_path / "quick", copy_library())
@@ -222,7 +223,11 @@ extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* nothing(XLA_FFI_CallFra
 """
 
 
-def test_a_part_that_computes_nothing_is_not_loaded(tmp_path: Path) -> None:
+# One for each kind of proof, each of which is a process that imports jax.
+@pytest.mark.parametrize(
+    "part", ["float32", *(pytest.param(part, marks=pytest.mark.full) for part in (ELEMENTS, EXPERTS, "8-bits"))]
+)
+def test_a_part_that_computes_nothing_is_not_loaded(part: str, tmp_path: Path) -> None:
     source, made = tmp_path / "nothing.cc", tmp_path / "nothing.so"
     alias = 'extern "C" XLA_FFI_Error* {}(XLA_FFI_CallFrame*) __attribute__((alias("nothing")));\n'
     handlers = {name for part in PARTS.values() for name in part.handlers}
@@ -230,9 +235,8 @@ def test_a_part_that_computes_nothing_is_not_loaded(tmp_path: Path) -> None:
     flags = ("-std=c++17", "-shared", "-fPIC", "-isystem", ffi.include_dir(), "-I", str(SOURCES))
     subprocess.run([compiler(), *flags, str(source), "-o", str(made)], check=True)
     wrong = compiler_script(tmp_path / "wrong", f'cp {made} "$target"')
-    for part in (ELEMENTS, "float32", EXPERTS, "8-bits"):  # one for each kind of proof
-        with pytest.raises(UnavailableError, match="wrong"):
-            load(tmp_path / "kernels", parts=(part,), compiler=wrong)
+    with pytest.raises(UnavailableError, match="wrong"):
+        load(tmp_path / "kernels", parts=(part,), compiler=wrong)
     assert list((tmp_path / "kernels").iterdir()) == []
 
 

@@ -24,7 +24,7 @@ from pallas_kernels.gpu.attention.ragged_paged_attention import (
     supports,
 )
 from pallas_kernels.gpu.persistent import REGISTERS, Ref
-from scripts.gpu.ragged import cancelling
+from scripts.gpu.rows.ragged import cancelling
 from tests.support.attention_cases import (
     TOLERANCE,
     Case,
@@ -76,7 +76,6 @@ def check(case: Case, kernel: Callable[..., Any] = attention) -> None:
     "case",
     [
         pytest.param(LITTLE, id="little of everything"),
-        # Pieces and more tiles than stages without a window, test_the_size_of_tiles_changes_no_bit compares.
         pytest.param(
             replace(SMALL, window=20, soft_cap=5.0, sinks=True), id="window, soft cap, sinks", marks=pytest.mark.full
         ),
@@ -178,17 +177,6 @@ class Outputs:
         np.testing.assert_array_equal(mixed[0], self.whole[1], err_msg="decode among others")
 
 
-def check_bits(case: Case, kernel: Callable[..., Any] = attention) -> None:
-    """At once, alone or not, one by one in either way, and in chunks."""
-    outputs = Outputs(case, kernel)
-    length, whole = outputs.length, outputs.whole
-    single = [(0, i, i + 1) for i in range(length)]
-    np.testing.assert_array_equal(outputs.of(single, num_decodes=length), whole, err_msg="decodes")
-    np.testing.assert_array_equal(outputs.of(single), whole, err_msg="chunks of one")
-    np.testing.assert_array_equal(outputs.of([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
-    outputs.check_among_others()
-
-
 BITS = replace(SMALL, rows=((5, 2 * P + KV_TILE + 3), (7, 150)), heads=6)
 """Three pieces, of which the last has two tiles: with fewer, adding them up in one go would give the same."""
 
@@ -199,24 +187,32 @@ def test_a_decode_has_the_bits_of_a_chunk() -> None:
 
 
 @pytest.mark.full  # more arrangements than the test above
-@pytest.mark.parametrize("kernel", [pytest.param(attention, id="Hopper"), pytest.param(on_ampere, id="Ampere")])
 @pytest.mark.usefixtures("_alike_rows")
-def test_a_token_keeps_its_bits(kernel: Callable[..., Any]) -> None:
-    check_bits(BITS, kernel)
+def test_a_token_keeps_its_bits() -> None:
+    """At once, alone or not, one by one in either way, and in chunks."""
+    outputs = Outputs(BITS)
+    length, whole = outputs.length, outputs.whole
+    single = [(0, i, i + 1) for i in range(length)]
+    np.testing.assert_array_equal(outputs.of(single, num_decodes=length), whole, err_msg="decodes")
+    np.testing.assert_array_equal(outputs.of(single), whole, err_msg="chunks of one")
+    np.testing.assert_array_equal(outputs.of([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
+    outputs.check_among_others()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "case",
+    ("case", "kernel"),
     [
-        replace(BITS, rows=((5, P + 3), (7, 150)), window=70, sinks=True),
-        replace(BITS, window=P),
-        replace(BITS, head_dim=256),
+        (replace(BITS, rows=((5, P + 3), (7, 150)), window=70, sinks=True), attention),
+        (replace(BITS, window=P), attention),
+        (replace(BITS, head_dim=256), attention),
+        (BITS, on_ampere),
     ],
+    ids=["window, sinks", "window of a piece", "head_dim 256", "Ampere"],
 )
 @pytest.mark.usefixtures("_alike_rows")
-def test_a_token_keeps_its_bits_with(case: Case) -> None:
-    check_bits(case)
+def test_a_decode_has_the_bits_of_a_chunk_with(case: Case, kernel: Callable[..., Any]) -> None:
+    Outputs(case, kernel).check_among_others()
 
 
 @pytest.mark.full
@@ -246,14 +242,8 @@ def test_a_plan_made_before_changes_nothing() -> None:
 SIZES = replace(SMALL, rows=((1, 9), (30, P + 100), (50, 70)), heads=6)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(replace(SMALL, rows=((1, 9), (30, 150), (40, 40)), heads=3, kv_heads=1), id="small"),
-        pytest.param(SIZES, id="pieces", marks=pytest.mark.full),
-        pytest.param(replace(SIZES, window=70), id="window", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full  # each size interprets all kernels anew
+@pytest.mark.parametrize("case", [SIZES, replace(SIZES, window=70)], ids=["pieces", "window"])
 @pytest.mark.usefixtures("_alike_rows")
 def test_the_size_of_tiles_changes_no_bit(case: Case) -> None:
     inputs, enough = make_inputs(case), 8
@@ -278,6 +268,7 @@ def test_a_tile_that_all_see_needs_no_mask(group: int, window: int | None) -> No
                 assert bool(attention_tile.all_seen(walk, jnp.int32(origin), jnp.int32(tile))) == want
 
 
+@pytest.mark.full  # all kernels, twice
 def test_too_many_pieces_are_walked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same bits: contexts that share blocks may have more pieces than the cache has room for."""
     case = replace(SMALL, rows=((1, 70), (1, P + 9)), heads=4, kv_heads=1, padding=0)

@@ -133,7 +133,8 @@ def test_other_rows_of_experts(counts: Sequence[int]) -> None:
     np.testing.assert_allclose(multiply(args), in_float64(*args), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("counts", [COUNTS, pytest.param((0, 64, 2, 0, 20), marks=pytest.mark.full)])
+@pytest.mark.full  # as above
+@pytest.mark.parametrize("counts", [COUNTS, (0, 64, 2, 0, 20)])
 def test_tiles_of_128_rows_give_the_same_bits(counts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     args = case(counts)
     wanted = multiplied() if counts == COUNTS else multiply(args)

@@ -86,9 +86,17 @@ def test_native_and_twin_write_the_same_bytes(codes: str, dtype: str) -> None:
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
-@pytest.mark.parametrize("codes", CODES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("heads", "head_dim"), [(4, 64), (6, 33), (70, 16)])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "dtype", "codes"),
+    [
+        (4, 64, "float32", "int8"),
+        (4, 64, "bfloat16", "fp8"),
+        (6, 33, "float32", "fp8"),
+        (6, 33, "bfloat16", "int8"),
+        (70, 16, "float32", "int8"),
+        (70, 16, "bfloat16", "fp8"),
+    ],
+)
 def test_native_attention_is_that_over_the_decoded_rows(codes: str, dtype: str, heads: int, head_dim: int) -> None:
     """To the bit: few queries that read values as they are and many that pack them, whole vectors and parts."""
     case = Case(rows=((1, 200), (20, 90), (90, 133)), heads=heads, head_dim=head_dim, dtype=dtype, codes=codes)

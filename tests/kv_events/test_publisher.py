@@ -12,7 +12,7 @@ import pytest
 
 from jaxgen.cache.block_log import AllBlocksCleared, BlockRemoved
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.kv_events import KVEventsConfig
+from jaxgen.kv_events.config import KVEventsConfig
 from tests.engine.test_block_events import held, workload
 from tests.support.block_index import BlockIndex
 from tests.support.engines import engine_config, make_engine, run

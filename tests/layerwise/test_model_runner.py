@@ -16,7 +16,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
 from jaxgen.layerwise.calibration import run_in_turn
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.rates import StepSeconds, transfer_all
+from jaxgen.layerwise.planning.rates import StepSeconds, transfer_all
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from tests.models.test_layers_apart import OPT
@@ -48,7 +48,7 @@ def engine_on(model: ModelConfig, device: LayerwiseRunner | None, *, overlap: bo
     with patch.object(ModelRunner, "copies_blocks", LayerwiseRunner.copies_blocks):
         engine = make_engine(model, CONFIG)
     if device is not None:
-        engine._device.run = device.run if overlap else lambda plan, **_: run_in_turn(device, plan)[0]  # type: ignore[method-assign]
+        engine.runner.run = device.run if overlap else lambda plan, **_: run_in_turn(device, plan)[0]  # type: ignore[method-assign]
     return engine
 
 
@@ -149,7 +149,7 @@ def test_a_split_without_overlap_says_where_its_time_went() -> None:
         found.append(seconds)
         return output
 
-    engine._device.run = noting  # type: ignore[method-assign]
+    engine.runner.run = noting  # type: ignore[method-assign]
     run(engine, requests("c"))
     seconds = found[-1]
     assert (seconds.tokens, seconds.projected) == (48, 24), "six full blocks before the last token, 51"

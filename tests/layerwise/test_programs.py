@@ -18,6 +18,7 @@ from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import pack_params
 from jaxgen.models.quantized_weight import QuantizedWeight
 from jaxgen.models.stacked_weight import StackedWeight
+from jaxgen.runner.interface import StepArrays
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, init_rows, load_row
@@ -97,11 +98,11 @@ def compared(request: Any) -> tuple[ByLayer, ModelRunner]:
 
 def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, ModelRunner]:
     engine = make_engine(model, CONFIG, kernels)
-    device, by_layer = engine._device, ByLayer(model, kernels)
+    device, by_layer = engine.runner, ByLayer(model, kernels)
     whole = device.run
     mixed, outputs = [], []
 
-    def both(plan: StepPlan) -> StepOutput:
+    def both(plan: StepPlan) -> StepArrays:
         mixed.append({chunk.length == 1 for chunk in plan.chunks})
         outputs.append((plan, by_layer.run(plan), whole(plan)))
         return outputs[-1][2]

@@ -8,16 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.find_model import longrope_note
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE
-from jaxgen.model_choice import longrope_note
-from jaxgen.models import Params
+from jaxgen.models.model import Params
 from jaxgen.models.placement import pack_params
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.weights.load import DEMO, load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.packaged.default_model import DEMO
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.golden_runs import SMALL, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, Golden
 from tests.support.paths import ROOT

@@ -11,7 +11,8 @@ import pytest
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, native
-from jaxgen.models import PackedParams, prepared_params
+from jaxgen.models import prepared_params
+from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import abstract_packed_params, pack_params
 from jaxgen.models.prepared_params import read_prepared, write_prepared
 from tests.support.engines import LLAMA, params_of

@@ -12,7 +12,9 @@ from jaxgen.core.config import EngineConfig, OffloadConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.offload.tier import OffloadTier, Split
+from jaxgen.engine.offloading import NO_OFFLOAD
+from jaxgen.offload.build import Offload
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 from tests.support.failing_copies import fail_first_copy_back, slow_links
 
@@ -44,7 +46,7 @@ def answers(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:
 
 
 def counters(engine: Engine) -> OffloadStats:
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     return engine.offload.tier.counters
 
 
@@ -89,7 +91,7 @@ def test_contexts_come_back_with_the_same_bits(policy: OffloadPolicy, expected: 
 
 def test_a_part_is_computed_while_the_rest_comes(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     engine = make_engine(config=small())
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     monkeypatch.setattr(engine.offload.tier, "planner", lambda blocks, *_: Split(blocks // 2, 0.0))
     run(engine, requests("abcdef"))
     wanted = requests("abcd")
@@ -154,7 +156,7 @@ def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
     others = [replace(one, cache_salt="other") for one in requests("bd", max_tokens=40)]
     engine.add(first)
     engine.step()
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     assert engine.offload.transfer.busy
     assert engine.abort(first.request_id)
     assert answers(run(engine, others)) == expected(others)
@@ -176,7 +178,7 @@ def test_refused_host_memory_is_warned_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expected: Any
 ) -> None:
     engine = make_engine(config=small())
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
 
     several = threading.Event()
 
@@ -201,7 +203,7 @@ def test_the_host_store_never_grows(expected: Any) -> None:
         wanted = requests(turn)
         assert answers(run(engine, wanted)) == expected(wanted)
     drain(engine)
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     assert len(engine.offload.tier.store) <= 12
     assert engine.offload.tier.store.evictions > 0
 
@@ -211,10 +213,10 @@ def test_a_failed_step_keeps_what_was_saved_before(monkeypatch: pytest.MonkeyPat
     run(engine, requests("abcdef"))
     drain(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(engine._device, "run", lambda plan: 1 / 0 if plan.chunks else None)
+        patch.setattr(engine.runner, "run", lambda plan: 1 / 0 if plan.chunks else None)
         engine.add(requests("c")[0])
         events = engine.step()
-        while engine._scheduler.has_work:
+        while engine.scheduler.has_work:
             events += engine.step()
     assert [event.finish_reason for event in events] == [FinishReason.ERROR]
     wanted = requests("ab")
@@ -223,10 +225,10 @@ def test_a_failed_step_keeps_what_was_saved_before(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_planner_learns_that_the_link_is_slower() -> None:
-    """Nobody tells it: at first it promises what the link did before. A busy machine makes copies slower, never
-    faster than the link."""
+    """Nobody tells it. A busy machine makes copies slower, never faster than the link, so only the least that is
+    promised can be checked."""
     engine = slow_links(make_engine(config=small()), 8e6)
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     transfer = engine.offload.transfer
 
     def promised() -> float:
@@ -243,9 +245,8 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     drain(engine)
     before = promised()
     transfer.down.bytes_per_second = transfer.up.bytes_per_second = 1e6
-    first, *_, last = [promised() for _ in range(6)]
-    assert min(before, first) > 0.9 / 8e6
-    assert first < last, "eight times too soon"
+    *_, last = [promised() for _ in range(6)]
+    assert 0.9 / 8e6 < before < last
     assert last > 0.8 / 1e6
 
 
@@ -253,7 +254,7 @@ def test_a_device_that_fails_while_blocks_are_gathered_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, expected: Any
 ) -> None:
     engine = make_engine(config=small())
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     transfer, store = engine.offload.transfer, engine.offload.tier.store
     calls: list[int] = []
 
@@ -282,5 +283,5 @@ def test_a_block_is_found_again_by_its_key_alone() -> None:
 
 
 def test_the_tier_is_there_only_when_asked_for() -> None:
-    assert make_engine().offload is None
-    assert isinstance(make_engine(config=small()).offload.tier, OffloadTier)  # type: ignore[union-attr]
+    assert make_engine().offload is NO_OFFLOAD
+    assert isinstance(make_engine(config=small()).offload.tier, OffloadTier)

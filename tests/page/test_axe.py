@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from tests.page.conftest import Fake
 from tests.support.axe import violations
 from tests.support.fakes import MODEL
@@ -52,7 +52,7 @@ def test_docs(new_context: NewContext, fake: Fake, look: str) -> None:
 def test_the_question_for_a_key(new_context: NewContext, fake: Fake, look: str, troubles: Any) -> None:
     troubles.allow("status of 401")
     page = new_context(**LOOKS[look]).new_page()
-    page.goto(fake(config=ServerConfig(api_keys=("secret",))).url)
+    page.goto(fake(config=ServerConfig(access=Access(api_keys=("secret",)))).url)
     page.get_by_label("This server asks for a key").fill("wrong")
     page.get_by_role("button", name="Use it").click()
     expect(page.get_by_text("does not know this key")).to_be_visible()

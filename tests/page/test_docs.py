@@ -5,12 +5,12 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from jaxgen.server.openapi import ROUTES
 from tests.page.conftest import Fake
 from tests.support.browser import Troubles
 
-KEYS = ServerConfig(api_keys=("secret",))
+KEYS = ServerConfig(access=Access(api_keys=("secret",)))
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, Proxy, ServerConfig
 from tests.page.conftest import Fake
 from tests.support.browser import Troubles
 from tests.support.fakes import MODEL
 from tests.support.proxy import proxy
 
-KEYS = ServerConfig(api_keys=("secret",))
-BEHIND = ServerConfig(root_path="/llm")
+KEYS = ServerConfig(access=Access(api_keys=("secret",)))
+BEHIND = ServerConfig(proxy=Proxy(root_path="/llm"))
 
 
 def give_key(page: Page, key: str) -> None:

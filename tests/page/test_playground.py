@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Proxy, ServerConfig
 from tests.page.conftest import Fake
 from tests.page.playground import CHAT, Held, answers, chat_engine, is_done, opened, send, sent_by, setting
 from tests.support.browser import Troubles
@@ -84,7 +84,7 @@ def test_a_dropped_connection_keeps_the_text(page: Page, fake: Fake, troubles: T
 def test_a_dropped_connection_of_a_server_that_goes_on(page: Page, fake: Fake, troubles: Troubles) -> None:
     troubles.allow("ERR_")
     held = Held(5)
-    with proxy(fake(chat_engine(pace=held), ServerConfig(root_path="/llm")).url, strip="/llm") as front:
+    with proxy(fake(chat_engine(pace=held), ServerConfig(proxy=Proxy(root_path="/llm"))).url, strip="/llm") as front:
         opened(page, f"{front.url}/llm/")
         send(page, "Hi")
         expect(answers(page)).to_contain_text("Hello")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from tests.page.conftest import Fake
 from tests.page.playground import answers, body_of, chat_engine, is_done, opened, send, setting
 from tests.support.server_app import TOKENIZER, byte_by_byte
@@ -90,7 +90,7 @@ def test_code_does_what_was_sent_and_has_no_key(page: Page, fake: Fake, key: str
     text = 'It\'s "quoted" \\ $HOME 😀'
     keys = () if key is None else (key,)
     engine = chat_engine("Hello it's.")
-    server = fake(engine, ServerConfig(api_keys=keys))
+    server = fake(engine, ServerConfig(access=Access(api_keys=keys)))
     if key is not None:
         page.add_init_script(f"sessionStorage.setItem('jaxgen.key', '{key}')")
     opened(page, server.url)

@@ -1,7 +1,7 @@
 """The playground's parameters: what the form shows, what is sent, and what is wrong."""
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import SamplingDefaults
@@ -36,6 +36,19 @@ def test_the_form_begins_with_the_models_defaults(page: Page, fake: Fake) -> Non
     page.get_by_role("button", name="Reset to defaults").click()
     expect(setting(page, "top_k")).to_have_value("20")
     expect(setting(page, "seed")).to_have_value("")
+
+
+def test_a_number_that_only_the_server_knows_is_in_the_form(page: Page, fake: Fake) -> None:
+    def with_another(route: Route) -> None:
+        response = route.fetch()
+        document = response.json()
+        share = {"type": "number", "minimum": 0, "maximum": 1, "description": "A parameter of the future."}
+        document["components"]["schemas"]["ChatRequest"]["properties"]["least_share"] = share
+        route.fulfill(response=response, json=document)
+
+    page.route("**/openapi.json", with_another)
+    opened(page, fake(chat_engine()).url)
+    expect(setting(page, "least_share")).to_be_visible()
 
 
 def test_rare_parameters_are_folded(page: Page, fake: Fake) -> None:

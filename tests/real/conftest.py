@@ -14,11 +14,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from jaxgen import LLM
-from jaxgen.core.cache_dirs import open_cache_dirs
-from jaxgen.weights import gguf
-from jaxgen.weights.convert import convert
-from jaxgen.weights.packaged_files import NotFetchedError, fetched
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
+from jaxgen.files.cache_dirs import open_cache_dirs
+from jaxgen.weights.convert.command import convert
+from jaxgen.weights.gguf import model as gguf
+from jaxgen.weights.packaged.files import NotFetchedError, fetched
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
 from tests.support.float64_llama import Float64Llama
 from tests.support.real_model import LONG, LONG_TEXT, NAME
 

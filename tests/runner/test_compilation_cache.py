@@ -17,10 +17,10 @@ from jax._src.compiler import get_compile_options  # no public function shows th
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxlib.xla_client import AutotuneCacheMode
 
-from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.assembly.digest import program_digest
 from jaxgen.core.request import TokenEvent
-from jaxgen.engine.engine import Engine
-from jaxgen.identify import program_digest
+from jaxgen.engine.start.build import build_engine
+from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.runner import autotuned_files, compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -162,6 +162,7 @@ def test_a_directory_that_was_copied_elsewhere_is_used(tmp_path: Path, events: C
     assert [path.name for path in entries(tmp_path / "far" / "other")] == names
 
 
+@pytest.mark.full  # compiles an engine into an empty cache; the tests above have small programs
 def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
     """Tokens and log-probabilities of greedy, seeded and penalised requests; and nothing compiles after ready."""
 
@@ -170,7 +171,7 @@ def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: C
     def serve(directory: Path) -> dict[str, list[TokenEvent]]:
         jax.clear_caches()
         with persistent_compilation(directory):
-            engine = Engine(LLAMA, engine_config(), params, frozenset({EOS}))
+            engine = build_engine(LLAMA, engine_config(), params, frozenset({EOS}))
         found = run(
             engine,
             [

@@ -31,7 +31,13 @@ class _Device(Runner):
         self.calls: list[str | tuple[bool | None, bool]] = []
         self.now = 100.0
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        return self._run(narrow, again=False)
+
+    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        return self._run(narrow, again=True)
+
+    def _run(self, narrow: bool | None, *, again: bool) -> StepOutput:
         self.calls.append((narrow, again))
         self.now += 2.0
         return OUTPUT

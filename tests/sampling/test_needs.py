@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.request import Request
-from jaxgen.core.sampling_params import WORK_OF, Grammar, SamplingParams
+from jaxgen.core.sampling_params import WORK_OF, Grammar, Sampling, SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.runner.row_state import RowLoader
 from jaxgen.sampling.row_params import Needs, RowParams
@@ -60,6 +60,14 @@ def test_every_field_has_a_case() -> None:
     assert set(NAMES) == set(OTHERS)
     assert {field.name for field in fields(Needs)} == set(WORK_OF)
     assert not any(needs_of(GREEDY).values())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_host_asks_for_no_more_work_than_a_row_needs(name: str, temperature: float) -> None:
+    params = replace(GREEDY, **{"temperature": temperature, name: OTHERS[name]})
+    needed = [WORK_OF[part] for part, needs in needs_of(params).items() if needs and (part != "nucleus" or temperature)]
+    assert params.sampling == max(needed, default=Sampling.GREEDY)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -50,10 +50,10 @@ def kept_probabilities(x: np.ndarray, temperature: float, top_k: int, top_p: flo
     return np.asarray(p / p.sum())
 
 
-@pytest.mark.parametrize("vocab_size", [3, 256, 301, 1003])
+@pytest.mark.parametrize("vocab_size", [3, 256, 1003])
 def test_tokens_are_those_of_the_rule(vocab_size: int) -> None:
     """Exactly: only draws within rounding of the border between two tokens may differ, and few are."""
-    num_rows, near = 512, 0
+    num_rows, near = 256, 0
     x, p = random_rows(np.random.default_rng(vocab_size), num_rows, vocab_size)
     positions = np.random.default_rng(1).integers(0, 2**20, num_rows)
     tokens = draw(x, p, positions)

@@ -71,4 +71,4 @@ def test_each_token_is_computed_once_whenever_requests_come(seed: int) -> None:
     load.run()
     once = SYSTEM + load.asked + AGENTS * (TURNS * ANSWER - 1)  # a conversation's last token is never computed
     assert once <= load.computed <= once + 64 * (AGENTS - 1)
-    assert load.scheduler.prefix_hits >= AGENTS * (TURNS - 1) * SYSTEM
+    assert load.scheduler.counters.prefix_hits >= AGENTS * (TURNS - 1) * SYSTEM

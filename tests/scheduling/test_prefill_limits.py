@@ -107,7 +107,7 @@ def test_what_is_predicted_is_what_comes() -> None:
         server.add(4, 4000)
     for _ in range(20):
         server.step()
-    predicted = FAST.prompt_seconds(1000, 0, DEFAULT_LIMITS.beside(FAST, 8))
+    predicted = FAST.prompt_seconds(1000, 0, DEFAULT_LIMITS.usual_decodes(FAST, 8))
     assert predicted < target(1000) / 2  # no prompt must be early
     comes = server.add(1000, 2)
     while not comes.tokens:

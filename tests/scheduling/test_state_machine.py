@@ -165,7 +165,7 @@ RARE_WITH_HOST = (
     "save failed",
     "stalled",
     "restored beside computing",
-    "restore landed",
+    "restore arrived",
     "restore failed",
     "restore cancelled",
     "waited for another's",
@@ -233,7 +233,7 @@ def test_the_scheduler_under_any_load() -> None:
 
 
 def test_the_scheduler_with_a_host_store_under_any_load() -> None:
-    run_machine(OffloadMachine, ("saved", "restore landed", "projected"), 2 * QUICK_EXAMPLES)
+    run_machine(OffloadMachine, ("saved", "restore arrived", "projected"), 2 * QUICK_EXAMPLES)
 
 
 def test_the_scheduler_with_common_prefixes_under_any_load() -> None:

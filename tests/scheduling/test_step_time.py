@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxgen.core.sequence import Chunk
-from jaxgen.engine.step_time_probe import prompt_lengths
+from jaxgen.engine.start.step_time_probe import prompt_lengths
 from jaxgen.scheduling.cost_model import LinearCost, StepSample
 from jaxgen.scheduling.step_time import (
     FIRST_SPREAD,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxgen.kernels.choice import REFERENCE
-from jaxgen.layerwise.rates import transfer_all
+from jaxgen.layerwise.planning.rates import transfer_all
 from scripts.offload import parts as parts_module
 from scripts.offload.bench import Bench, Mode
 from scripts.offload.generation import Generation

@@ -13,7 +13,8 @@ from openai import OpenAI
 from jaxgen import LLM, SamplingParams
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.server.app import create_app
-from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.packaged.default_model import DEMO, default_model
 from tests.support.golden_runs import logits_of_chunks, make_forward
 from tests.support.goldens import Golden
 from tests.support.live_server import serve

@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.models import abstract_params
-from scripts.gpu import ceilings, clocks, families, parity, products, repeatability, step_times, timing, tools
-from scripts.gpu.bench import UnavailableError
-from scripts.gpu.plan import TOTAL_SECONDS, PlannedRow
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Report, Row, State
-from scripts.gpu.rows import rows_of, served_rows
-from scripts.gpu.sizes import DRY, FULL, StepLoad
-from scripts.gpu.target import describe
+from jaxgen.models.model import abstract_params
+from scripts.gpu.result.plan import TOTAL_SECONDS, PlannedRow
+from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE, Report, Row, State
+from scripts.gpu.result.target import describe
+from scripts.gpu.rows import ceilings, clocks, families, parity, products, repeatability, step_times, timing, tools
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.needs import served_rows
+from scripts.gpu.rows.sizes import DRY, FULL
+from scripts.gpu.rows.work import StepLoad
 from tests.support.device_benches import TINY_OPT, bench
 from tests.support.paths import ROOT
 

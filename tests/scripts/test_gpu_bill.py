@@ -1,10 +1,10 @@
-"""scripts.gpu.bill: a program small enough to count by hand, and what Pallas kernels touch of their operands."""
+"""The bill of a program: one small enough to count by hand, and what Pallas kernels touch of their operands."""
 
 import pytest
 
-from scripts.gpu.bill import LAUNCH, OTHER, PRODUCTS, Kernel, Rates, bill_of, total
-from scripts.gpu.hlo import Array
-from scripts.gpu.pallas_bill import COSTS, Call, Load
+from scripts.gpu.roofline.bill import LAUNCH, OTHER, PRODUCTS, Kernel, Rates, bill_of, total
+from scripts.gpu.roofline.hlo import Array
+from scripts.gpu.roofline.pallas import COSTS, Call, Load
 
 PROGRAM = """HloModule jit_step, is_scheduled=true
 

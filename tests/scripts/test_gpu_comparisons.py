@@ -9,15 +9,14 @@ import pytest
 
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from scripts.gpu import attention, serving
-from scripts.gpu.attention import dense, distance, inputs_of, measure
-from scripts.gpu.bench import UnavailableError
-from scripts.gpu.comparison import compared
-from scripts.gpu.report import Measurement
-from scripts.gpu.serving import _measurement
-from scripts.gpu.shapes import TINY
-from scripts.gpu.sizes import FULL, AttentionLoad, ServingLoad
-from scripts.gpu.torch_attention import import_torch
+from scripts.gpu.result.report import Measurement
+from scripts.gpu.rows import attention
+from scripts.gpu.rows.attention import dense, distance, inputs_of, measure
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.comparison import compared
+from scripts.gpu.rows.sizes import FULL
+from scripts.gpu.rows.work import AttentionLoad
+from scripts.loads.large import TINY
 from tests.support.device_benches import bench
 
 
@@ -81,35 +80,3 @@ def test_every_load_can_be_gathered() -> None:
     """Rows with as many queries each."""
     for load in FULL.attention:
         assert len({length for length, _ in load.rows}) == 1
-
-
-def test_without_pytorch_there_is_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr("scripts.gpu.torch_attention.import_module", absent)
-    with pytest.raises(UnavailableError, match="no PyTorch: No module named 'torch'"):
-        import_torch()
-
-
-LOAD = ServingLoad("load", TINY, requests=2, prompt=10, answer=4)
-
-
-def test_rates_by_hand() -> None:
-    found = _measurement(LOAD, [4, 4], 2.0, {"kernels": "XLA"})
-    assert found.detail["output_tokens_per_second"] == 4.0
-    assert found.detail["tokens_per_second"] == 14.0
-    assert found.detail["kernels"] == "XLA"
-
-
-@pytest.mark.parametrize("tokens", [[4], [4, 3]])
-def test_answers_that_are_missing_or_short_are_no_result(tokens: list[int]) -> None:
-    with pytest.raises(RuntimeError, match="answers have"):
-        serving._measurement(LOAD, tokens, 1.0, {})
-
-
-def test_prompts_differ_and_can_be_made_again() -> None:
-    first, second = LOAD.prompts(0), LOAD.prompts(1)
-    assert [len(prompt) for prompt in first] == [10, 10]
-    assert first == LOAD.prompts(0)
-    assert len({tuple(prompt) for prompt in first + second}) == 4

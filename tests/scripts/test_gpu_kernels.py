@@ -19,13 +19,13 @@ from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from scripts.gpu import kernel_checks
-from scripts.gpu import kernels as device_kernels
-from scripts.gpu.kernel_checks import check_attention, check_bits
-from scripts.gpu.plan import OTHER_REGISTERS
-from scripts.gpu.ragged import Padding, padded, random_rows
-from scripts.gpu.report import Run
-from scripts.gpu.sizes import DRY
+from scripts.gpu.result.plan import OTHER_REGISTERS
+from scripts.gpu.result.report import Run
+from scripts.gpu.rows import kernel_checks
+from scripts.gpu.rows import kernels as device_kernels
+from scripts.gpu.rows.kernel_checks import check_attention, check_bits
+from scripts.gpu.rows.ragged import Padding, padded, random_rows
+from scripts.gpu.rows.sizes import DRY
 from tests.support.attention_cases import Case, make_inputs
 from tests.support.device_benches import bench
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu.bench import UnavailableError
-from scripts.gpu.launches import summarize
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.launches import summarize
 
 STREAM, MEMCPY, OPS, HOST = (1, 7), (1, 8), (1, 9), (2, 1)
 

@@ -14,10 +14,11 @@ from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from scripts.gpu import offload
-from scripts.gpu.offload import gather, recompute, scatter
-from scripts.gpu.report import Run
-from scripts.gpu.sizes import DRY, OffloadLoad
+from scripts.gpu.result.report import Run
+from scripts.gpu.rows import offload
+from scripts.gpu.rows.offload import gather, recompute, scatter
+from scripts.gpu.rows.sizes import DRY
+from scripts.gpu.rows.work import OffloadLoad
 from tests.support.device_benches import TINY_OPT, bench
 
 KERNELS: dict[str, Callable[..., Any]] = {

@@ -18,7 +18,7 @@ from scripts.gpu.peer.plan import ALL_SECONDS, CALL_SECONDS, plan, turn_seconds
 from scripts.gpu.peer.run import Run, shown, without_folders
 from scripts.gpu.peer.servers import Attempt, Server
 from scripts.gpu.peer.settings import DRY, FULL, closed_loops
-from scripts.peers.page import write_page
+from scripts.page.markdown import write_page
 from scripts.peers.peer import Launch, PeerError
 from scripts.peers.process import free_port, running
 from scripts.peers.records import Records

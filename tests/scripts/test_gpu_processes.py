@@ -15,14 +15,14 @@ import pytest
 
 from jaxgen.server.flags.serve_options import make_parser
 from scripts.gpu import child, worker
-from scripts.gpu.bench import UnavailableError
 from scripts.gpu.child import environment
 from scripts.gpu.cli import exit_status
-from scripts.gpu.header import ROOT
-from scripts.gpu.plan import MEMORY_FRACTION, OTHER_REGISTERS, REGISTERS, TOTAL_SECONDS, PlannedRow
-from scripts.gpu.report import Report, State
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.result.header import ROOT
+from scripts.gpu.result.plan import MEMORY_FRACTION, OTHER_REGISTERS, REGISTERS, TOTAL_SECONDS, PlannedRow
+from scripts.gpu.result.report import Report, State
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY, FULL
 from scripts.gpu.supervisor import Supervisor, Workers
 
 WORKER = """
@@ -187,13 +187,13 @@ def test_a_comparison_that_is_lost_fails_nothing(run: Run) -> None:
 
 
 def test_another_process_is_for_rows_that_want_one(run: Run) -> None:
-    report = run([A, replace(C, process="torch"), B], {})
-    assert [row.detail["process"] for row in report.rows.values()] == ["engine", "torch", "engine"]
+    report = run([A, replace(C, process="tools"), B], {})
+    assert [row.detail["process"] for row in report.rows.values()] == ["engine", "tools", "engine"]
     assert len({row.detail["pid"] for row in report.rows.values()}) == 3
 
 
 def test_a_process_that_does_not_start_is_a_failure_of_its_rows_alone(run: Run) -> None:
-    report = run([A, replace(C, process="torch"), B], {"torch process": "dies"})
+    report = run([A, replace(C, process="tools"), B], {"tools process": "dies"})
     assert states(report) == {"a": "ran", "c": "raised", "b": "ran"}
     assert report.rows["c"].why == "no process: it ended its process with status 9\n"
     assert report.loss("C", REGISTERS) is None, "its configuration has not been seen"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu.cells import table
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.page.cells import filled
+from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE
 from scripts.gpu.results import DOCS, main, pages
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import FULL
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import FULL
 
 HEADER = {"versions": {"jax": "0.11.2"}, "commit": "c0ffee", "dry_run": False, "failures": []}
 
@@ -68,7 +68,6 @@ ROWS = [
     row("products_qkv", 0.0001, detail={"tokens": PRODUCTS}),
     row("step_llama3_8b_knee", 0.005, fraction=0.8, detail={"token_budget": 256, "roofline_token_budget": 192}),
     row("check_bits", detail={"equal": True}),
-    row("serving_llama3_1b_jaxgen", 2.5, detail={"output_tokens_per_second": 6553.6}),
     row("staging_device_to_host_llama3_8b", 0.01, bytes=500_000_000, detail={"fraction_of_link": 0.951}),
 ]
 
@@ -86,7 +85,7 @@ def write(docs: Path, name: str, **about: Any) -> None:
 
 def page(docs: Path) -> str:
     assert main(["--docs", str(docs)]) == 0
-    return (docs / "gpu.md").read_text()
+    return (docs / "results" / "gpu.md").read_text()
 
 
 def line(text: str, start: str) -> list[str]:
@@ -99,7 +98,7 @@ def test_figures_of_a_run(docs: Path) -> None:
     write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
     text = page(docs)
     assert text.startswith("# Figures of GPUs\n\n## NVIDIA H200\n\n### In short\n\n")
-    assert "\n\n2026-11-30, commit `c0ffee`, jax 0.11.2; results/nvidia-h200-2026-11-30.json." in text
+    assert "\n\n2026-11-30, commit `c0ffee`, jax 0.11.2; docs/results/nvidia-h200-2026-11-30.json." in text
     assert line(text, "copy on the device") == ["4 TB/s"]
     assert line(text, "`decode_attention_256x2k_gqa`") == ["Hopper", "1", "0.87", "0.85", "0.05", "12.3", "1.5"]
     assert line(text, "`decode_attention_16x32k_gqa`") == ["", "not run", "", "", "", "not run", "unavailable"]
@@ -110,7 +109,6 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(llama, "1024")[0] == "not run"
     assert "OPT-6.7B" not in text, "nothing of it has run"
     assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in " ".join(llama.split())
-    assert line(text, "jaxgen") == ["2.50", "6,554"]
     assert line(text, "`staging_device_to_host_llama3_8b`")[1:3] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", ""]
     assert line(served, "decodes alone: 1") == ["3", "", "2.5"]
@@ -190,8 +188,8 @@ def test_rows_that_measured_the_host_show_no_rates(docs: Path) -> None:
 
 def test_columns_without_a_value_are_left_out() -> None:
     lines = [["a", "1", "not run", ""], ["b", "lost", "not reached", "unavailable"]]
-    assert table(["row", "one", "two", "three"], lines) == "| row | one |\n| --- | ---: |\n| a | 1 |\n| b | lost |"
-    assert table(["row", "two"], [["a", "not run"]]) == ""
+    assert filled(["row", "one", "two", "three"], lines) == "| row | one |\n|---|---:|\n| a | 1 |\n| b | lost |"
+    assert filled(["row", "two"], [["a", "not run"]]) == ""
 
 
 def test_the_newest_run_of_each_device_counts_and_dry_runs_do_not(docs: Path) -> None:
@@ -223,9 +221,9 @@ def test_without_results_the_page_says_so(docs: Path) -> None:
     text = page(docs)
     assert "Nothing here has run on a GPU yet" in text
     assert "|" not in text
-    assert not (docs / "gpu_bill.md").exists(), "it is compared with an H200"
+    assert not (docs / "results" / "gpu_bill.md").exists(), "it is compared with an H200"
 
 
 @pytest.mark.parametrize("name", ["gpu.md", "gpu_bill.md"])
 def test_the_pages_are_those_of_the_results(name: str) -> None:
-    assert pages(DOCS / "results")[name] == (DOCS / name).read_text(), "run python -m scripts.gpu.results"
+    assert pages(DOCS / "results")[name] == (DOCS / "results" / name).read_text(), "run python -m scripts.gpu.results"

@@ -14,12 +14,14 @@ from typing import Any
 import jax
 import pytest
 
-from scripts.gpu import cli, programs, server
-from scripts.gpu.bench import UnavailableError
+from scripts.gpu import cli, programs
 from scripts.gpu.cli import main, private_directory
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE
-from scripts.gpu.rows import rows_of
-from scripts.gpu.sizes import DRY
+from scripts.gpu.result.plan import PROCESSES
+from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.rows import server
+from scripts.gpu.rows.bench import UnavailableError
+from scripts.gpu.rows.listing import rows_of
+from scripts.gpu.rows.sizes import DRY
 from tests.support.device_benches import bench
 from tests.support.paths import ROOT
 
@@ -54,8 +56,31 @@ def run(site: Path, *command: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return run(site, "-m", "scripts.gpu", "--cache-dir", str(site / "cache"), *arguments, **environment)
+ALL_ROWS = """
+import json, sys
+from scripts.gpu import cli, supervisor
+from scripts.gpu.rows import repeatability
+from scripts.gpu.rows.sizes import DRY
+from scripts.gpu.worker import Worker
+
+class Here:
+    worker = Worker(DRY)
+
+    def __init__(self, process, **_):
+        self.name = process
+        if process == "afresh":
+            repeatability._known.cache_clear()
+
+    def ask(self, request, seconds):
+        return json.loads(json.dumps(self.worker.answer(json.loads(json.dumps(request)))))
+
+    def end(self):
+        pass
+
+supervisor.Child = Here
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""The script with one process for all rows, which starts jax and compiles shared programs once."""
 
 
 def result_in(directory: Path) -> Any:
@@ -65,7 +90,7 @@ def result_in(directory: Path) -> Any:
 
 def test_all_rows_are_there_without_the_servers_packages(tmp_path: Path) -> None:
     modules = sorted({row.entry.partition(":")[0] for row in rows_of(DRY)})
-    done = run(tmp_path, "-c", "\n".join(f"import scripts.gpu.{module}" for module in modules))
+    done = run(tmp_path, "-c", "\n".join(f"import scripts.gpu.rows.{module}" for module in modules))
     assert done.returncode == 0, done.stderr
 
 
@@ -74,8 +99,11 @@ SERVER = tuple(row.name for row in rows_of(DRY) if row.part == "server")
 
 @pytest.mark.full
 def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> None:
-    """Long because nearly every row compiles something: over a minute."""
-    done = run_script(tmp_path, "--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee")
+    """In one process, in which XLA knows the flags of all that a real run has. Most rows compile something."""
+    flags = " ".join(process.environment.get("XLA_FLAGS", "") for process in PROCESSES.values())
+    arguments = ("--out", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache"), "--dry-run")
+    environment = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
+    done = run(tmp_path, "-c", ALL_ROWS, *arguments, "--commit", "c0ffee", **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
     assert (result["device"], result["commit"], result["dry_run"], result["failures"]) == ("cpu", "c0ffee", True, [])
@@ -85,10 +113,9 @@ def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> Non
     rows = {row["name"]: row for row in result["rows"]}
     assert [*rows] == [row.name for row in rows_of(DRY)]
     assert {name for name, row in rows.items() if row["state"] != "ran"} == {
-        *("cudnn_decode_attention_tiny", "torch_sdpa_decode_attention_tiny", "serving_tiny_transformers"),
-        *("launches_tiny_16", "ncu_decode_attention_tiny"),
+        *("cudnn_decode_attention_tiny", "launches_tiny_16", "ncu_decode_attention_tiny"),
         *("sanitizer_memcheck", "sanitizer_racecheck", "smoke_tiles_of_128_rows_128_registers_24_240"),
-        *("smoke_start_tiny_1_layer_16", *SERVER),
+        *("smoke_start_tiny_16", *SERVER),
     }
     assert all(rows[name]["why"].startswith("jaxgen serve needs packages") for name in SERVER if "start" in name)
     assert_figures(rows, result["ceilings"])
@@ -128,45 +155,37 @@ def assert_figures(rows: dict[str, Any], ceilings: dict[str, float]) -> None:
 
 
 @pytest.mark.full
-def test_rows_that_end_their_process_are_lost_and_no_others(tmp_path: Path) -> None:
+def test_rows_that_end_their_process_are_lost_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the processes of a real run, of which each takes seconds to start. Other faults are test_gpu_processes'."""
     faults = {"smoke_write_kv": "abort", "smoke_pieces_128": "device"}
-    common = (
-        "--out",
-        str(tmp_path / "out"),
-        "--dry-run",
-        "--commit",
-        "c0ffee",
-        "--parts",
-        "ceilings,smoke",
-    )
-    done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
-    assert done.returncode == 1, done.stdout + done.stderr
+    names = (*faults, "smoke_step_tiny_16", "smoke_expert_product", "smoke_start_tiny_16")
+    common = ("--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee", "--rows", ",".join(names))
+    monkeypatch.setenv("GPU_CHECK_FAULTS", json.dumps(faults))
+    assert main([*common, "--cache-dir", str(tmp_path / "cache")]) == 1
     result = result_in(tmp_path / "out")
-    rows = {row["name"]: row for row in result["rows"] if "smoke" in row["name"]}
+    rows = {row["name"]: row for row in result["rows"] if row["name"] in names}
     assert {name: row["state"] for name, row in rows.items()} == {
-        **dict.fromkeys(rows, "ran"),
         **dict.fromkeys(faults, "lost"),
-        "smoke_tiles_of_128_rows_128_registers_24_240": "not needed",
-        "smoke_start_tiny_1_layer_16": "not reached",  # they write K and V
-        "smoke_step_tiny_1_layer_16": "not reached",
+        "smoke_step_tiny_16": "not reached",  # they write K and V
+        "smoke_expert_product": "ran",
+        "smoke_start_tiny_16": "not reached",
     }
     assert rows["smoke_write_kv"]["why"] == "ended its process by SIGABRT"
     assert "faults.py" in rows["smoke_write_kv"]["detail"]["stderr"]
     assert rows["smoke_pieces_128"]["why"].startswith("lost the device: JaxRuntimeError: INTERNAL: CUDA_ERROR_ILLEGAL")
-    assert rows["smoke_step_tiny_1_layer_16"]["why"].startswith("write_kv (40/232 registers) ended its process")
+    assert rows["smoke_step_tiny_16"]["why"].startswith("write_kv (40/232 registers) ended its process")
     assert len(result["bad_configurations"]) == 2
     (path,) = (tmp_path / "out").glob("*.json")
+    monkeypatch.delenv("GPU_CHECK_FAULTS")
     elsewhere = ("--cache-dir", str(tmp_path / "another machine's"))
-    done = run_script(tmp_path, *common, *elsewhere, "--resume", str(path), "--again", ",".join(faults))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert main([*common, *elsewhere, "--resume", str(path), "--again", ",".join(faults)]) == 0
     resumed = result_in(tmp_path / "out")
     states = {row["name"]: row["state"] for row in resumed["rows"] if row["name"] in rows}
-    assert states.pop("smoke_start_tiny_1_layer_16") == "unavailable"  # a driver knows of no GPU
-    assert set(states.values()) <= {"ran", "not needed"}
+    assert states.pop("smoke_start_tiny_16") == "unavailable"  # a driver knows of no GPU
+    assert set(states.values()) == {"ran"}
     assert (resumed["bad_configurations"], resumed["failures"]) == ([], [])
     second = {row["name"] for row in resumed["rows"] if row["state"] == "ran" and row["call"] == 1}
-    assert second == {*faults, "smoke_step_tiny_1_layer_16"}
+    assert second == {*faults, "smoke_step_tiny_16"}
     (row,) = (row for row in resumed["rows"] if row["name"] == "smoke_write_kv")
     assert (row["programs"].get("compiled", 0), row["programs"]["reused"] > 0) == (0, True), (
         "compiled in the first call"

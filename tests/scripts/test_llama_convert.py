@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from jaxgen.weights.load import load_model_config
-from jaxgen.weights.tiny import make_checkpoint
-from scripts.measure.shapes import CONFIGS
+from jaxgen.weights.packaged.tiny import make_checkpoint
+from scripts.loads.shapes import CONFIGS
 from scripts.peers import llama_convert
 from tests.support.conversions import bits_of, run
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from jaxgen.server.benchmark.metrics import RequestRecord
+from scripts.page.markdown import write_page
 from scripts.peers import cli
 from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
 from scripts.peers.load import Cell, Times, Window, gaps, window_figures
 from scripts.peers.loads import LOADS
 from scripts.peers.loads.load import Load
-from scripts.peers.page import cells, sections, write_page
+from scripts.peers.page import rounds_of, sections
 from scripts.peers.peer import MAX_MODEL_LEN, Peer, PeerError, Site
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
@@ -238,7 +239,7 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
     (failure,) = records.failures()
     assert failure["peer"] == "broken"
     assert "the server ended with 1:\nout of order" in failure["error"]
-    assert set(cells(records.of_kind("server"), "wordy", Cell(clients=2))) == {0}
+    assert set(rounds_of(records.of_kind("server"), Cell(clients=2))["wordy"]) == {0}
 
     again = compare(tmp_path, *peers)
     assert [peer.started for peer in peers] == [1, 2, 1]

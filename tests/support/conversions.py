@@ -5,11 +5,12 @@ from typing import Any
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
-from jaxgen.weights import convert
-from jaxgen.weights.hf_checkpoint import read_parameters
+from jaxgen.weights.convert import command as convert
+from jaxgen.weights.families.parameters import Array
+from jaxgen.weights.files.model_files import ModelFiles
+from jaxgen.weights.huggingface.checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.names import Array
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.goldens import bits
 
 Bits = tuple[str, tuple[int, ...], bytes]
@@ -23,7 +24,7 @@ def bits_of(directory: Path, dtype: DType | None = None) -> dict[str, Bits]:
 
 def host_arrays(directory: Path, config: ModelConfig) -> dict[str, Array]:
     """The parameters of a Hugging Face directory that is not quantised, as they are read."""
-    found = dict(read_parameters(directory, config, progress=False))
+    found = dict(read_parameters(ModelFiles(directory), config, progress=False))
     return {path: value for path, value in found.items() if not isinstance(value, AnyWeight)}
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.decoder_config import opt_config
-from scripts.gpu.bench import Bench, Shared
-from scripts.gpu.plan import REGISTERS
-from scripts.gpu.sizes import DRY, Sizes
+from scripts.gpu.result.plan import REGISTERS
+from scripts.gpu.rows.bench import Bench, Shared
+from scripts.gpu.rows.sizes import DRY, Sizes
 
 TINY_OPT = opt_config(
     vocab_size=512,

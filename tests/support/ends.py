@@ -16,7 +16,11 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import KVEventStats
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
+from jaxgen.offload.build import Offload
+from jaxgen.offload.tiers.offload_tier import OffloadTier
 from jaxgen.text.constraint import Constraint
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import EOS, LLAMA, embed, engine_config, full_blocks, make_engine, params_of, request
@@ -65,9 +69,9 @@ class Caller:
     """Requests that were refused, aborted, or have ended."""
 
     def serve(self) -> None:
-        tier = None if self.engine.offload is None else self.engine.offload.tier
-        if tier is not None and tier.fetcher is not None:  # all blocks come from the KV tier
-            self.engine._scheduler.pool.forget()
+        tier = self.engine.offload.tier
+        if isinstance(tier, OffloadTier) and tier.fetcher is not None:  # all blocks come from the KV tier
+            self.engine.scheduler.pool.forget()
             while tier.store._evict():
                 pass
         accepted = [one.request_id for one in several() if self._add(one)]
@@ -113,17 +117,17 @@ class Caller:
 
 def check_idle(engine: Engine) -> None:
     """Nothing is held of any request."""
-    scheduler, stats = engine._scheduler, engine.stats()
+    scheduler, stats = engine.scheduler, engine.stats()
     assert stats.blocks_free == stats.blocks_total
     assert len(scheduler._kv_cache._free_rows) == engine.config.scheduler.max_num_seqs
     assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_online, scheduler.has_work) == (0, 0, 0, False)
-    events = engine._events
-    of_requests = (engine._outbox._accepted, engine.journal.live, engine._latencies._records)
-    assert not any((*of_requests, events._told, events._prompt, events._pools))
-    if engine._block_events is not None:
-        index: Any = engine._block_events._sink
+    output = engine.output
+    of_requests = (engine._outbox._accepted, engine.journal.live, output.latencies._records)
+    assert not any((*of_requests, output._told, output._prompt, output._pools))
+    if isinstance(engine.block_events, BlockEvents):
+        index: Any = engine.block_events._sink
         assert index.keys == set(full_blocks(engine))
-    if engine.offload is not None:
+    if isinstance(engine.offload, Offload):
         for _ in range(100):  # a fetch of one that has ended may be under way, and ends with the next answer
             if engine.offload.busy:
                 engine.offload.wait(0.1)
@@ -167,7 +171,7 @@ def offloading_engine(directory: Path | None = None) -> Engine:
 
 def streaming_engine() -> Engine:
     config: EngineConfig = streamed("plan")
-    return Engine(SMALL, config, dict(params_of(SMALL)), frozenset({EOS}), compiled=compiled_layers(SMALL))
+    return build_engine(SMALL, config, dict(params_of(SMALL)), frozenset({EOS}), compiled=compiled_layers(SMALL))
 
 
 @dataclass

@@ -16,9 +16,10 @@ from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, abstract_params
+from jaxgen.models.model import PackedParams, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 from tests.support.quantized import random_parts
 
@@ -91,7 +92,7 @@ def make_engine(
 ) -> Engine:
     config = config or engine_config()
     compiled = compiled_step(model, config, kernels)
-    return Engine(
+    return build_engine(
         model, config, params_of(model), frozenset({EOS}), compiled=compiled, identity=identity, events=events
     )
 
@@ -142,5 +143,5 @@ def greedy(request: Request) -> Request:
 
 def full_blocks(engine: Engine) -> dict[bytes, int]:
     """Return the blocks that the prefix cache can share, by key: not those that were filled partly."""
-    pool = engine._scheduler.pool
+    pool = engine.scheduler.pool
     return {key: block for key, block in pool._by_key.items() if block not in pool._partial}

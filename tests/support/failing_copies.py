@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from jaxgen.engine.engine import Engine
+from jaxgen.offload.build import Offload
 
 
 def slow_links(engine: Engine, bytes_per_second: float) -> Engine:
     """Return an engine whose links have this rate from now on, and which has measured them."""
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     transfer = engine.offload.transfer
     transfer.down.bytes_per_second = transfer.up.bytes_per_second = bytes_per_second
     transfer.measure()
@@ -21,7 +22,7 @@ def fail_first_copy_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Any], None] = lambda pieces: None
 ) -> None:
     """The first copy from host memory fails, after it has been made; ``look_at`` is told what it was of."""
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     link = engine.offload.transfer.up
     submit, failures = link.submit, iter([True])
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxgen import assemble
+from jaxgen.assembly import resolve
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu
-from jaxgen.kernels import proof as kernel_proof
+from jaxgen.kernels.proving import proof as kernel_proof
 from pallas_kernels.gpu.attention import ragged_paged_attention
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
@@ -24,8 +24,8 @@ H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13
 def pretend(how: str, seconds: float) -> None:
     """Make this process one of such a machine."""
     ragged_paged_attention._HEAD_DIMS += (32,)  # type: ignore[assignment]  # that of the embedded model
-    assemble.find_gpu = lambda platforms: H200  # type: ignore[attr-defined]
-    assemble.device_info = lambda: H200.device  # type: ignore[attr-defined]
+    resolve.find_gpu = lambda platforms: H200  # type: ignore[attr-defined]
+    resolve.device_info = lambda: H200.device  # type: ignore[attr-defined]
     kernel_proof.COMMAND = (sys.executable, "-m", "tests.support.fake_gpu", how)  # type: ignore[assignment]
     kernel_proof.PROOF_SECONDS = seconds
 

@@ -21,15 +21,17 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.build import build_engine
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.models import Params
+from jaxgen.layerwise.planning.layer_store import LayerStore
+from jaxgen.models.model import Params
 from jaxgen.models.placement import pack_params
-from jaxgen.offload.tier import Split
+from jaxgen.offload.build import Offload
+from jaxgen.offload.tiers.offload_tier import Split
 from jaxgen.tools.determinism import Scenario, Verifier
-from jaxgen.weights import convert
+from jaxgen.weights.convert import command as convert
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.engines import compiled_step, request, run, tokens
 from tests.support.golden_runs import SMALL, greedy_tokens, load_golden, logits_of_chunks, make_forward
@@ -88,9 +90,9 @@ def assert_right(name: str, case: Circumstances, kernels: Kernels) -> None:
     config, params = _converted(name) if case.converted else load_golden(name)
     limits = _LIMITS[case.cache]
     compiled = compile_for(config, limits, kernels)
-    engine = Engine(config, limits, dict(params), frozenset(), compiled=compiled)
+    engine = build_engine(config, limits, dict(params), frozenset(), compiled=compiled)
     if case.cache == "offloaded":
-        assert engine.offload is not None
+        assert isinstance(engine.offload, Offload)
         engine.offload.tier.planner = _project
     answers, turns = golden_answers(name), 1 if case.cache == "on the device" and not case.preempted else 2
     pairs = [(answer, one) for turn in range(turns) for answer, one in zip(answers, wanted(answers, turn), strict=True)]
@@ -160,14 +162,14 @@ def engine_of(name: str, limits: EngineConfig, kernels: Kernels, dtype: DType = 
     config, params = load_in(name, dtype)
     streamed_or_hosted = limits.streaming is not None or limits.cache.keep_inputs
     compiled = compile_for(config, limits, kernels) if streamed_or_hosted else compiled_step(config, limits, kernels)
-    return Engine(config, limits, dict(params), frozenset(), compiled=compiled)
+    return build_engine(config, limits, dict(params), frozenset(), compiled=compiled)
 
 
 def offloaded_is_right(name: str, kernels: Kernels = REFERENCE) -> tuple[bool, int]:
     """Return whether contexts that left the device, and of which layer inputs came back, give the recorded tokens; and
     how many tokens' K and V were projected from their inputs."""
     engine = engine_of(name, HOSTED, kernels)
-    assert engine.offload is not None
+    assert isinstance(engine.offload, Offload)
     engine.offload.tier.planner = _project
     answers = golden_answers(name)
     right = True

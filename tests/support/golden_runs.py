@@ -13,11 +13,11 @@ from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, Scheduler
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
-from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.models import PackedParams, Params, bind, graph_of
 from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.model import PackedParams, Params, bind, graph_of
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row
@@ -54,7 +54,7 @@ def greedy_tokens(
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
-    engine = Engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
+    engine = build_engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
     events = run(engine, todo)
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
 

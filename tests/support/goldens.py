@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy.typing as npt
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.hf_config import read_model_config
-from jaxgen.weights.names import parameters
+from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.files.model_files import ModelFiles
+from jaxgen.weights.huggingface.config import read_model_config
 from scripts.make.goldens.recipes.every import VARIANTS
 from tests.support.paths import ROOT
 
@@ -20,20 +22,21 @@ NAMES = tuple(sorted(path.name for path in GOLDENS.iterdir()))
 """All folders."""
 
 
-def _family(name: str) -> str:
-    config = read_model_config(GOLDENS / name)
+@cache  # every process that collects tests asks for all of them
+def _config(name: str) -> DecoderConfig:
+    config = read_model_config(ModelFiles(GOLDENS / name))
     assert isinstance(config, DecoderConfig)
-    return config.family
+    return config
 
 
 def _of_its_own(name: str) -> tuple[int, int]:
     """How many kinds of tensors a golden has, and how many settings its recipe shows to matter."""
-    return len(parameters(read_model_config(GOLDENS / name))), len(VARIANTS[name].contrasts)
+    return len(parameters(_config(name))), len(VARIANTS[name].contrasts)
 
 
 OF_FAMILIES = tuple(
-    max((name for name in NAMES if _family(name) == family), key=_of_its_own)
-    for family in sorted({_family(name) for name in NAMES})
+    max((name for name in NAMES if _config(name).family == family), key=_of_its_own)
+    for family in sorted({_config(name).family for name in NAMES})
 )
 """One of each family, that with most of its own: a family's tests follow from its goldens and are listed nowhere. What
 the others have is in their logits."""

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.files.model_files import ModelFiles
+from jaxgen.weights.huggingface.config import read_model_config
 from tests.support.paths import ROOT
 
 HUB_CONFIGS = ROOT / "tests" / "data" / "hub_configs"
@@ -39,6 +40,6 @@ def read(config: dict[str, Any]) -> DecoderConfig:
     """Return the description that a file config.json of these fields gives."""
     with TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
-        model = read_model_config(Path(folder))
+        model = read_model_config(ModelFiles(Path(folder)))
     assert isinstance(model, DecoderConfig)
     return model

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
@@ -20,7 +21,17 @@ WEATHER: dict[str, Any] = {
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+def anthropic_types() -> ModuleType:
+    """Import the types of Anthropic's SDK: by the first test that needs them, for it takes a second of each process."""
+    return import_module("anthropic.types")
+
+
+@cache
+def event_type() -> TypeAdapter[Any]:
+    """Return Anthropic's type of events."""
+    return TypeAdapter(anthropic_types().RawMessageStreamEvent)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -62,7 +73,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
         event = json.loads(data.removeprefix("data: "))
         assert head == f"event: {event['type']}"
         if event["type"] != "ping":
-            EVENT.validate_python(event)
+            event_type().validate_python(event)
         found.append(event)
     return found
 
@@ -70,6 +81,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 def accumulated(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The message that Anthropic's SDK makes of events, whose order is checked: blocks one after another, each begun,
     grown by deltas of its kind and ended, between the events of the message's own."""
+    accumulate_event = import_module("anthropic.lib.streaming._messages").accumulate_event
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     state, number, kind = "new", -1, ""
@@ -96,9 +108,11 @@ def accumulated(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
             assert event["index"] == number
         if "delta" in event and "index" in event:
             assert event["delta"]["type"] in deltas[kind]
-        snapshot = accumulate_event(event=EVENT.validate_python(event), current_snapshot=snapshot, json_bufs=buffers)
+        snapshot = accumulate_event(
+            event=event_type().validate_python(event), current_snapshot=snapshot, json_bufs=buffers
+        )
     assert state == "ended", f"the stream ends after {state}"
-    message: dict[str, Any] = Message.model_validate(snapshot.to_dict()).to_dict()
+    message: dict[str, Any] = anthropic_types().Message.model_validate(snapshot.to_dict()).to_dict()
     return message
 
 

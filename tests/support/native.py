@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import ModelConfig
+from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.kernels.native_support import native_parts
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import Library

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.quantised_checkpoints import FLOAT8, POWERS, Floats, Ints, Tensors, draw, int8
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": False, "desc_act": False}

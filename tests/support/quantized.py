@@ -13,7 +13,7 @@ from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import QuantizedProduct
-from jaxgen.models import abstract_params
+from jaxgen.models.model import abstract_params
 from pallas_kernels.quantized_product import (
     pack_codes,
     pack_groups,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.host_dtype import HostDType
-from jaxgen.offload.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
+from jaxgen.offload.planning.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.step_time import StepTimeEstimator
 

@@ -9,13 +9,13 @@ from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
 from tests.support.fakes import FakeEngine, StepTimeModel
 from tests.support.server_app import client_of
 
 HEADER = "Last-Event-ID"
 RESPONSES = "/v1/responses"
-SHARED = ServerConfig(stream_secret="what all servers of a test share")
+SHARED = ServerConfig(answers=Answers(stream_secret="what all servers of a test share"))
 
 
 class Event(NamedTuple):

@@ -3,11 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Sequence, SequenceStatus
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.background_hold import HOLD_SECONDS
 from jaxgen.scheduling.scheduler import Scheduler
 from tests.support.scheduler_world import Device, Host
 
@@ -30,6 +32,10 @@ class Book:
     """How often each event that a load should bring has come."""
     most_prompt_tokens: int | None = None
     """Of a step, for the online and for the background; None: what the policy says."""
+    now: float = 0.0
+    """Of the clock that the scheduler is told."""
+    held_until: float = -inf
+    """When the background may run again, as far as the last plan says."""
     live: dict[str, Sequence] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     in_flight: list[tuple[StepPlan, list[int]]] = field(default_factory=list)
@@ -62,13 +68,22 @@ class Book:
 
     def has_work(self) -> bool:
         """Whether any sequence wants a step, and is not held."""
-        held = self.scheduler.hold_background
+        held = self.background_is_held()
         wanting = [s for s in self.live.values() if s.status is not SequenceStatus.ENDING]
         return any(not (held and s.request.background) for s in wanting)
 
+    def plan(self) -> StepPlan:
+        """Return the scheduler's next plan, and note for how long it holds the background."""
+        if self.config.background_tokens == 0 and any(not s.request.background for s in self.live.values()):
+            self.held_until = self.now + HOLD_SECONDS
+        return self.scheduler.schedule(self.now)
+
+    def background_is_held(self) -> bool:
+        return self.now < self.held_until
+
     def background_is_bounded(self) -> bool:
         online = any(not sequence.request.background for sequence in self.running())
-        return self.scheduler.hold_background or (online and (self.narrow or self.config.background_tokens is not None))
+        return self.background_is_held() or (online and (self.narrow or self.config.background_tokens is not None))
 
     def blocks(self, tokens: int) -> int:
         """How many hold so many tokens."""

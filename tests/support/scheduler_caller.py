@@ -29,8 +29,6 @@ class Caller:
 
     def __init__(self, book: Book, fails_every: int) -> None:
         self.arrivals = 0
-        self.now = 0.0
-        """Of the clock that the scheduler is told."""
         self._book = book
         self._oracle = PlanOracle(book)
         self._landings = 0
@@ -47,9 +45,9 @@ class Caller:
         prompt, max_tokens = len(request.prompt), request.params.max_tokens
         if prompt + max_tokens > book.config.max_model_len or prompt + max(max_tokens - 1, 0) > book.cache.num_slots:
             with pytest.raises(RequestRefusedError):
-                book.scheduler.add(sequence, self.now)
+                book.scheduler.add(sequence, book.now)
             return
-        book.scheduler.add(sequence, self.now)
+        book.scheduler.add(sequence, book.now)
         book.live[request.request_id] = sequence
         self.arrivals += 1
 
@@ -57,7 +55,7 @@ class Caller:
         """A plan, which the device runs at once."""
         book = self._book
         before = self._oracle.before()
-        plan = book.scheduler.schedule(self.now)
+        plan = book.plan()
         self._oracle.check(plan, before)
         if book.host:
             book.host.start(plan)
@@ -119,7 +117,7 @@ class Caller:
         whole = self._landings % self._fails_every > 0
         restore = book.host.land_restore(whole=whole)
         sequence = restore.sequence
-        book.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
+        book.seen["restore " + ("cancelled" if restore.cancelled else "arrived" if whole else "failed")] += 1
         if whole and not restore.cancelled:
             book.arrived[sequence].append((restore.start, restore.end))
             book.seen["projected"] += restore.num_projected > 0

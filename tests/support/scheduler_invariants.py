@@ -125,7 +125,7 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
     if not isinstance(policy, ServicePolicy):
         return
     backlog, live = policy._backlog, [*book.running(), *book.waiting()]
-    backlog.settle()
+    backlog.update()
     assert set(backlog._recorded) == set(live)
     wanting = [s for s in live if s.row is None or s.num_uncomputed > 1 + s.num_forced]
     assert {s for s in live if backlog.wants(s)} == set(wanting)
@@ -154,16 +154,16 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
 
 def every_tenant_has_its_rows(book: Book) -> None:
     """Counted anew; of several tenants each without a row is owed one for its first that waits."""
-    for background, rows in book.scheduler.policy.queues._rows.items():
+    for background, tenants in book.scheduler.policy.queues._tenant_queues.items():
         running = Counter(s.request.tenant for s in book.running() if s.request.background is background)
         waiting: dict[str, list[Sequence]] = defaultdict(list)
         for sequence in sorted(book.waiting(), key=lambda s: s.standing.order_key):
             if sequence.request.background is background:
                 waiting[sequence.request.tenant].append(sequence)
-        assert rows._running == running
-        assert rows._waiting == waiting
+        assert tenants._running == running
+        assert tenants._waiting == waiting
         owed = [line[0] for tenant, line in waiting.items() if tenant not in running]
-        assert rows.owed(99) == ([] if len(running) + len(waiting) < 2 else owed)
+        assert tenants.owed(99) == ([] if len(running) + len(waiting) < 2 else owed)
 
 
 def _work(sequences: list[Sequence], book: Book) -> Work:
@@ -172,7 +172,7 @@ def _work(sequences: list[Sequence], book: Book) -> Work:
     for s in sequences:
         found = s.standing.num_expected if s.row is None else 0
         left = range(s.num_computed + found, s.num_tokens)
-        waits, speaks = s.row is None, s.row is None and s.params.max_tokens > 1
+        waits, decodes = s.row is None, s.row is None and s.params.max_tokens > 1
         works.append(
             Work(
                 tokens=len(left),
@@ -180,9 +180,9 @@ def _work(sequences: list[Sequence], book: Book) -> Work:
                 sequences=1,
                 waiting=int(waits),
                 blocks=book.blocks(s.num_tokens) - s.standing.num_expected_shared if waits else 0,
-                answers=s.params.max_tokens,
-                speaking=int(speaks),
-                contexts=s.num_tokens if speaks else 0,
+                max_tokens=s.params.max_tokens,
+                will_decode=int(decodes),
+                contexts=s.num_tokens if decodes else 0,
             )
         )
     return Work(*[sum(parts) for parts in zip(*works, strict=True)])

@@ -50,7 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_len=st.integers(-2, 2),
         max_overtaken=st.integers(0, 3),
         prefix_caching=st.sampled_from([True, True, True, False]),
-        background_tokens=st.sampled_from([None, None, 0, 1, 3]),
+        background_tokens=st.sampled_from([None, 0, 0, 1, 3]),
         narrow=st.booleans(),
         copies_blocks=st.sampled_from([True, True, False]),
         host_size=st.integers(0, 3),
@@ -153,7 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
-        self.caller.now += seconds
+        self.book.now += seconds
 
     @precondition(lambda self: len(self.book.in_flight) < 2)
     @rule()
@@ -183,11 +183,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def restore_lands(self) -> None:
         self.caller.land_restore()
 
-    @precondition(lambda self: any(sequence.request.background for sequence in self.book.live.values()))
-    @rule(held=st.booleans())
-    def hold_background(self, held: bool) -> None:
-        self.book.scheduler.hold_background = held
-
     @precondition(lambda self: self.book.live)
     @rule(pick=st.integers(0, 99))
     def abort(self, pick: int) -> None:
@@ -210,7 +205,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             return  # the machine was stopped before it began
         # The first of all is admitted when those running now and those that may still overtake it have ended, if not
         # before; the first running advances in every step. Then the same again for the next.
-        self.book.scheduler.hold_background = False
         turns = self.book.config.max_num_seqs + self.book.max_overtaken + 1
         # A token may take two steps of its own: its own, and one in which its sequence waits for it.
         bound = 2 * len(self.book.live) * turns * self.book.config.max_model_len + 2
@@ -220,6 +214,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.caller.arrivals % 3 == 0 and (restoring := self.book.restoring()):
                 self.caller.abort(restoring[0])
             self.caller.land_all()
+            if not self.book.scheduler.num_online:
+                self.book.now = max(self.book.now, self.book.held_until)
             self.step(1, None, 1, aborts=None, fails=False)
             every_block_has_its_owners(self.book)
         assert not self.book.live

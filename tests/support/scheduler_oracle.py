@@ -62,7 +62,10 @@ class PlanOracle:
         progress = before.progress | {s: (self._check_hit(s, plan), len(s.tokens)) for s in admitted}
         progress |= {s: (self._check_found_later(s, plan, before), len(s.tokens)) for s in plan.relocated}
         self._check_copies(plan)
-        assert (book.scheduler.prefix_queries, book.scheduler.prefix_hits) == (self._queries, self._hits)
+        assert (book.scheduler.counters.prefix_queries, book.scheduler.counters.prefix_hits) == (
+            self._queries,
+            self._hits,
+        )
         self._check_chunks(plan, progress)
         self._check_background(plan)
         self._check_idle(plan, before, run, progress)
@@ -194,7 +197,7 @@ class PlanOracle:
         book = self._book
         online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
         background = [chunk for chunk in plan.chunks if chunk.sequence.request.background]
-        assert not (background and book.scheduler.hold_background)
+        assert not (background and book.background_is_held())
         if not online or not background:
             return
         book.seen["both classes"] += 1

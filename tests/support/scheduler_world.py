@@ -11,8 +11,8 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk, Restore, Sequence
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.core.step_plan import Save, StepPlan
-from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.tier import OffloadTier, Split
+from jaxgen.offload.tiers.host_store import HostBlock, HostStore
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
 
 EOS = 0
 STOP_TOKEN = 1

@@ -11,6 +11,7 @@ from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Batches
 from jaxgen.server.middleware.lifecycle import Lifecycle as ServerLifecycle
 from tests.support.batch_client import PATH, jsonl
 
@@ -55,9 +56,10 @@ class Trial:
     """A store with a batch, and a runner of it."""
 
     def __init__(self, directory: Path, config: ServerConfig, now: Callable[[], float]) -> None:
-        self.store = Store(directory, config, now)
+        self.store = Store(directory, config.batches, now)
         self.endpoint = Endpoint()
-        self.runner = BatchRunner(self.store, {PATH: self.endpoint}, Lifecycle(), config, now)
+        endpoints, most = {PATH: self.endpoint}, config.limits.max_body_bytes
+        self.runner = BatchRunner(self.store, endpoints, Lifecycle(), config.batches, most, now)
 
     async def begin(self, batch_id: str, answers: int) -> None:
         """Run a batch until ``answers`` of its lines have results, and the others are held."""
@@ -89,7 +91,7 @@ class Trial:
 async def trial(
     directory: Path, config: ServerConfig | None = None, now: Callable[[], float] = lambda: 1e9
 ) -> AsyncIterator[Trial]:
-    made = Trial(directory, config or ServerConfig(max_batch_lines_in_flight=4), now)
+    made = Trial(directory, config or ServerConfig(batches=Batches(max_batch_lines_in_flight=4)), now)
     try:
         yield made
         assert made.runner._places._shares.held("o") == 0

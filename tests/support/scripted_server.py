@@ -18,6 +18,7 @@ from dataclasses import replace
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG
+from jaxgen.server.limits import Connections
 from tests.support.fakes import FakeEngine, StepTimeModel
 from tests.support.live_server import serve
 from tests.support.tool_engines import tokens_of, tool_engine
@@ -59,8 +60,8 @@ def silent(seconds: float) -> StepTimeModel:
 
 
 def main() -> None:
-    silence, ping = map(float, sys.argv[1:] or (0, DEFAULT_CONFIG.sse_ping_interval_s))
-    engine, config = scripted_engine(), replace(DEFAULT_CONFIG, sse_ping_interval_s=ping)
+    silence, ping = map(float, sys.argv[1:] or (0, DEFAULT_CONFIG.connections.sse_ping_interval_s))
+    engine, config = scripted_engine(), replace(DEFAULT_CONFIG, connections=Connections(sse_ping_interval_s=ping))
     engine.pace = silent(silence)
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)

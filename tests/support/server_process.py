@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120
 SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
-AS_USERS = {"XLA_FLAGS": ""}
-"""The environment of a server whose programs are compiled as a user's, which takes four times as long."""
 
 
 @dataclass

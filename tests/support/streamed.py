@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
-from jaxgen.engine.runners import compile_for
+from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import CompiledLayers
+from jaxgen.layerwise.planning.layer_store import LayerStore
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import LLAMA, engine_config
 

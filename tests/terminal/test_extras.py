@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.server.cli import main
 from jaxgen.terminal.extras import EXTRAS, missing, naming_extras, need
 from tests.support.paths import ROOT
 
@@ -32,8 +33,11 @@ NOTHING_TO_IMPORT = {"cuda12", "cuda13", "dev"}
 TRACES = "--otlp-traces-endpoint"
 EVENTS = "--kv-events-config"
 GGUF = "tests/data/gguf/qwen3.gguf"
-COMMANDS = [
+IMPORTED = [
     ("aiohttp", ["benchmark"], "aiohttp is missing"),
+    ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
+]
+ASKED_FOR = [
     ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
     ("matplotlib", ["tune", "--plot", "x.png"], "--plot needs matplotlib"),
     ("gguf", ["convert-weights", GGUF, "x"], "reading qwen3.gguf needs gguf"),
@@ -42,7 +46,6 @@ COMMANDS = [
     ("redis", ["serve", "--kv-tier", "redis://:word@host"], "--kv-tier redis://host:6379/0 needs redis"),
     ("obstore", ["serve", "--kv-tier", "s3://bucket/p"], "--kv-tier s3://bucket/p needs obstore"),
     ("zmq", ["serve", EVENTS, "{}"], f"{EVENTS} needs zmq"),
-    ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
 ]
 TOOLS = [
     ("aiohttp", "scripts/benchmark.py"),
@@ -68,11 +71,46 @@ def brings(module: str) -> str:
     return f"pip install -e '.[{extra}]' in the checkout brings it"
 
 
-@pytest.mark.parametrize(("module", "arguments", "says"), COMMANDS)
-def test_commands_name_the_extra(module: str, arguments: list[str], says: str) -> None:
-    port = ["--port", "0"] if arguments[0] == "serve" else []  # some listen before they find out, and at the same time
-    line = said(module, "jaxgen.server.cli", *arguments, *port)
+@pytest.mark.parametrize(("module", "arguments", "says"), IMPORTED)
+def test_commands_that_import_a_module_name_its_extra(module: str, arguments: list[str], says: str) -> None:
+    line = said(module, "jaxgen.server.cli", *arguments)
     assert line.removeprefix(f"jaxgen {arguments[0]}: ") == f"{says}: {brings(module)}"
+
+
+class Blocked:
+    """Finds nothing in a package, as if it were not installed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        del path, target
+        if name.partition(".")[0] == self._package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize(("module", "arguments", "says"), ASKED_FOR)
+def test_commands_that_ask_for_a_module_name_its_extra(
+    module: str,
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, which may have imported it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Blocked(module), *sys.meta_path])
+    port = ["--port", "0"] if arguments[0] == "serve" else []  # some listen before they find out, and at the same time
+    try:
+        code: object = main([*arguments, *port])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert line.removeprefix(f"jaxgen {arguments[0]}: ") == f"{says}: {brings(module)}"
+    assert out == ""
 
 
 @pytest.mark.parametrize(("module", "tool"), TOOLS)
@@ -89,7 +127,7 @@ def test_every_module_of_an_extra_has_a_tool_in_the_table() -> None:
     used = {found for file in files for found in pattern.findall(file.read_text(encoding="utf-8"))}
     # hypothesis is a plugin of pytest; a program imports what needs ray: tests/server/test_ray_serve.py;
     # jaxgen/text/tokenizer_files.py asks for sentencepiece.
-    assert used - {"hypothesis", "ray", "sentencepiece"} == {module for module, *_ in (*COMMANDS, *TOOLS)}
+    assert used - {"hypothesis", "ray", "sentencepiece"} == {module for module, *_ in (*IMPORTED, *ASKED_FOR, *TOOLS)}
 
 
 def test_extras_are_those_of_the_project() -> None:

@@ -259,13 +259,13 @@ def test_a_grammar_whose_tokens_take_long_is_refused(monkeypatch: pytest.MonkeyP
         compiler.check("start: /[ab]+/")
 
 
-def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     made, texts = Constraints(tokenizer, PADDED, frozenset({EOS})), ["start: /a/", "start: /b/", "start: /c/"]
     states = [made.start(SamplingParams(grammar=Grammar(text))).result().grammar for text in texts[:2]]
-    kept = made._grammars._kept
-    assert list(kept) == texts[:2]
+    cached = made._grammars._cached
+    assert list(cached) == texts[:2]
     assert states[0] is not None
-    states[0].cost.note(2.0 * grammar.MAX_KEPT_BYTES / BYTES_BUILT)
+    states[0].cost.note(2.0 * grammar.MAX_CACHED_BYTES / BYTES_BUILT)
     made.start(SamplingParams(grammar=Grammar(texts[2]))).result()
-    assert list(kept) == texts[1:]
+    assert list(cached) == texts[1:]

@@ -12,8 +12,8 @@ from jaxgen.server.tool_calls.parser import ToolParser
 from jaxgen.server.tool_calls.recognised import TOOL_SIGNS, recognised
 from jaxgen.text.chat_template import ChatTemplate
 from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
-from jaxgen.weights.chat_template import read_chat_format
-from jaxgen.weights.load import DEMO
+from jaxgen.weights.huggingface.chat_template import read_chat_format
+from jaxgen.weights.packaged.default_model import DEMO
 from tests.support.server_app import SPACED_TOKENIZER, TOKENIZER
 
 NAMES = (*TEMPLATE_NAMES, "the embedded model's")

@@ -10,10 +10,10 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.text import template_cache, turn_end
 from jaxgen.text.rendered_aside import AsideTemplate
-from jaxgen.text.template_cache import kept_answer
+from jaxgen.text.template_cache import cached_answer
 from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.weights import chat_template
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.huggingface import chat_template
+from jaxgen.weights.huggingface.chat_template import read_chat_format
 from tests.support import tiny_tokenizers
 
 CHAT = ChatFormat("{{ messages }}</s>", {})
@@ -36,13 +36,13 @@ def test_an_answer_is_kept_for_its_question_and_versions(
 ) -> None:
     asked = Asked(answer)
     for question in ({"one": 1}, {"one": 1}, {"one": 2}):
-        assert kept_answer(tmp_path, question, asked) == answer
+        assert cached_answer(tmp_path, question, asked) == answer
     assert asked.times == 2
     monkeypatch.setattr(template_cache, "version", lambda name: f"{name} 99")
-    assert kept_answer(tmp_path, {"one": 1}, asked) == answer
+    assert cached_answer(tmp_path, {"one": 1}, asked) == answer
     assert asked.times == 3
     monkeypatch.setattr(template_cache, "_sources", lambda: "another jaxgen")
-    assert kept_answer(tmp_path, {"one": 1}, asked) == answer
+    assert cached_answer(tmp_path, {"one": 1}, asked) == answer
     assert asked.times == 4
 
 
@@ -50,17 +50,17 @@ def test_no_answer_is_not_kept_and_neither_is_anything_without_a_folder(tmp_path
     """A template that took too long may have met a busy machine."""
     for folder, answer in ((tmp_path, None), (None, "yes")):
         asked = Asked(answer)
-        assert [kept_answer(folder, {}, asked) for _ in range(2)] == [answer, answer]
+        assert [cached_answer(folder, {}, asked) for _ in range(2)] == [answer, answer]
         assert asked.times == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_answer_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asked = Asked("yes")
-    kept_answer(tmp_path, {}, asked)
+    cached_answer(tmp_path, {}, asked)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace("yes", "yet"))
-    assert kept_answer(tmp_path, {}, asked) == "yes"
+    assert cached_answer(tmp_path, {}, asked) == "yes"
     assert asked.times == 2
     assert str(path) in caplog.text
 

@@ -12,9 +12,9 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.verdict import ExpertShapes, ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import ExpertShapes, ServedShapes, Verdict
 from jaxgen.tools import prove_kernels
-from jaxgen.tools.prove_kernels import LONGEST, rows_of_step
+from jaxgen.tools.proof_step import LONGEST, model_of, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.expert_product import expert_product_ref
 from pallas_kernels.plain_codes import plain_expert_product
@@ -87,7 +87,7 @@ def test_shapes_say_what_the_model_has() -> None:
         model = replace(LLAMA, attention=AttentionConfig(soft_cap=soft_cap, sinks=sinks))
         shapes = ServedShapes.of(model, **limits)
         assert (shapes.soft_cap, shapes.sinks) == (soft_cap is not None, sinks)
-        attention = prove_kernels.model_of(shapes).attention
+        attention = model_of(shapes).attention
         assert (attention.soft_cap is not None, attention.sinks) == (shapes.soft_cap, shapes.sinks)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.assemble import load_engine
+from jaxgen.assembly.load_engine import load_engine
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE
@@ -18,7 +18,7 @@ from jaxgen.server.cli import main
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.tools.tune import BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from pallas_kernels.expert_product import packed_expert_product_ref
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
 from tests.support.engines import compiled_step, engine_config, make_engine
@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew into each test's cache directory. Each budget's step is compiled once."""
-    monkeypatch.setattr("jaxgen.resolved_model.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.assembly.kernels.choose", lambda *_, **__: REFERENCE)
     monkeypatch.setattr("jaxgen.tools.tune.compile_step", lambda model, config, _: compiled_step(model, config))
 
 

@@ -1,9 +1,9 @@
 """AutoRound (arXiv 2309.05516), which writes tensors of GPTQ or AWQ under a method of its own. Host only, no jax."""
 
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.encoding import Encoding
 from jaxgen.weights.encodings.gptq import read_gptq
+from jaxgen.weights.families.config_fields import JsonFields
 
 
 def read_auto_round(fields: JsonFields) -> tuple[Encoding, ...]:

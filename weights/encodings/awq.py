@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -23,8 +22,8 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
     whole_words,
 )
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import Array, SafetensorsFiles, Tensor
 
 _BITS: Bits = 4
 _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])
@@ -33,7 +32,7 @@ _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])
 
 @dataclass(frozen=True, slots=True)
 class Awq:
-    """``group_size``: inputs of a group; None: all."""
+    """The encoding of AWQ. ``group_size``: inputs of a group; None: all."""
 
     group_size: int | None
     title: str = "int4 (AWQ)"
@@ -58,8 +57,8 @@ class Awq:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        codes = packed(_by_output(raw.tensors["codes"]), raw.kept)
-        return grouped(codes, raw.tensors["scales"].T, _by_output(raw.tensors["zeros"]), None, raw.kept)
+        codes = packed(_by_output(raw.tensors["codes"]), raw.kept_form)
+        return grouped(codes, raw.tensors["scales"].T, _by_output(raw.tensors["zeros"]), None, raw.kept_form)
 
 
 def read_awq(fields: JsonFields) -> tuple[Awq, ...]:

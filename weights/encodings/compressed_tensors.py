@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, Encoding, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8, read_block
@@ -29,8 +28,8 @@ from jaxgen.weights.encodings.groups import (
     scale_dtype,
     unpack_words,
 )
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import Array, SafetensorsFiles, Tensor
 
 FORMATS = (
     *("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision"),
@@ -79,7 +78,7 @@ class Packed:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         outputs, inputs = raw.shape
         zeros = tensors.get("zeros")
         if zeros is not None:
@@ -117,7 +116,7 @@ class Int8:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         codes = tensors["codes"].view(np.uint8) ^ np.uint8(form.zero)
         zeros = tensors.get("zeros")
         if zeros is not None:

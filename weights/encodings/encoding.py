@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.files.safetensors import Array, SafetensorsFiles, Tensor
 
 ORDER = "order"
 """The part that says of which group each input is, where inputs have an order."""
@@ -18,21 +17,24 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class RawWeight:
-    """A weight as it is stored: its tensors by part, its shape, and the format that it is kept in, if any."""
+    """A weight as it is stored, which CheckpointTensors gives to its encoding.
+
+    It has its tensors by part, its shape, and the format that it is kept in, if any.
+    """
 
     tensors: Mapping[str, Array]
     shape: Shape
     form: WeightFormat | None
 
     @property
-    def kept(self) -> WeightFormat:
-        """The format."""
+    def kept_form(self) -> WeightFormat:
+        """The format in which it is kept."""
         assert self.form is not None
         return self.form
 
 
 class Encoding(Protocol):
-    """A way to store weights as other tensors than themselves.
+    """A way to store weights as other tensors than themselves; CheckpointTensors calls it for each weight.
 
     ``title``: what people call it, with the bits: int4 (AWQ). ``unread``: names of tensors that may be there too and
     change nothing here. Methods raise ValueError that says what is wrong with the tensors.

@@ -16,7 +16,7 @@ import numpy as np
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix, stem
 from jaxgen.weights.encodings.groups import grouped
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 BESIDE = re.compile(r".*\.input_scale")
 _WHOLE = ("F32", "BF16", "F16")
@@ -34,7 +34,7 @@ class Fp4:
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
         """See Encoding.parts."""
         base = stem(name)
-        codes = next((one for one in (f"{base}.weight_packed", name) if one in files), None)
+        codes = next((tensor for tensor in (f"{base}.weight_packed", name) if tensor in files), None)
         if codes is None or files.header(codes).dtype != "U8":
             return None
         result = {"codes": codes, "scales": f"{base}.weight_scale"}
@@ -60,7 +60,7 @@ class Fp4:
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
         tensors, scales = raw.tensors, raw.tensors["scales"]
-        if raw.kept == _MXFP4:
+        if raw.kept_form == _MXFP4:
             scales = scales.view(ml_dtypes.float8_e8m0fnu)
         scales = scales.astype(np.float32)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -68,4 +68,4 @@ class Fp4:
                 scales = scales * tensors["factor"].astype(np.float32)
             if "divisor" in tensors:
                 scales = scales / tensors["divisor"].astype(np.float32)
-        return grouped(tensors["codes"].view(np.uint8), scales, None, None, raw.kept)
+        return grouped(tensors["codes"].view(np.uint8), scales, None, None, raw.kept_form)

@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, ScaleDType, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix
 from jaxgen.weights.encodings.groups import grouped
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 _SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
 """Of U8 powers of two, as of F8_E8M0."""
@@ -29,7 +29,10 @@ _NOT_A_NUMBER = 0x7F
 
 @dataclass(frozen=True, slots=True)
 class Fp8:
-    """``block``: outputs and inputs that share a scale, where scales are by block."""
+    """Codes of e4m3 with scales.
+
+    ``block``: outputs and inputs that share a scale, where scales are by block.
+    """
 
     title: str
     unread: re.Pattern[str] | None = _BESIDE
@@ -63,7 +66,7 @@ class Fp8:
         scales = scales.reshape(len(scales) if scales.ndim else 1, -1)
         if len(scales) not in (1, len(codes)):
             scales = np.repeat(scales, self.block[0], axis=0)[: len(codes)]
-        return grouped(codes, scales, None, None, raw.kept)
+        return grouped(codes, scales, None, None, raw.kept_form)
 
 
 def read_block(fields: JsonFields, name: str) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import ORDER, RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -26,7 +25,8 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
     whole_words,
 )
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}
 """What is missing from stored zero points, by format."""
@@ -34,7 +34,10 @@ _VERSIONS = {"gptq": 1, "gptq_v2": 0}
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """``group_size``: inputs of a group; None: all. ``zero_less``: how much too small stored zero points are."""
+    """The encoding of GPTQ.
+
+    ``group_size``: inputs of a group; None: all. ``zero_less``: how much too small stored zero points are.
+    """
 
     bits: int
     group_size: int | None
@@ -71,7 +74,7 @@ class Gptq:
 
     def read(self, raw: RawWeight) -> GroupedWeight:
         """See Encoding.read."""
-        tensors, form = raw.tensors, raw.kept
+        tensors, form = raw.tensors, raw.kept_form
         # Whole words were made less by 1 in each value, so that a zero point of 0 borrowed from the next one.
         less = np.uint32(self.zero_less * sum(1 << shift for shift in range(0, WORD, form.bits)))
         words = np.ascontiguousarray(tensors["zeros"]).view(np.uint32) + less

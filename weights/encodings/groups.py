@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.quantization import SCALE_DTYPES, Bits, GroupedWeight, ScaleDType, WeightFormat, packed, unpacked
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.tensors import Array
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import Array
 
 Bytes = npt.NDArray[np.uint8]
 FLOATS = ("F16", "BF16", "F32")

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import Encoding
 from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8
+from jaxgen.weights.families.config_fields import JsonFields
 
 _FP8, _FP4 = Fp8("FP8 (ModelOpt)"), Fp4("NVFP4 (ModelOpt)")
 _ENCODINGS: Mapping[str, tuple[Encoding, ...]] = {

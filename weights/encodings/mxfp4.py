@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
-from jaxgen.weights.config_fields import JsonFields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect
-from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.safetensors import SafetensorsFiles, Tensor
 
 BLOCKS, SCALES = "_blocks", "_scales"
 """Suffixes of the names of the two tensors of a weight."""

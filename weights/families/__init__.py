@@ -1,24 +1,5 @@
-"""The families of models, one in each module of this package, whose ``FAMILY`` is found by name. Host only, no jax."""
+"""Families of models as data: how config.json is read, and which tensors make which parameter.
 
-import re
-from importlib import import_module
-from pkgutil import iter_modules
-
-from jaxgen.weights.family import Family
-
-_MODULES = sorted(module.name for module in iter_modules(__path__))
-_FOUND: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in _MODULES]
-
-FAMILIES: dict[str, Family] = {family.name: family for family in _FOUND}
-"""By the name in a description and in manifests."""
-ARCHITECTURES: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.read}
-
-
-def without_head(architecture: str) -> str:
-    """Return what transformers calls the model of an architecture without its head."""
-    name = re.sub("(ForCausalLM|LMHeadModel)$", "Model", architecture)
-    return {"Gemma3Model": "Gemma3TextModel"}.get(name, name)  # the former is one of more than text
-
-
-HEADLESS: dict[str, str] = {without_head(name): name for name in ARCHITECTURES}
-"""Architectures of models without a head, which are made for embeddings, and those with one."""
+A family is a module of ``decoders``. ``huggingface`` reads configurations by the registry; what loads, converts, counts
+or makes weights asks ``parameters`` for a model's table. Host only, no jax.
+"""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jaxgen.weights.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.not_served import what_is_near
 from jaxgen.weights.gguf import descriptions
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Names
 from jaxgen.weights.gguf.rope import rope_parameters
-from jaxgen.weights.not_served import what_is_near
 
 Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
 """Returns the fields of config.json that no row can say."""
@@ -26,7 +26,7 @@ _ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How the files of an architecture become a model of Hugging Face.
+    """How the files of an architecture become a model of Hugging Face: a row of ARCHITECTURES.
 
     The configuration. ``model``: the value of ``architectures`` in config.json, ``model_type``: that field.
     ``spelled``: fields of config.json that the family calls otherwise, or has not (None). ``eps``: the metadata with

@@ -49,8 +49,10 @@ _PUNCTUATION = r"!-/:-~" + "\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """``expressions``: each splits the pieces that those before it leave, at the ends of its matches.
-    ``falcon``: whether text is split as by Falcon.
+    """How a vocabulary's text is split.
+
+    ``expressions``: each splits the pieces that those before it leave, at the ends of its matches. ``falcon``: whether
+    text is split as by Falcon.
 
     ``whole``: whether a piece that is a token is that token, whatever the merges. ``bos``: whether texts begin with BOS
     where the file does not say. ``composed``: whether text is brought into Unicode's form NFC.
@@ -69,7 +71,7 @@ class Splitting:
         steps: list[pre_tokenizers.PreTokenizer] = []
         if self.falcon:
             steps.append(pre_tokenizers.Punctuation("contiguous"))
-        steps += [pre_tokenizers.Split(Regex(one), behavior="isolated") for one in self.expressions]
+        steps += [pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         if self.falcon:
             steps.append(pre_tokenizers.Digits(individual_digits=False))

@@ -21,7 +21,10 @@ _AT_ONCE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Codes [n, inputs] of n blocks, and by the names of GroupedWeight their scales and minimums [n, groups]."""
+    """What a ``Layout`` splits n blocks into.
+
+    There are codes [n, inputs], and by the names of GroupedWeight their scales and minimums [n, groups].
+    """
 
     codes: Bytes
     factors: dict[str, npt.NDArray[np.generic]]
@@ -43,7 +46,7 @@ def stored_form(stored: StoredTensor) -> WeightFormat | None:
 
 def kept_form(tensors: Sequence[StoredTensor]) -> WeightFormat | None:
     """Return the format of all of these tensors, if they have one that is computed."""
-    form, *others = {stored_form(one) for one in tensors}
+    form, *others = {stored_form(tensor) for tensor in tensors}
     return form if form is not None and form.is_computed and not others else None
 
 
@@ -55,12 +58,12 @@ def codes_of(tensors: Sequence[StoredTensor], form: WeightFormat) -> GroupedWeig
     if kept_form(tensors) != form:
         return None
     *stack, _, inputs = tensors[0].shape
-    outputs = [one.shape[-2] for one in tensors]
+    outputs = [tensor.shape[-2] for tensor in tensors]
     whole = GroupedWeight.empty(form, (*stack, sum(outputs), inputs))
     start = 0
-    for one, rows in zip(tensors, outputs, strict=True):
+    for tensor, rows in zip(tensors, outputs, strict=True):
         for index in np.ndindex(*stack):
-            _read(one.data[index], LAYOUTS[one.kind.name], whole, (*index, slice(start, start + rows)))
+            _read(tensor.data[index], LAYOUTS[tensor.kind.name], whole, (*index, slice(start, start + rows)))
         start += rows
     return whole
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.families import without_head
-from jaxgen.weights.family import BOTH_WAYS
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.family import BOTH_WAYS
+from jaxgen.weights.families.registry import without_head
 from jaxgen.weights.gguf.architectures import Architecture, architecture_of
 from jaxgen.weights.gguf.descriptions import GgufDescription
 from jaxgen.weights.gguf.file import GgufFile
@@ -60,7 +60,7 @@ def own_fields(file: GgufFile) -> JsonFields:
     layers = fields.get("block_count")
     for key, value in fields.items():
         if isinstance(value, list) and len(value) == layers and key not in _BY_LAYER:
-            if any(one != value[0] for one in value):
+            if any(item != value[0] for item in value):
                 raise file.fields.error(f"{prefix}{key}", f"differs by layer, which is not supported: {value!r:.80}")
             fields[key] = value[0]
     return file.fields.below(name, fields)
@@ -68,11 +68,11 @@ def own_fields(file: GgufFile) -> JsonFields:
 
 def _check_type(file: GgufFile) -> None:
     """Raise ConfigError for a file that has something else than a model."""
-    found = file.fields.get("general.type")
-    if found is None and any(name.endswith(".lora_a") for name in file.tensors):
+    kind = file.fields.get("general.type")
+    if kind is None and any(name.endswith(".lora_a") for name in file.tensors):
         raise ConfigError(f"{file.path} is {_NO_MODELS['adapter']}")
-    if found in _NO_MODELS:
-        raise file.fields.error("general.type", f"is {found!r}: the file is {_NO_MODELS[found]}")
+    if kind in _NO_MODELS:
+        raise file.fields.error("general.type", f"is {kind!r}: the file is {_NO_MODELS[kind]}")
 
 
 def pooling_of(own: JsonFields) -> Pooling | None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.family import FULL, SLIDING
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.family import FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 
@@ -16,8 +16,11 @@ _QUERY_SCALE = "attention.temperature_scale"
 
 @dataclass(frozen=True, slots=True)
 class GgufDescription:
-    """What was read of a file. ``own``: the metadata of its architecture, without its name in front. ``config``: the
-    fields of config.json that follow from a row."""
+    """What was read of a file so far, for the functions below, which architectures name.
+
+    ``own``: the metadata of its architecture, without its name in front. ``config``: the fields of config.json that
+    follow from a row.
+    """
 
     file: GgufFile
     own: JsonFields
@@ -113,7 +116,7 @@ def olmo2(read: GgufDescription) -> dict[str, Any]:
         "architectures": ["Olmo3ForCausalLM"],
         "model_type": "olmo3",
         "sliding_window": window,
-        "layer_types": [SLIDING if one else FULL for one in slides],
+        "layer_types": [SLIDING if slide else FULL for slide in slides],
         "rope_parameters": {FULL: read.config["rope_parameters"], SLIDING: local},
     }
 
@@ -151,7 +154,7 @@ def exaone4(read: GgufDescription) -> dict[str, Any]:
     if not isinstance(slides, list):
         period = read.own.size("attention.sliding_window_pattern", 4)
         slides = [(layer + 1) % period for layer in range(layers)]
-    return {"sliding_window": window, "layer_types": [SLIDING if one else FULL for one in slides]}
+    return {"sliding_window": window, "layer_types": [SLIDING if slide else FULL for slide in slides]}
 
 
 def command_r(read: GgufDescription) -> dict[str, Any]:

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.core.quantization import Index
-from jaxgen.core.text_files import check_not_pointer
+from jaxgen.files.text_files import check_not_pointer
 from jaxgen.terminal.extras import need
-from jaxgen.weights.config_fields import JsonFields
-from jaxgen.weights.files import GGUF_MAGIC, gguf_parts
+from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.files.file_names import GGUF_MAGIC, gguf_parts
+from jaxgen.weights.files.safetensors import Array
 from jaxgen.weights.gguf.header import LongArray, check_header
-from jaxgen.weights.tensors import Array
 
 _AT_ONCE = 2**22
 """Numbers of a tensor that are dequantised at a time, in float32 with some copies."""
@@ -30,7 +30,9 @@ NUMBERS = ("F32", "F16", "BF16", "F64")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file: ``shape`` as [out, in], ``kind`` the gguf package's type, ``data`` its blocks, not yet read.
+    """A tensor of a GgufFile.
+
+    ``shape`` as [out, in], ``kind`` the gguf package's type, ``data`` its blocks, not yet read.
 
     ``part``: the file that has it.
     """
@@ -70,7 +72,9 @@ class StoredTensor:
 
 
 class GgufFile:
-    """The metadata and tensors of a GGUF file. ``path``: the file, or the first of several ``parts``.
+    """The metadata and tensors of a GGUF file, which ``model.opened`` reads by it.
+
+    ``path``: the file, or the first of several ``parts``.
 
     ``fields`` has the metadata, except long arrays. Raises ConfigError that names a file which is missing, damaged, cut
     off or of another kind.

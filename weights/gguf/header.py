@@ -31,7 +31,7 @@ _U32, _U64 = Struct("<I"), Struct("<Q")
 
 
 class BadHeaderError(ValueError):
-    """A header says what its file cannot have."""
+    """A header says what its file cannot have. ``GgufFile`` and the fetching of headers catch it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import Index
-from jaxgen.weights.names import parameters
-from jaxgen.weights.row_orders import interleaved_keys, interleaved_queries
-from jaxgen.weights.tensors import Parameter
+from jaxgen.weights.families.parameters import parameters
+from jaxgen.weights.families.row_orders import interleaved_keys, interleaved_queries
+from jaxgen.weights.families.tensors import Parameter
 
 Names = tuple[str, ...]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -48,7 +48,7 @@ Where files differ, the first that are there hold."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a source of a parameter is: the rows of the tensors ``names``, one after another.
+    """Where ``GgufTensors`` finds a source of a parameter: the rows of the tensors ``names``, one after another.
 
     ``shape``: of each of the tensors. ``index``: what is taken of each, one expert or some rows; empty: all.
     ``order``: the file's row for each row of the source; None: they are in the same order.
@@ -76,8 +76,8 @@ def parts_of(
         if path not in table:  # a vector that is not a weight of a module
             path, kind = parameter.path, "weight"
         count = len(parameter.sources)
-        for piece, (source, place) in enumerate(parameter.pieces()):
-            before, number = f"blk.{place[0]}." if path.startswith(_IN_LAYER) else "", piece % count
+        for piece, (source, index) in enumerate(parameter.pieces()):
+            before, number = f"blk.{index[0]}." if path.startswith(_IN_LAYER) else "", piece % count
             ways = [tuple(f"{before}{name}.{kind}" for name in names) for names in table[path]]
             names = _present([way for way in ways if 1 in (count, len(way)) or count == len(way)], stored)
             order = orders[number] if path == _QKV and count == len(orders) else None
@@ -85,7 +85,7 @@ def parts_of(
                 order = orders[_QK_NORMS.index(path)]
                 assert order is not None
                 order = order[: parameter.shape[-1]]  # that of the first head is that of all
-            result[source.name] = _part(parameter, place, number, names, order)
+            result[source.name] = _part(parameter, index, number, names, order)
     return result
 
 
@@ -94,11 +94,11 @@ def _present(ways: list[Names], stored: Collection[str]) -> Names:
     return next((names for names in ways if all(name in stored for name in names)), ways[0])
 
 
-def _part(parameter: Parameter, place: Index, number: int, names: Names, order: tuple[int, ...] | None) -> Part:
-    """Return where the source ``number`` of a parameter is. ``place``: its own in the parameter."""
+def _part(parameter: Parameter, index: Index, number: int, names: Names, order: tuple[int, ...] | None) -> Part:
+    """Return where the source ``number`` of a parameter is. ``index``: its own in the parameter."""
     layers, experts = (0 if size is None else 1 for size in (parameter.num_layers, parameter.num_experts))
     stacked, (rows, *rest) = parameter.shape[layers : layers + experts], parameter.shape[layers + experts :]
-    of_expert, own = place[layers:-1], place[-1]
+    of_expert, own = index[layers:-1], index[-1]
     assert isinstance(own, slice)
     if len(names) == len(parameter.sources):
         return Part((names[number],), (*stacked, own.stop - own.start, *rest), of_expert, order)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxgen.weights.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.gguf.file import GgufFile, shortest
 
 FREQUENCIES = "rope_freqs.weight"

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.packaged_models import packaged_as
+from jaxgen.weights.packaged.models import packaged_as
 
 logger = logging.getLogger(__name__)
 

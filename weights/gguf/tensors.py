@@ -11,15 +11,15 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.weights.encodings.quantize import quantized
+from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.families.tensors import Parameter, Piece, Source
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
-from jaxgen.weights.packaged_models import packaged_as
-from jaxgen.weights.quantize import quantized
-from jaxgen.weights.tensors import Parameter, Piece, Source
-from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.packaged.models import packaged_as
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,10 @@ _OF_OLD_MIXTURES = ": each expert has a tensor of its own, as in files of before
 
 
 class GgufTensors:
-    """The tensors of a GGUF file, for ``hf_checkpoint.read_parameters``: one at a time is dequantised."""
+    """The tensors of a GGUF file, which ``huggingface.checkpoint.read_parameters`` takes in place of its own.
+
+    ``model.opened`` makes it. One tensor at a time is dequantised.
+    """
 
     def __init__(self, file: GgufFile, architecture: Architecture, config: DecoderConfig) -> None:
         self._file = file
@@ -55,8 +58,8 @@ class GgufTensors:
             hint = _OF_OLD_MIXTURES if name.replace("_exps.", ".0.") in self._file.tensors else ""
             raise ConfigError(f"{self._file.path}: the tensor {name} is missing{hint}")
         if shape not in (stored.shape, (1, *stored.shape)):  # files of 2024 have vectors for matrices of one row
-            found, wanted = list(stored.shape), list(shape)
-            raise ConfigError(f"{stored.part}: {name} has shape {found}, but the metadata mean {wanted}")
+            given, wanted = list(stored.shape), list(shape)
+            raise ConfigError(f"{stored.part}: {name} has shape {given}, but the metadata mean {wanted}")
         if not stored.can_be_dequantised():
             raise ConfigError(f"{stored.part}: {name} is of type {stored.kind.name}, which cannot be dequantised")
 
@@ -76,9 +79,9 @@ class GgufTensors:
             parts = [self._parts[source.name] for source, _ in parameter.pieces()]
             for name, shape in {name: part.shape for part in parts for name in part.names}.items():
                 self._check(name, shape)
-            tensors = [one for source, _ in parameter.pieces() for one in self._stored(source)]
+            tensors = [tensor for source, _ in parameter.pieces() for tensor in self._stored(source)]
             form = self._kept_format(parameter)
-            kinds = sorted({one.kind.name for one in tensors})
+            kinds = sorted({tensor.kind.name for tensor in tensors})
             if form is not None:
                 result[parameter.path] = form
             if (form is None or self._is_partly_dequantised(parameter)) and any(kind not in NUMBERS for kind in kinds):
@@ -89,13 +92,15 @@ class GgufTensors:
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
         """Return the format that a parameter has in the file, with numbers where tensors have no format that is
         computed; None: no tensor has one."""
-        pieces = ((place, kept_form(self._stored(source))) for source, place in parameter.pieces())
+        pieces = ((index, kept_form(self._stored(source))) for source, index in parameter.pieces())
         return MixedFormat.of_pieces(pieces, self._plain)
 
     def _is_partly_dequantised(self, parameter: Parameter) -> bool:
         """Whether a tensor of codes has a type that is not computed."""
-        stored = (self._stored(source) for source, _ in parameter.pieces())
-        return any(kept_form(one) is None and any(part.kind.name not in NUMBERS for part in one) for one in stored)
+        return any(
+            kept_form(tensors) is None and any(tensor.kind.name not in NUMBERS for tensor in tensors)
+            for tensors in (self._stored(source) for source, _ in parameter.pieces())
+        )
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Piece:
         """Return a tensor as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
@@ -107,7 +112,7 @@ class GgufTensors:
         part = self._parts[source.name]
         tensors = self._stored(source)
         where = f"{tensors[0].part}: {' and '.join(part.names)}"
-        here = replace(source, shape=source.placed_shape, transposed=False, rows=part.order)
+        here = replace(source, shape=source.parameter_shape, transposed=False, rows=part.order)
         if form is not None:
             try:
                 weight = codes_of(tensors, form)
@@ -115,12 +120,12 @@ class GgufTensors:
                 raise ConfigError(f"{where} {error}") from error
             if weight is not None:
                 return here.ordered_weight(weight)
-        values = [one.dequantised(dtype) for one in tensors]
-        if dtype == np.float16 and not all(np.isfinite(one).all() for one in values):
+        values = [tensor.dequantised(dtype) for tensor in tensors]
+        if dtype == np.float16 and not all(np.isfinite(array).all() for array in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)
-        placed = here.ordered(whole.reshape(here.shape))
-        return placed if form is None else quantized(placed, form, where)
+        ordered = here.ordered(whole.reshape(here.shape))
+        return ordered if form is None else quantized(ordered, form, where)
 
     def _stored(self, source: Source) -> list[StoredTensor]:
         """Return the tensors, or parts of them, whose rows are those of a source."""

@@ -11,13 +11,13 @@ from tokenizers.models import BPE, Unigram
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.text.named_templates import template_text
-from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG, WITH_TOOLS
-from jaxgen.weights.config_fields import REQUIRED
+from jaxgen.weights.families.config_fields import REQUIRED
 from jaxgen.weights.gguf.architectures import Architecture
 from jaxgen.weights.gguf.byte_level import DEFAULT as UNNAMED
 from jaxgen.weights.gguf.byte_level import SPLITTINGS, Splitting
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.packaged_models import packaged_as
+from jaxgen.weights.huggingface.chat_template import DEFAULT, TOKENIZER_CONFIG, WITH_TOOLS
+from jaxgen.weights.packaged.models import packaged_as
 
 _GGML = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -70,11 +70,11 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     _add_ends(file, tokenizer, vocabulary)
     tokenizer.save(str(directory / "tokenizer.json"))
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    found = {key: _token(file, vocabulary, name) for name, key in names.items()}
+    specials = {key: _token(file, vocabulary, name) for name, key in names.items()}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        **{key: token[1] for key, token in found.items() if token is not None},
+        **{key: token[1] for key, token in specials.items() if token is not None},
         **_templates(file, tokenizer),
     }
     text = json.dumps(config, indent=2, ensure_ascii=False)
@@ -108,12 +108,12 @@ def _id(file: GgufFile, name: str) -> int | None:
 
 
 def _token(file: GgufFile, vocabulary: Vocabulary, name: str) -> tuple[int, str] | None:
-    found = _id(file, name)
-    if found is None:
+    number = _id(file, name)
+    if number is None:
         return None
-    if found not in vocabulary.tokens:
-        raise file.fields.error(f"{_GGML}{name}_token_id", f"is {found}, which is not in the vocabulary")
-    return found, vocabulary.tokens[found]
+    if number not in vocabulary.tokens:
+        raise file.fields.error(f"{_GGML}{name}_token_id", f"is {number}, which is not in the vocabulary")
+    return number, vocabulary.tokens[number]
 
 
 def _vocabulary(file: GgufFile, architecture: Architecture) -> Vocabulary:
@@ -197,11 +197,11 @@ def _merging(file: GgufFile, vocabulary: Vocabulary, ranks: Mapping[int, float])
 
 def _unigram(file: GgufFile, vocabulary: Vocabulary, scores: Sequence[float]) -> Unigram:
     """Return the model that takes the tokens whose scores, logarithms of probabilities, have the greatest sum."""
-    found = vocabulary.of_kind(_NORMAL, _USER_DEFINED)
+    with_scores = vocabulary.of_kind(_NORMAL, _USER_DEFINED)
     unknown = _token(file, vocabulary, "unknown")
     of_ids = [(f"[{i}]", _NEVER) for i in range(vocabulary.count)]
     for i, token in vocabulary.tokens.items():
-        of_ids[i] = (token, scores[i] if i in found else _NEVER)
+        of_ids[i] = (token, scores[i] if i in with_scores else _NEVER)
     return Unigram(of_ids, unk_id=unknown and unknown[0], byte_fallback=_BYTE in vocabulary.kinds.values())
 
 
@@ -242,15 +242,15 @@ def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> N
 
 def _templates(file: GgufFile, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the chat template: a text, or a list of those with names where there are several."""
-    found = {DEFAULT: file.fields.data.get(_TEMPLATE)} | {
+    templates = {DEFAULT: file.fields.data.get(_TEMPLATE)} | {
         key.removeprefix(f"{_TEMPLATE}."): value
         for key, value in file.fields.data.items()
         if key.startswith(f"{_TEMPLATE}.")
     }
     known = packaged_as(file.path)
     if known is not None and known.tool_template is not None:
-        found[WITH_TOOLS] = _begun_as_texts(template_text(known.tool_template), tokenizer)
-    texts = {name: text for name, text in found.items() if isinstance(text, str)}
+        templates[WITH_TOOLS] = _begun_as_texts(template_text(known.tool_template), tokenizer)
+    texts = {name: text for name, text in templates.items() if isinstance(text, str)}
     if not texts:
         return {}
     if texts.keys() == {DEFAULT}:

@@ -35,7 +35,7 @@ class Backlog:
     """Sums over the sequences that run or wait, and the prefixes that they will bring.
 
     A sequence *wants* while it waits, or runs and does not decode. Then it is in the sums. Every change of a sequence
-    touches it. ``settle`` runs before a step and any question, and records the touched sequences again. So a question
+    marks it. ``update`` runs before a step and any question, and records the changed sequences again. So a question
     costs time for the changed sequences, and for the square root of the number of waiting ones.
     """
 
@@ -46,19 +46,19 @@ class Backlog:
         self._coming = ComingPrefixes(kv_cache.prefixes)
         self._lines: dict[Level, dict[str, OrderedWork]] = {level: {} for level in Level}
         self._recorded: dict[Sequence, _Recorded] = {}
-        self._touched: dict[Sequence, None] = {}
+        self._changed: dict[Sequence, None] = {}
         self._given_up: Counter[tuple[str, str]] = Counter()
 
-    def touch(self, sequence: Sequence) -> None:
+    def mark_changed(self, sequence: Sequence) -> None:
         """Note that a sequence has changed."""
-        self._touched[sequence] = None
+        self._changed[sequence] = None
 
-    def settle(self) -> None:
-        """Record what the touched sequences are now."""
-        touched, self._touched = self._touched, {}
-        for sequence in touched:  # places may have been exchanged: all old ones go first
+    def update(self) -> None:
+        """Record what the changed sequences are now."""
+        changed, self._changed = self._changed, {}
+        for sequence in changed:  # places may have been exchanged: all old ones go first
             self._forget(sequence)
-        for sequence in touched:
+        for sequence in changed:
             wants = False
             if sequence.status in (SequenceStatus.WAITING, SequenceStatus.RUNNING):
                 wants = self._record(sequence) and sequence.standing.level is not Level.BACKGROUND
@@ -86,22 +86,22 @@ class Backlog:
     def find_prefix(self, sequence: Sequence, order_key: OrderKey) -> None:
         """Set what a newcomer will find in the prefix cache: what is there, or what those before it will compute."""
         prefixes, size = self._kv_cache.prefixes, self._kv_cache.block_size
-        found = prefixes.look_up(sequence)
+        hits = prefixes.look_up(sequence)
         coming = self._coming.num_common(sequence, order_key)
-        _, beginning = prefixes.look_up_beginning(sequence, len(found))
-        sequence.standing.num_expected = max(len(found) * size + beginning, coming * size)
-        owned = sum([self._kv_cache.pool.num_owners(block) > 0 for block in found])
+        _, beginning = prefixes.look_up_beginning(sequence, len(hits))
+        sequence.standing.num_expected = max(len(hits) * size + beginning, coming * size)
+        owned = sum([self._kv_cache.pool.num_owners(block) > 0 for block in hits])
         sequence.standing.num_expected_shared = max(owned, coming)
 
     def work_of(self, sequence: Sequence) -> Work:
         """Return what is left to compute of one sequence that wants."""
-        tokens, length, answer = sequence.num_to_compute, sequence.num_tokens, sequence.params.max_tokens
+        tokens, length, max_tokens = sequence.num_to_compute, sequence.num_tokens, sequence.params.max_tokens
         positions = tokens * (2 * length - tokens) // 2
         if sequence.row is not None:
-            return Work(tokens, positions, 1, answers=answer)
+            return Work(tokens, positions, 1, max_tokens=max_tokens)
         blocks = self._kv_cache.blocks_for(length) - sequence.standing.num_expected_shared
-        speaks = answer > 1
-        return Work(tokens, positions, 1, 1, blocks, answer, int(speaks), length if speaks else 0)
+        decodes = max_tokens > 1
+        return Work(tokens, positions, 1, 1, blocks, max_tokens, int(decodes), length if decodes else 0)
 
     def ahead_of(self, request: Request, own: Work, order_key: OrderKey, fair_share: FairShare) -> Work:
         """Return the online work that is computed before a newcomer's ``own``.

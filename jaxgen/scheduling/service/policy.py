@@ -51,7 +51,7 @@ class ServicePolicy(Fifo):
     ) -> None:
         super().__init__(config, kv_cache)
         self._backlog = Backlog(kv_cache)
-        self.queues = RequestQueues(by_priority=True, touched=self._touch)
+        self.queues = RequestQueues(by_priority=True, on_change=self._mark_changed)
         self._kv_cache = kv_cache
         self._step_times = step_times
         self._limits = limits
@@ -80,11 +80,13 @@ class ServicePolicy(Fifo):
         prediction = self._set_place(sequence, now, in_flight, next_is_planned=True)
         if prediction is None:
             prediction = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
+        assert self._step_times is not None, "predictions come from them"
         return Quote(
             cached_tokens=sequence.standing.num_expected,
             first_token=prediction.first_token,
             inter_token=prediction.inter_token,
             longest_step=prediction.longest_step,
+            spread=self._step_times.spread,
         )
 
     def prediction(
@@ -96,26 +98,26 @@ class ServicePolicy(Fifo):
         """
         if self.step_time is None:
             raise ValueError("nothing is predicted without step times")
-        self._backlog.settle()
+        self._backlog.update()
         set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_given))
         return self._predictor.predict(sequence, self.step_time, now, under_way, next_is_planned=next_is_planned)
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
-            self._predictor.answered.observe(sequence.num_generated / sequence.params.max_tokens)
+            self._predictor.answer_ratio.observe(sequence.num_generated / sequence.params.max_tokens)
         self._fair_shares[sequence.request.background].leave(sequence.request.tenant)
-        self._touch(sequence)
+        self._mark_changed(sequence)
 
     def begin_step(self, now: float) -> None:
         self._now = now
-        self._backlog.settle()
+        self._backlog.update()
         self.queues.promote_starved(now)
 
     def charge(self, chunks: list[Chunk]) -> None:
-        self._predictor.rows_changed()
+        self._predictor.running_changed()
         for chunk in chunks:
             if self._backlog.wants(chunk.sequence):
-                self._backlog.touch(chunk.sequence)
+                self._backlog.mark_changed(chunk.sequence)
         for background, fair_share in self._fair_shares.items():
             if fair_share.compares:
                 fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
@@ -125,7 +127,7 @@ class ServicePolicy(Fifo):
         over: frozenset[str] = frozenset()
         if any(share.compares for share in self._fair_shares.values()) and (prompts or waiting):
             background = (prompts or waiting)[0].request.background
-            self._backlog.settle()
+            self._backlog.update()
             over = self._fair_shares[background].over(self._backlog.tenants(background=background))
         if not over:
             return super().rounds(prompts, waiting)
@@ -176,19 +178,19 @@ class ServicePolicy(Fifo):
     def may_preempt_any(self) -> bool:
         return self.queues.has_priorities or self.queues.is_mixed
 
-    def may_preempt(self, one: Sequence, other: Sequence) -> bool:
-        return may_preempt(one, other)
+    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
+        return may_preempt(waiting, running)
 
     def may_give(self, newcomer: Sequence) -> Iterable[Sequence]:
-        return self.queues.rows_of(newcomer).may_give(self.queues.running, newcomer)
+        return self.queues.tenant_queues_of(newcomer).may_give(self.queues.running, newcomer)
 
     def last_running(self) -> Sequence:
         """The last one whose tenant has further rows, of the level of the last of all."""
         running = self.queues.running
         last = running[-1]
-        rows = self.queues.rows_of(last)
+        tenants = self.queues.tenant_queues_of(last)
         of_level = takewhile(lambda sequence: sequence.standing.level is last.standing.level, reversed(running))
-        return next((sequence for sequence in of_level if rows.has_others(sequence)), last)
+        return next((sequence for sequence in of_level if tenants.has_others(sequence)), last)
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a best-effort sequence would break an inter-token target."""
@@ -199,10 +201,10 @@ class ServicePolicy(Fifo):
     def misses_targets(self, sequences: abc.Sequence[Sequence]) -> bool:
         return breaks_targets(sequences, self.step_time)
 
-    def _touch(self, sequence: Sequence) -> None:
-        self._backlog.touch(sequence)
+    def _mark_changed(self, sequence: Sequence) -> None:
+        self._backlog.mark_changed(sequence)
         if sequence.row is not None:
-            self._predictor.rows_changed()
+            self._predictor.running_changed()
 
     def _set_place(
         self, sequence: Sequence, now: float, in_flight: abc.Sequence[StepPlan], *, next_is_planned: bool
@@ -211,7 +213,7 @@ class ServicePolicy(Fifo):
 
         One that is served late loses its targets, and its place by them. Raises WouldBeLateError for one that is not.
         """
-        self._backlog.settle()
+        self._backlog.update()
         service, tenant = sequence.standing.service, sequence.request.tenant
         if service.has_targets and self.step_time is not None:
             try:

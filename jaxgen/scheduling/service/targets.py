@@ -12,7 +12,7 @@ from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 
 def targets_between(classes: Iterable[ServiceClass]) -> list[float]:
     """Inter-token targets of classes in seconds, the shortest first."""
-    return sorted({target for one in classes if (target := one.inter_token_seconds) is not None})
+    return sorted({target for service in classes if (target := service.inter_token_seconds) is not None})
 
 
 def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:

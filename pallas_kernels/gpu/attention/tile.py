@@ -97,8 +97,8 @@ def hide_rest(walk: Walk, item: WorkItem, tile: Scalar, values: Ref) -> None:
     """Zero a tile's values past the context, in shared memory: a weight of 0 would not hide an infinity or a NaN, which
     an earlier owner of the block may have left there."""
     token = plgpu.broadcasted_iota(jnp.int32, values.shape, 0, layout=walk.layout)
-    found = plgpu.load(values, layout=walk.layout, optimized=False)
-    put(values, jnp.where(token < item.context - tile * KV_TILE, found, jnp.zeros_like(found)))
+    loaded = plgpu.load(values, layout=walk.layout, optimized=False)
+    put(values, jnp.where(token < item.context - tile * KV_TILE, loaded, jnp.zeros_like(loaded)))
 
 
 def _nothing(walk: Walk) -> Part:

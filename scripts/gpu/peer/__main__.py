@@ -4,7 +4,7 @@
     python -m scripts.gpu.peer --dry-run                                    tiny, on a CPU, with a fake server as vLLM
     python -m scripts.gpu.peer --peer-python /opt/vllm/bin/python           jaxgen, then vLLM of that Python
     python -m scripts.gpu.peer --peer-command 'serve {model} --port {port} --name {name}' --peer-name other
-    python -m scripts.gpu.peer --page-only                                  docs/peers-gpu.md again
+    python -m scripts.gpu.peer --page-only                                  docs/results/peers-gpu.md again
 
 Results are written after every load. A second call with the same --results measures what is missing.
 """

@@ -15,12 +15,12 @@ from scripts.gpu.peer.plan import CALL_SECONDS, plan
 from scripts.gpu.peer.run import Run, machine
 from scripts.gpu.peer.servers import Server
 from scripts.gpu.peer.settings import DRY, FULL, LONG, Settings, closed_loops
-from scripts.peers.page import write_page
+from scripts.page.markdown import write_page
 from scripts.peers.peer import SERVED_NAME, PeerError
 from scripts.peers.records import Records
 from scripts.peers.shapes import DOCS
 
-RESULTS, PAGE = DOCS / "results" / "peers-gpu.jsonl", DOCS / "peers-gpu.md"
+RESULTS, PAGE = DOCS / "results" / "peers-gpu.jsonl", DOCS / "results" / "peers-gpu.md"
 INCOMPLETE = 3
 
 
@@ -135,7 +135,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
     work_dir = Path(tempfile.gettempdir()) / "gpu-peer-work"
     parser.add_argument("--results", type=Path, help="lines of JSON; what the file has is not measured again")
-    parser.add_argument("--page", type=Path, help="default: docs/peers-gpu.md, of other results beside them")
+    parser.add_argument("--page", type=Path, help="default: next to the results")
     parser.add_argument("--work-dir", type=Path, default=work_dir, help="model, caches and logs")
     parser.add_argument("--logs", type=Path, help="default: in --work-dir")
     parser.add_argument("--seconds", type=float, default=CALL_SECONDS, help="after which the call has ended")

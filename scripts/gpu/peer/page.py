@@ -1,15 +1,16 @@
-"""The page docs/peers-gpu.md from the records of runs, also when there are none yet."""
+"""The page docs/results/peers-gpu.md from the records of runs, also when there are none yet."""
 
 from collections.abc import Iterator
 
 from scripts.gpu.peer.settings import COMPLETION, FULL, PROMPT, TIMES
+from scripts.page.markdown import listed, paragraph, point, table
 from scripts.peers.agreement import agree
 from scripts.peers.load import Cell
-from scripts.peers.page import GOALS, in_words, load_table, paragraph, point
+from scripts.peers.page import GOALS, in_words, load_table
 from scripts.peers.page_texts import TURNS
 from scripts.peers.records import Line, Records
 from scripts.peers.summary import OURS, Goal, Rounds, choices, percentile_of, shown
-from scripts.peers.tables import in_ms, listed, middle, table, values
+from scripts.peers.tables import in_ms, middle, values
 
 TITLE = "# jaxgen and vLLM on a GPU"
 NOTHING = (

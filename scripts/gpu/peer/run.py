@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.header import output_of
 from scripts.gpu.peer.loads import Batch, Load, Target
 from scripts.gpu.peer.servers import Attempt, Server
+from scripts.gpu.result.header import output_of
 from scripts.peers.agreement import NUM_PROMPTS, answers
 from scripts.peers.peer import PeerError, token_ids
 from scripts.peers.process import RunningServer, free_port, running

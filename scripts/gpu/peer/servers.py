@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.gpu.header import output_of, versions
 from scripts.gpu.peer.settings import Settings
+from scripts.gpu.result.header import output_of, versions
 from scripts.peers.peer import SERVED_NAME, Launch, PeerError
 from scripts.peers.process import HOST
 

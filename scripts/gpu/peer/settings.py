@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jaxgen.weights.tiny import make_tiny_outline
+from jaxgen.weights.packaged.tiny import make_tiny_outline
 from scripts.gpu.peer.loads import Batch, Clients, Load
-from scripts.gpu.sizes import DRY as DRY_ROWS
-from scripts.gpu.sizes import LLAMA3_8B_FILE
+from scripts.gpu.rows.sizes import DRY as DRY_ROWS
+from scripts.gpu.rows.work import LLAMA3_8B_FILE
 
 PROMPT, COMPLETION = 512, 128
 """Mean tokens, as in the server rows of scripts.gpu."""
@@ -62,6 +62,6 @@ DRY = Settings(
     warm_up=Batch("warm-up", 2, 2, 20, 4, patience=20.0),
     loads=(Clients(1, 20, 8, 0.2, 10.0), Clients(4, 20, 8, 0.2, 10.0), Batch("two long prompts", 2, 1, 60, 4, 10.0)),
     start_seconds=120.0,
-    jaxgen_flags=DRY_ROWS.server.flags,
+    jaxgen_flags=(*DRY_ROWS.server.flags, "--kernels", DRY_ROWS.server.kernels),
     environment={"JAX_PLATFORMS": "cpu"},
 )

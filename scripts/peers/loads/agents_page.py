@@ -1,15 +1,15 @@
 """The page of a comparison under agents' loads, from its records."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from statistics import median
 
+from scripts.page.markdown import table
 from scripts.peers.loads.agents import Agents
-from scripts.peers.page import NOTHING, agreement, choice, made_by, origin, purpose
-from scripts.peers.records import Line, Records, by_round
+from scripts.peers.page import NOTHING, agreement, choice, formats_of, made_by, origin, purpose, rounds_of
+from scripts.peers.records import Records
 from scripts.peers.shapes import Shape
 from scripts.peers.summary import OURS, Goal, Rounds, percentile_of, shown
-from scripts.peers.tables import in_ms, middle, table, values
+from scripts.peers.tables import in_ms, middle
 
 GOALS = (
     Goal("first token (TTFT) P50", percentile_of("ttft_s", "p50"), is_time=True),
@@ -36,7 +36,7 @@ REQUESTS = (
 EQUAL_LENGTHS = (
     "**Equal lengths.** Where all completions are equally long, the agents stay one step apart. Each turn then comes "
     "while the prompt of the one before is computed. jaxgen waits a moment for such turns "
-    "([tuning.md](tuning.md#a-wait-after-an-answer))."
+    "([tuning.md](../tuning.md#a-wait-after-an-answer))."
 )
 
 
@@ -48,8 +48,8 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield made_by(shape)
         return
     loads = sorted({Agents.of(cell) for server in servers for cell in server["cells"]})
-    by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
-    columns = {name: [(load, _rounds(mine, load)) for load in loads] for name, mine in by_format.items()}
+    by_format = formats_of(servers)
+    columns = {name: [(load, rounds_of(mine, load)) for load in loads] for name, mine in by_format.items()}
     yield purpose(records, shape)
     yield from choice({name: [(load.name, rounds) for load, rounds in one] for name, one in columns.items()}, GOALS)
     yield HOW.format(system=loads[0].system, new=loads[0].new, answer=loads[0].answer).strip("\n")
@@ -60,12 +60,6 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield _by_turn(mine)
     yield from origin(records, REQUESTS, EQUAL_LENGTHS, agreement(servers))
     yield made_by(shape)
-
-
-def _rounds(servers: list[Line], load: Agents) -> dict[str, Rounds]:
-    """Return the figures of each server that has any."""
-    found = {peer: by_round(servers, peer, asdict(load)) for peer in values(servers, "peer")}
-    return {peer: rounds for peer, rounds in found.items() if rounds}
 
 
 def _figures(loads: list[tuple[Agents, dict[str, Rounds]]]) -> str:

@@ -1,15 +1,15 @@
 """The page of a comparison of answers under schemas, from its records."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from statistics import median
 
+from scripts.page.markdown import table
 from scripts.peers.loads.schemas import MOST_TOKENS, PROMPT_TOKENS, WITH, WITHOUT, Schemas
-from scripts.peers.page import NOTHING, choice, made_by, origin, purpose, window
-from scripts.peers.records import Line, Records, by_round
+from scripts.peers.page import NOTHING, choice, formats_of, made_by, origin, purpose, rounds_of, window
+from scripts.peers.records import Line, Records
 from scripts.peers.shapes import Shape
 from scripts.peers.summary import OURS, Goal, Rounds, shown
-from scripts.peers.tables import in_ms, table, values, with_spread
+from scripts.peers.tables import in_ms, with_spread
 
 GOALS = (
     Goal("completions/s with the schema", lambda cell: float(cell[WITH]["requests_per_s"]), is_time=False),
@@ -56,7 +56,7 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
         yield NOTHING
         yield made_by(shape)
         return
-    by_format = {name: [one for one in servers if one["format"] == name] for name in values(servers, "format")}
+    by_format = formats_of(servers)
     yield purpose(records, shape)
     found = {name: [(load.name, rounds) for load, rounds in _loads(mine)] for name, mine in by_format.items()}
     yield from choice(found, GOALS)
@@ -72,11 +72,8 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
 
 def _loads(servers: list[Line]) -> list[tuple[Schemas, dict[str, Rounds]]]:
     """Return each load, with the figures of each server that has any."""
-    result = []
-    for load in sorted({Schemas.of(cell) for server in servers for cell in server["cells"]}):
-        found = {peer: by_round(servers, peer, asdict(load)) for peer in values(servers, "peer")}
-        result.append((load, {peer: rounds for peer, rounds in found.items() if rounds}))
-    return result
+    loads = sorted({Schemas.of(cell) for server in servers for cell in server["cells"]})
+    return [(load, rounds_of(servers, load)) for load in loads]
 
 
 def _figures(lines: dict[str, Rounds]) -> str:

@@ -49,7 +49,7 @@ def predicted(scheduler: Scheduler, sequence: Sequence) -> Prediction:
     """Of a sequence that comes long after all others, while a step is under way."""
     policy = policy_of(scheduler)
     assert policy.step_time is not None
-    policy._backlog.settle()
+    policy._backlog.update()
     set_place(sequence, 1e6, 0.0)
     return policy._predictor.predict(sequence, policy.step_time, 0.0, under_way=STEP, next_is_planned=False)
 
@@ -96,8 +96,8 @@ def test_where_rows_are_full_it_waits_for_the_first_to_end() -> None:
     decodes = 0.6  # of two
     assert found.first_token == pytest.approx(STEP + 29 * decodes + STEP)
     # and for fewer steps where answers are half as long as they might be
-    policy_of(scheduler)._predictor.answered.value = 0.5
-    policy_of(scheduler)._predictor.rows_changed()
+    policy_of(scheduler)._predictor.answer_ratio.value = 0.5
+    policy_of(scheduler)._predictor.running_changed()
     found = predicted(scheduler, sequence_for(8, service=CLASS))
     assert found.first_token == pytest.approx(STEP + 14 * decodes + STEP)
 
@@ -300,7 +300,7 @@ def test_how_long_answers_are_is_learnt_from_those_broken_off_too() -> None:
     for _ in range(40):
         sequence = running(scheduler, 4, 100, steps=2)
         scheduler.abort(sequence.request_id)
-    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answer_ratio.value == pytest.approx(0.02, abs=0.02)
     scheduler.add(sequence := sequence_for(4, 100))
     scheduler.abort(sequence.request_id)  # has shown nothing
-    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answer_ratio.value == pytest.approx(0.02, abs=0.02)

@@ -14,6 +14,7 @@ from jaxgen.server.api.body import FREE_BYTES, Bodies
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Limits
 from jaxgen.server.openapi import ROUTES
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import body, client_of, error_of, fake_engine
@@ -81,7 +82,7 @@ def test_many_faults_at_once_are_one_short_answer(client: TestClient) -> None:
 
 def test_a_body_at_the_limit_is_read_and_one_over_it_is_not() -> None:
     content = json.dumps(body()).encode()
-    with client_of(fake_engine(), ServerConfig(max_body_bytes=len(content))) as client:
+    with client_of(fake_engine(), ServerConfig(limits=Limits(max_body_bytes=len(content)))) as client:
         assert client.post("/v1/completions", content=content).status_code == 200
         answer = client.post("/v1/completions", content=content + b" ")
         assert answer.status_code == 413
@@ -101,7 +102,7 @@ def test_the_rest_of_a_body_over_the_limit_stays_unread(headers: list[tuple[byte
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
-    app = create_app(fake_engine(), ServerConfig(max_body_bytes=100))
+    app = create_app(fake_engine(), ServerConfig(limits=Limits(max_body_bytes=100)))
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 413
     assert len(reads) == (0 if headers else 3)
@@ -184,7 +185,7 @@ def test_an_object_of_thousands_of_unknown_fields_is_one_short_answer(client: Te
 )
 def test_entries_of_a_kind_are_bounded_by_their_own_limit(path: str, field: str, entry: Any) -> None:
     own, others = (2, 1) if path in ("/v1/embeddings", "/v1/completions") else (1, 2)
-    config = ServerConfig(max_inputs=own, max_prompts=own, max_messages=others, max_tools=others)
+    config = ServerConfig(limits=Limits(max_inputs=own, max_prompts=own, max_messages=others, max_tools=others))
     with client_of(fake_engine(), config) as client:
         taken, refused = (client.post(path, json={"model": MODEL, field: [entry] * count}).text for count in (2, 3))
     assert "this server takes" not in taken

@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Limits
 from tests.support.fakes import MODEL
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
@@ -44,7 +45,7 @@ MANY: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_parts_of_all_messages_have_one_bound(case: str) -> None:
     path, field, message = MANY[case]
     message = {"role": "user", **message}
-    with client_of(fake_engine(), ServerConfig(max_parts=4)) as client:
+    with client_of(fake_engine(), ServerConfig(limits=Limits(max_parts=4))) as client:
         fields: dict[str, Any] = {"input" if path == "/v1/responses" else "messages": [message]}
         fields |= {"max_tokens": 1} if path == "/v1/messages" else {}
         answer = client.post(path, json={"model": MODEL, **fields})
@@ -55,7 +56,7 @@ def test_parts_of_all_messages_have_one_bound(case: str) -> None:
 
 
 def test_parts_are_counted_together_and_before_they_are_looked_at() -> None:
-    config = ServerConfig(max_parts=4)
+    config = ServerConfig(limits=Limits(max_parts=4))
     messages = [{"role": "user", "content": [{"type": "text", "text": ""}] * 3}, {"role": "user", "content": [1, 2]}]
     asked = {"model": MODEL, "messages": messages}
     with client_of(fake_engine(), config) as client:
@@ -71,7 +72,7 @@ def test_results_are_messages() -> None:
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "a"}
     messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result] * 4}]
-    with client_of(fake_engine(), ServerConfig(max_messages=4)) as client:
+    with client_of(fake_engine(), ServerConfig(limits=Limits(max_messages=4))) as client:
         answer = client.post("/v1/messages", json={"messages": messages, "max_tokens": 1})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("messages: with each tool_result as one there are more than 4")

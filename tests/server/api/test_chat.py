@@ -14,7 +14,8 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.server.limits import Queue
+from jaxgen.weights.huggingface.chat_template import read_chat_format
 from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import (
@@ -250,7 +251,7 @@ def test_a_template_cannot_reach_the_machine() -> None:
 
 def test_long_conversations_are_read_in_a_thread() -> None:
     engine = chat_engine(model=ModelInfo(MODEL, 20_000, 400, chat=CHAT))
-    with client_of(engine, ServerConfig(inline_encode_chars=10)) as client:
+    with client_of(engine, ServerConfig(queue=Queue(inline_encode_chars=10))) as client:
         answer = client.post(PATH, json={"model": MODEL, "messages": [user("x" * 5000)]})
         assert answer.status_code == 200, answer.text
         refused = client.post(

@@ -15,7 +15,8 @@ from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.server.api.embeddings import EmbeddingRequest
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Queue
 from tests.support.fakes import MODEL, FakeEngine, fake_embedding
 from tests.support.server_app import TOKENIZER, call, client_of, error_of, fake_engine
 
@@ -118,7 +119,7 @@ def test_user_changes_nothing_and_a_salt_reaches_the_engine(engine: FakeEngine) 
 
 
 def test_each_caller_has_a_salt_of_its_own(engine: FakeEngine) -> None:
-    config = ServerConfig(api_keys=("one", "two"))
+    config = ServerConfig(access=Access(api_keys=("one", "two")))
     assert post(engine, config).status_code == 401
     for key in ("one", "two"):
         assert post(engine, config, headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -248,13 +249,13 @@ def while_two_inputs_wait(engine: FakeEngine, config: ServerConfig, *, asked: di
 def test_the_queue_is_bounded_here_too() -> None:
     """What waits for an embedding counts, and no longer when it has it."""
     for limits in ({"max_queued_requests": 2}, {"max_queued_tokens": 3}):
-        config = ServerConfig(**limits)  # type: ignore[arg-type]
+        config = ServerConfig(queue=Queue(**limits))
         asked = {"/v1/embeddings": body(input=[[5, 6]])}
         assert while_two_inputs_wait(fake_engine(), config, asked=asked) == [429, 200, 200]
 
 
 def test_the_inputs_of_a_request_count_as_one(engine: FakeEngine) -> None:
-    config = ServerConfig(max_queued_requests=3)
+    config = ServerConfig(queue=Queue(max_queued_requests=3))
     completion = {"model": MODEL, "prompt": "a", "n": 2}
     asked = {"/v1/completions": completion, "/v1/embeddings": body(input=["a"] * 9)}
     assert while_two_inputs_wait(engine, config, asked=asked) == [200, 200, 200, 200]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from jaxgen.server.config import DEFAULT_CONFIG
+from jaxgen.server.limits import Limits
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
-CONFIG = replace(DEFAULT_CONFIG, max_logprob_entries=20)
+CONFIG = replace(DEFAULT_CONFIG, limits=Limits(max_logprob_entries=20))
 
 
 @pytest.mark.parametrize(

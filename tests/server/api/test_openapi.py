@@ -7,7 +7,8 @@ from starlette.routing import Route
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Limits
 from jaxgen.server.openapi import ROUTES
 from jaxgen.server.schema.base import CompletionRequest
 from tests.support.fakes import MODEL
@@ -102,7 +103,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_keys_are_asked_for_and_not_shown() -> None:
-    config = ServerConfig(api_keys=("key",))
+    config = ServerConfig(access=Access(api_keys=("key",)))
     found = document("/openapi.json", config)
     assert found["security"] == [{"key": []}]
     paths = found["paths"]
@@ -115,7 +116,7 @@ def test_keys_are_asked_for_and_not_shown() -> None:
     ("chat", "parser"), [(None, None), (ChatFormat("x", {}), None), (ChatFormat(HERMES, {}), "hermes")]
 )
 def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
-    found = document("/capabilities", ServerConfig(max_n=3), model=ModelInfo(MODEL, 128, 400, chat=chat))
+    found = document("/capabilities", ServerConfig(limits=Limits(max_n=3)), model=ModelInfo(MODEL, 128, 400, chat=chat))
     assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
     assert found["tool_call_parser"] == parser
     assert (found["embedded"], found["generates"]) == (False, True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
 from tests.server.tool_calls.test_endpoints import joined, without_ids
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine
@@ -199,13 +199,15 @@ def test_each_choice_thinks_for_itself_and_log_probabilities_are_of_all_tokens()
 def test_flags_name_the_parser_or_none() -> None:
     text = f"<think>{THOUGHT}</think>Hello"
     body = {"model": MODEL, "messages": [HI]}
-    with client_of(thinks(text), ServerConfig(reasoning_parser="none")) as client:
+    with client_of(thinks(text), ServerConfig(answers=Answers(reasoning_parser="none"))) as client:
         message = client.post(PATH, json=body).json()["choices"][0]["message"]
         assert client.get("/capabilities").json()["reasoning_parser"] is None
     assert "reasoning_content" not in message
     assert message["content"] == f"{THOUGHT}Hello", "special tokens are no text"
     plain = tool_engine("hermes", f"{THOUGHT}</think>Hello")
-    with client_of(plain, ServerConfig(reasoning_parser="deepseek_r1", tool_call_parser="none")) as client:
+    with client_of(
+        plain, ServerConfig(answers=Answers(reasoning_parser="deepseek_r1", tool_call_parser="none"))
+    ) as client:
         message = client.post(PATH, json=body).json()["choices"][0]["message"]
         found = client.get("/capabilities").json()
         refused = client.post(PATH, json={**body, "tools": [{"type": "function", "function": {"name": "f"}}]})

@@ -17,7 +17,8 @@ from jaxgen.client import EngineStatus
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, Proxy, ServerConfig
+from jaxgen.server.limits import Availability, Limits
 from tests.server.api.test_chat import chat_engine
 from tests.server.middleware.test_auth import KEYS
 from tests.support.fakes import MODEL, says
@@ -27,7 +28,7 @@ from tests.support.server_app import body, byte_by_byte, client_of, error_of, fa
 
 def test_probes_follow_the_engine() -> None:
     engine = fake_engine()
-    with client_of(engine, ServerConfig(stall_limit_s=60)) as client:
+    with client_of(engine, ServerConfig(availability=Availability(stall_limit_s=60))) as client:
         states = [
             (EngineStatus("starting"), 503, "starting"),
             (EngineStatus("ready"), 200, ""),
@@ -62,7 +63,10 @@ def test_draining_lets_running_requests_finish() -> None:
         while not go_on.is_set():
             await asyncio.sleep(0.001)
 
-    app = create_app(fake_engine(reply=says(byte_by_byte("Hello")), pace=pace), ServerConfig(retry_after_s=7))
+    app = create_app(
+        fake_engine(reply=says(byte_by_byte("Hello")), pace=pace),
+        ServerConfig(availability=Availability(retry_after_s=7)),
+    )
     answers = []
     with serve(app) as url:
         thread = threading.Thread(
@@ -157,7 +161,7 @@ def test_unknown_routes(path: str) -> None:
 )
 @pytest.mark.parametrize("prefix", ["", "/ai"])
 def test_a_path_that_is_none_is_told_the_nearest(path: str, near: str | None, prefix: str) -> None:
-    with client_of(fake_engine(), ServerConfig(root_path=prefix, ui=False)) as client:
+    with client_of(fake_engine(), ServerConfig(proxy=Proxy(root_path=prefix), ui=False)) as client:
         answer = client.post(f"http://testserver{prefix}{path}")
     if path == "/":
         assert answer.status_code == 405
@@ -200,9 +204,9 @@ def test_wrong_methods(method: str, path: str, allowed: set[str]) -> None:
 
 def test_configuration_refuses_nonsense_by_name() -> None:
     with pytest.raises(ConfigError, match="api_keys"):
-        ServerConfig(api_keys=("",))
+        ServerConfig(access=Access(api_keys=("",)))
     with pytest.raises(ConfigError, match="max_body_bytes must be more than 0, not 0"):
-        ServerConfig(max_body_bytes=0)
+        ServerConfig(limits=Limits(max_body_bytes=0))
 
 
 def host_app(config: ServerConfig) -> Starlette:

@@ -12,7 +12,7 @@ import pytest
 from jaxgen import LLM, SamplingParams
 from jaxgen.core.sampling_params import choice_seed
 from jaxgen.server.app import create_app
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.live_server import serve
 
 FIELDS = {

@@ -1,20 +1,23 @@
-"""More requests that schemathesis draws from /openapi.json; test_schemathesis has those at the limits of each field.
-
-In a file of its own: to collect those takes seconds of each process.
-"""
-
-from typing import Any
+"""More requests that schemathesis draws from /openapi.json, and those at the limits of each field."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from schemathesis import GenerationMode
+from hypothesis import settings
+from schemathesis.generation.feedback import NO_FEEDBACK
+from schemathesis.pytest._test_builder import build_operation_test
 
-from tests.server.api.test_schemathesis import SETTINGS, check, operations
+from tests.server.api.test_schemathesis import EVERY_ROUTE, SETTINGS, check, schema
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("operation", [pytest.param(one, id=one.label) for one in operations()])
-def test_answers_are_as_described(operation: Any) -> None:
-    cases = st.one_of([operation.as_strategy(generation_mode=mode) for mode in GenerationMode])
-    settings(max_examples=60, **SETTINGS)(given(case=cases)(check))()
+@pytest.mark.parametrize(("path", "method"), EVERY_ROUTE)
+def test_answers_are_as_described(path: str, method: str) -> None:
+    """Made here: what ``schema.parametrize`` makes takes seconds of each process that collects tests."""
+    test = build_operation_test(
+        config=schema().config,
+        operation=schema()[path][method],
+        test_func=check,
+        given_kwargs={},
+        feedback=NO_FEEDBACK,
+        explicit_settings=settings(max_examples=60, **SETTINGS),
+    )
+    test()

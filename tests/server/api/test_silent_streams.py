@@ -12,7 +12,8 @@ from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.request import Request
 from jaxgen.server.api import response_builder
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
+from jaxgen.server.limits import Connections
 from tests.server.api.test_chat import chat_engine, user
 from tests.server.responses.test_responses import events_of
 from tests.support.fakes import MODEL, FakeEngine, says
@@ -26,7 +27,7 @@ from tests.support.server_app import body, byte_by_byte, call, error_of, fake_en
 
 PING = 0.02
 SECRET = "of the tests, with which ids are made"
-CONFIG = ServerConfig(sse_ping_interval_s=PING, stream_secret=SECRET)
+CONFIG = ServerConfig(connections=Connections(sse_ping_interval_s=PING), answers=Answers(stream_secret=SECRET))
 SILENCE = 10 * PING
 """Where a test waits for nothing that it could see."""
 TEXT = "one END"
@@ -143,14 +144,14 @@ def test_ids_are_those_of_a_stream_without_comments() -> None:
         text = asked("/v1/completions", body(stream=True, return_event_ids=True), config, engine).text
         return [event.last_id.split(".", 1)[1].partition("-")[0] for event in events_with_ids(text)]
 
-    silent = ServerConfig(sse_ping_interval_s=0, stream_secret=SECRET)
+    silent = ServerConfig(connections=Connections(sse_ping_interval_s=0), answers=Answers(stream_secret=SECRET))
     assert numbers(CONFIG) == numbers(silent, slow_engine(pace=one_by_one))
 
 
 @pytest.mark.parametrize("ids", [False, True])
 def test_openais_client_reads_past_comments(*, ids: bool) -> None:
     """After an id it takes an empty line for an event, so that a comment with one would be an event without data."""
-    config = ServerConfig(sse_ping_interval_s=PING, stream_event_ids=ids)
+    config = ServerConfig(connections=Connections(sse_ping_interval_s=PING), answers=Answers(stream_event_ids=ids))
     with serve(create_app(slow_engine(), config)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x") as client:
         completion = client.completions.create(model=MODEL, prompt="Say", max_tokens=20, stream=True)
         assert "".join(chunk.choices[0].text for chunk in completion) == TEXT
@@ -168,7 +169,7 @@ def test_the_head_waits_a_few_seconds_for_an_errors_own_status(monkeypatch: pyte
         await asyncio.sleep(SILENCE)
         raise EngineDeadError("the device was lost")
 
-    config = ServerConfig(sse_ping_interval_s=30.0)
+    config = ServerConfig(connections=Connections(sse_ping_interval_s=30.0))
     caller = asked("/v1/completions", body(stream=True), config, fake_engine(pace=fail))
     assert caller.messages[0]["status"] == 503
 
@@ -225,7 +226,7 @@ def test_without_an_interval_the_head_waits_for_the_first_event(monkeypatch: pyt
         async def wait(request: Request, index: int) -> None:
             await go_on.wait()
 
-        app = create_app(slow_engine(pace=wait), ServerConfig(sse_ping_interval_s=0))
+        app = create_app(slow_engine(pace=wait), ServerConfig(connections=Connections(sse_ping_interval_s=0)))
         answering = asyncio.ensure_future(call(app, body(stream=True), caller.send))
         await asyncio.sleep(SILENCE)
         assert caller.messages == []

@@ -7,6 +7,7 @@ import pytest
 
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Limits, Queue
 from tests.server.api.test_chat import CHAT, user
 from tests.support.fakes import MODEL
 from tests.support.server_app import SPACED_TOKENIZER, TOKENIZER, client_of, error_of, fake_engine
@@ -23,7 +24,7 @@ def ask(path: str, config: ServerConfig | None = None, status: int = 200, **fiel
 
 @pytest.mark.parametrize("inline", [0, 4096])
 def test_a_text_and_back(inline: int) -> None:
-    config = ServerConfig(inline_encode_chars=inline)
+    config = ServerConfig(queue=Queue(inline_encode_chars=inline))
     found = ask("/tokenize", config, prompt="Hello 😀", return_token_strs=True)
     tokens = TOKENIZER.encode("Hello 😀")
     assert (found["tokens"], found["count"], found["max_model_len"]) == (tokens, len(tokens), 128)
@@ -69,7 +70,7 @@ def test_a_prompt_is_one_text_here() -> None:
 
 
 def test_bodies_are_checked_as_elsewhere() -> None:
-    assert error_of(ask("/tokenize", ServerConfig(max_body_bytes=20), 413, prompt="x" * 50))
+    assert error_of(ask("/tokenize", ServerConfig(limits=Limits(max_body_bytes=20)), 413, prompt="x" * 50))
     with client_of(fake_engine()) as client:
         assert client.post("/tokenize", json={"model": "other", "prompt": "a"}).status_code == 404
         assert client.post("/detokenize", content=b"[1]").status_code == 400

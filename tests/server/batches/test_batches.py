@@ -21,6 +21,7 @@ from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import _let_shrink
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Batches, Limits
 from jaxgen.server.schema import answers as shapes
 from tests.server.api.test_chat import CHAT
 from tests.support.batch_client import PATH, jsonl, line, lines_of, never, run, start, upload, wait
@@ -35,7 +36,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def config(tmp_path: Path) -> ServerConfig:
-    return ServerConfig(batch_dir=tmp_path)
+    return ServerConfig(batches=Batches(batch_dir=tmp_path))
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_a_bad_request_is_an_error_of_its_line(client: TestClient) -> None:
 def test_a_file_that_is_no_batch_fails_whole(
     engine: FakeEngine, tmp_path: Path, content: bytes, code: str, number: int | None
 ) -> None:
-    config = ServerConfig(batch_dir=tmp_path, max_batch_lines=5, max_body_bytes=1000)
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines=5), limits=Limits(max_body_bytes=1000))
     with client_of(engine, config) as client:
         batch, done, failed = run(client, content)
     assert (batch.status, done, failed, engine.requests) == ("failed", [], [], [])
@@ -138,7 +139,7 @@ def test_only_so_many_lines_are_in_flight(tmp_path: Path) -> None:
         await asyncio.sleep(0.001)
 
     made = fake_engine(pace=slowly)
-    with client_of(made, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=3)) as client:
+    with client_of(made, ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines_in_flight=3))) as client:
         batch, done, _ = run(client, jsonl(*(line(str(i)) for i in range(20))))
         metrics = client.get("/metrics").text
     assert (batch.status, len(done), most) == ("completed", 20, 3)
@@ -156,7 +157,7 @@ def test_batches_take_turns(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
 
     turns = fake_engine(pace=pace)
-    with client_of(turns, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
+    with client_of(turns, ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines_in_flight=2))) as client:
         large = start(client, upload(client, jsonl(*(line(str(i)) for i in range(100)))))
         small = start(client, upload(client, jsonl(line("a"), line("b"))))
         begun.set()
@@ -167,7 +168,7 @@ def test_batches_take_turns(tmp_path: Path) -> None:
 
 def test_a_batch_that_is_cancelled_gives_each_line_an_end(tmp_path: Path) -> None:
     engine = fake_engine(pace=never)
-    with client_of(engine, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=2)) as client:
+    with client_of(engine, ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines_in_flight=2))) as client:
         batch = start(client, upload(client, jsonl(*(line(f"l{i}", seed=9 if i > 2 else 1) for i in range(9)))))
         while client.get(f"/v1/batches/{batch.id}").json()["request_counts"]["completed"] < 3:
             sleep(0.01)
@@ -185,14 +186,14 @@ def test_a_batch_that_is_cancelled_gives_each_line_an_end(tmp_path: Path) -> Non
 
 def test_a_batch_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxgen.server.batches.store.WINDOW_S", 1)
-    with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(pace=never), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         ended, done, failed = run(client, jsonl(line("a", seed=1), line("b", seed=9)))
     assert (ended.status, len(done)) == ("expired", 1)
     assert [(item["custom_id"], item["error"]["code"]) for item in failed] == [("b", "batch_expired")]
 
 
 def test_the_next_process_goes_on_where_one_ended(tmp_path: Path) -> None:
-    config = ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=4)
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines_in_flight=4))
     with client_of(fake_engine(pace=never), config) as client:
         batch = start(client, upload(client, jsonl(*(line(f"l{i}", seed=9 * (i % 2)) for i in range(7)))))
         while client.get(f"/v1/batches/{batch.id}").json()["request_counts"]["completed"] < 4:
@@ -238,7 +239,7 @@ def test_an_engine_that_dies_leaves_lines_to_the_next(config: ServerConfig) -> N
 
 
 def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
-    store = Store(tmp_path, ServerConfig())
+    store = Store(tmp_path, Batches())
     file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     batch_id = store.add_batch("", file_id, PATH, None)["id"]
     store.add_results(batch_id, [(0, True, "first")])
@@ -247,13 +248,13 @@ def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
     assert [store.copy_results(batch_id, name, ok=name == "ok", after=-1) for name in ("ok", "no")] == [0, 1]
     assert [store.path(name).read_text() for name in ("ok", "no")] == ["first\n", "other\n"]
     with pytest.raises(ConfigError, match="in use by another server"):
-        Store(tmp_path, ServerConfig())
+        Store(tmp_path, Batches())
     store.close()
 
 
 def test_ended_batches_are_kept_for_their_time(tmp_path: Path) -> None:
     now = [1e9]
-    store = Store(tmp_path, ServerConfig(batch_lifetime_s=100), lambda: now[0])
+    store = Store(tmp_path, Batches(batch_lifetime_s=100), lambda: now[0])
     file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     ended, active = (store.add_batch("", file_id, PATH, None)["id"] for _ in range(2))
     store.finish(ended, "completed", {}, {})
@@ -278,7 +279,7 @@ def test_a_database_of_an_older_version_gets_its_columns(tmp_path: Path) -> None
     )
     db.close()
     now = 1e9
-    store = Store(tmp_path, ServerConfig(max_stored_bytes=20, batch_lifetime_s=100), lambda: now)
+    store = Store(tmp_path, Batches(max_stored_bytes=20, batch_lifetime_s=100), lambda: now)
     assert store.batch("", "old")["endpoint"] == 1
     assert store._db.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
     with pytest.raises(ApiError, match="batches of 7 bytes"):
@@ -309,7 +310,7 @@ def test_an_older_database_is_used_though_the_disk_has_no_room_for_a_copy(
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--batch-dir {tmp_path}/file"):
-        Store(tmp_path / "file", ServerConfig())
+        Store(tmp_path / "file", Batches())
 
 
 def test_a_line_waits_where_new_grammars_of_its_caller_are_refused(

@@ -21,7 +21,8 @@ from jaxgen.server.app import create_app
 from jaxgen.server.batches import store as stores
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import connect
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Availability, Batches
 from tests.support.batch_client import PATH, jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import says
 from tests.support.live_server import serve
@@ -72,7 +73,7 @@ ALL_PRIVATE = {
 @pytest.mark.usefixtures("umask")
 def test_what_is_kept_is_open_to_its_user_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "b"
-    with client_of(fake_engine(), ServerConfig(batch_dir=directory)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=directory))) as client:
         batch = start(client, upload(client, jsonl(line("a"), line("b", n="2"))))
         wait(client, batch.id)
         assert modes(directory) == ALL_PRIVATE
@@ -81,12 +82,12 @@ def test_what_is_kept_is_open_to_its_user_alone(tmp_path: Path, caplog: pytest.L
 
 def test_an_older_directory_is_closed_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "b"
-    with client_of(fake_engine(), ServerConfig(batch_dir=directory)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=directory))) as client:
         upload(client, jsonl(line("a")))
         for path in (directory, *directory.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
     for _ in range(2):
-        with client_of(fake_engine(), ServerConfig(batch_dir=directory)) as client:
+        with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=directory))) as client:
             upload(client, b"x")
             assert modes(directory) == ALL_PRIVATE
     (said,) = [record.getMessage() for record in caplog.records if "access" in record.getMessage()]
@@ -96,7 +97,7 @@ def test_an_older_directory_is_closed_to_others(tmp_path: Path, caplog: pytest.L
 def test_the_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 54321)
     with pytest.raises(ConfigError, match=f"^--batch-dir {tmp_path}: {tmp_path} belongs to the user .* runs as 54321:"):
-        Store(tmp_path, ServerConfig())
+        Store(tmp_path, Batches())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,7 +123,7 @@ def test_an_upload_that_the_disk_has_no_room_for_leaves_nothing(
 ) -> None:
     caplog.set_level(logging.INFO)
     form: dict[str, Any] = {"files": {"file": b"x" * 3_000_000}, "data": {"purpose": "batch"}}
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         with no_file_longer_than(1_500_000):
             for _ in range(2):
                 answer = client.post("/v1/files", **form)
@@ -141,7 +142,7 @@ def test_a_disk_may_be_full_when_the_file_is_closed(
     def fsync(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", fsync)
             answer = client.post("/v1/files", files={"file": b"x"}, data={"purpose": "batch"})
@@ -164,7 +165,7 @@ def test_a_batch_goes_on_when_the_database_has_room_again(
     monkeypatch.setattr(stores, "connect", watched)
     engine = fake_engine(reply=says([*TOKENIZER.encode("done")]))  # results of one length
     names = [f"{i:02}" for i in range(60)]
-    with client_of(engine, ServerConfig(batch_dir=tmp_path, max_batch_lines_in_flight=4)) as client:
+    with client_of(engine, ServerConfig(batches=Batches(batch_dir=tmp_path, max_batch_lines_in_flight=4))) as client:
         file_id = upload(client, jsonl(*map(line, names)))
         (pages,) = databases[0].execute("PRAGMA page_count").fetchone()
         databases[0].execute(f"PRAGMA max_page_count = {pages}")
@@ -196,7 +197,7 @@ def test_results_without_room_leave_no_part_of_a_file(tmp_path: Path, monkeypatc
         return copy(self, batch_id, file_id, ok=ok, after=after)
 
     monkeypatch.setattr(Store, "copy_results", copy_results)
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         file_id = upload(client, jsonl(*(line(str(i)) for i in range(3))))
         ended = wait(client, start(client, file_id).id)
         assert len(tries) == 2
@@ -208,7 +209,7 @@ def test_a_file_is_gone_before_the_database_needs_room_to_say_so(tmp_path: Path)
     database: list[sqlite3.Connection] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stores, "connect", lambda path: database.append(connect(path)) or database[0])  # type: ignore[func-returns-value]
-        store = Store(tmp_path, ServerConfig())
+        store = Store(tmp_path, Batches())
     store.path("file-1").write_bytes(b"x")
     store.add_file("", "batch", "in", "file-1", 1)
     database[0].create_function("there", 0, lambda: store.path("file-1").exists())
@@ -234,7 +235,7 @@ def uploading(url: str, length: int, content: bytes, *, key: str = "") -> Iterat
 
 def test_a_caller_who_leaves_in_mid_upload_leaves_no_file(tmp_path: Path) -> None:
     files = tmp_path / "files"
-    with serve(create_app(fake_engine(), ServerConfig(batch_dir=tmp_path))) as url:
+    with serve(create_app(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path)))) as url:
         with uploading(url, 9_000_000, FORM + b"y" * 3_000_000):
             until(lambda: sum(path.stat().st_size for path in files.iterdir()) > 2_000_000)
             assert [mode_of(path) for path in files.iterdir()] == [0o600]
@@ -242,7 +243,9 @@ def test_a_caller_who_leaves_in_mid_upload_leaves_no_file(tmp_path: Path) -> Non
 
 
 def test_only_so_many_uploads_are_under_way(tmp_path: Path) -> None:
-    config = ServerConfig(batch_dir=tmp_path, max_uploads=1, retry_after_s=7)
+    config = ServerConfig(
+        batches=Batches(batch_dir=tmp_path, max_uploads=1), availability=Availability(retry_after_s=7)
+    )
     form: dict[str, Any] = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
     with serve(create_app(fake_engine(), config)) as url:
         with uploading(url, 9_000_000, FORM + b"y" * 3_000_000):
@@ -264,7 +267,7 @@ def test_only_so_many_uploads_are_under_way(tmp_path: Path) -> None:
 def test_what_is_too_much_is_refused_before_it_is_sent(
     tmp_path: Path, limits: dict[str, int], length: int, status: int
 ) -> None:
-    config = ServerConfig(batch_dir=tmp_path, **limits)  # type: ignore[arg-type]
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path, **limits))
     with serve(create_app(fake_engine(), config)) as url:
         made = httpx2.post(f"{url}/v1/files", files={"file": b"x"}, data={"purpose": "batch"})
         assert made.status_code == 200
@@ -280,7 +283,7 @@ def test_a_form_that_ends_early_or_comes_byte_by_byte(tmp_path: Path) -> None:
         for i in range(len(content)):
             yield content[i : i + 1]
 
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         answer = client.post("/v1/files", content=FORM + b"abc", headers=kind)
         assert (answer.status_code, error_of(answer.json())["param"]) == (400, "file")
         twice = FORM + b"abc\r\n" + FORM.partition(b"batch\r\n")[2] + b"d\r\n--x--\r\n"
@@ -294,7 +297,7 @@ def test_a_form_that_ends_early_or_comes_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_one_caller_with_all_uploads_keeps_no_other_out(tmp_path: Path) -> None:
-    config = ServerConfig(batch_dir=tmp_path, max_uploads=1, api_keys=("one", "two"))
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path, max_uploads=1), access=Access(api_keys=("one", "two")))
     form: dict[str, Any] = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
     part = FORM + b"y" * 3_000_000
     with serve(create_app(fake_engine(), config)) as url, uploading(url, 9_000_000, part, key="one"):

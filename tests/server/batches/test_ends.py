@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Batches, Limits
 from tests.support.batch_client import jsonl, line
 from tests.support.scripted_batches import HELD, add_batch, codes, trial
 
@@ -70,7 +71,7 @@ def test_a_line_that_was_valid_is_answered_whatever_the_limit_is_now(tmp_path: P
     long = [line("a"), line("b", prompt="x" * 3000)]
 
     async def main() -> None:
-        async with trial(tmp_path, ServerConfig(max_body_bytes=2000)) as made:
+        async with trial(tmp_path, ServerConfig(limits=Limits(max_body_bytes=2000))) as made:
             batch_id, _ = add_batch(made.store, long)
             made.store.move(batch_id, ("validating",), "in_progress", total=2)
             made.runner.submit(batch_id)
@@ -87,7 +88,7 @@ def test_a_line_that_was_valid_is_answered_whatever_the_limit_is_now(tmp_path: P
 @pytest.mark.parametrize("ending", ["completed", "cancelled"])
 def test_a_line_that_is_valid_no_more_has_an_error_as_its_result(tmp_path: Path, ending: str) -> None:
     async def main() -> None:
-        async with trial(tmp_path, ServerConfig(max_batch_lines_in_flight=1)) as made:
+        async with trial(tmp_path, ServerConfig(batches=Batches(max_batch_lines_in_flight=1))) as made:
             lines = [line("a"), line("b"), *([line("c", **HELD), line("d")] if ending == "cancelled" else [])]
             batch_id, file_id = add_batch(made.store, lines)
             made.store.move(batch_id, ("validating",), "in_progress", total=len(lines))
@@ -122,7 +123,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_of_its_line(tmp_path: Path
 
 def test_an_unknown_error_ends_the_batch_with_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with trial(tmp_path, ServerConfig(max_batch_lines_in_flight=1)) as made:
+        async with trial(tmp_path, ServerConfig(batches=Batches(max_batch_lines_in_flight=1))) as made:
             batch_id, _ = add_batch(made.store, [line("a"), line("b")])
             add = made.store.add_results
 

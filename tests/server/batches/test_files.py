@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.client import EngineStatus
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Availability, Batches
 from jaxgen.server.schema import answers as shapes
 from tests.support.batch_client import PATH, jsonl, line, never, start, upload, wait
 from tests.support.fakes import MODEL
@@ -21,7 +22,7 @@ from tests.support.server_app import client_of, error_of, fake_engine
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path)) as made:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path))) as made:
         yield made
 
 
@@ -53,7 +54,7 @@ def test_a_file_that_the_disk_has_lost_says_so(tmp_path: Path, client: TestClien
 
 
 def test_a_file_stays_while_a_batch_needs_it(tmp_path: Path) -> None:
-    with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(pace=never), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         file_id = upload(client, jsonl(line("a", seed=9)))
         batch = start(client, file_id)
         assert client.delete(f"/v1/files/{file_id}").status_code == 409
@@ -108,7 +109,7 @@ def test_bad_queries_are_refused(client: TestClient, query: str) -> None:
 
 def test_quotas(tmp_path: Path) -> None:
     limits = {"max_files": 2, "max_stored_bytes": 300, "max_file_bytes": 250, "max_batches": 1}
-    with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path, **limits)) as client:  # type: ignore[arg-type]
+    with client_of(fake_engine(pace=never), ServerConfig(batches=Batches(batch_dir=tmp_path, **limits))) as client:
         file_id = upload(client, jsonl(line("a", seed=9)))
         for content, status in ((b"x" * 251, 413), (b"x" * 250, 403)):
             form = {"files": {"file": content}, "data": {"purpose": "batch"}}
@@ -129,14 +130,14 @@ def test_a_body_far_over_the_limit_is_not_read(tmp_path: Path) -> None:
             yield b"x" * 2**16
         pytest.fail("reads on and on")
 
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path, max_file_bytes=2**18)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path, max_file_bytes=2**18))) as client:
         kind = {"content-type": "multipart/form-data; boundary=x"}
         answer = client.post("/v1/files", content=b"".join([*islice(chunks(), 20)]), headers=kind)
         assert answer.status_code == 413
 
 
 def test_what_a_key_made_is_its_own(tmp_path: Path) -> None:
-    config = ServerConfig(batch_dir=tmp_path, api_keys=("one", "two"))
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path), access=Access(api_keys=("one", "two")))
     mine, other = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
     with client_of(fake_engine(), config) as client:
         file_id = upload(client, jsonl(line("a")), **mine)
@@ -163,7 +164,7 @@ def test_without_a_directory_the_routes_say_so() -> None:
 
 
 def test_uploads_and_downloads_are_under_way_until_they_are_sent(tmp_path: Path) -> None:
-    app = create_app(fake_engine(), ServerConfig(batch_dir=tmp_path))
+    app = create_app(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path)))
     counts: list[int] = []
 
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +199,10 @@ def test_uploads_and_downloads_are_under_way_until_they_are_sent(tmp_path: Path)
 def test_what_needs_no_engine_is_refused_while_draining_and_not_while_starting(
     tmp_path: Path, method: str, path: str
 ) -> None:
-    app = create_app(fake_engine(state=EngineStatus("starting")), ServerConfig(batch_dir=tmp_path, retry_after_s=7))
+    app = create_app(
+        fake_engine(state=EngineStatus("starting")),
+        ServerConfig(batches=Batches(batch_dir=tmp_path), availability=Availability(retry_after_s=7)),
+    )
     with TestClient(app) as client:
         assert client.request(method, path).status_code < 500
         app.state.lifecycle.draining = True
@@ -210,7 +214,7 @@ def test_what_needs_no_engine_is_refused_while_draining_and_not_while_starting(
 
 def test_ended_batches_count_in_the_quota_until_they_are_deleted(tmp_path: Path) -> None:
     asked = {"endpoint": PATH, "completion_window": "24h", "metadata": {"a": "é" * 500}}
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path, max_stored_batches=2)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path, max_stored_batches=2))) as client:
         asked["input_file_id"] = file_id = upload(client, b"{}\n")
         made = [wait(client, client.post("/v1/batches", json=asked).json()["id"]) for _ in range(2)]
         refused = client.post("/v1/batches", json=asked)
@@ -223,7 +227,7 @@ def test_ended_batches_count_in_the_quota_until_they_are_deleted(tmp_path: Path)
 
 
 def test_the_bytes_of_batches_count_for_files_and_batches(tmp_path: Path) -> None:
-    with client_of(fake_engine(), ServerConfig(batch_dir=tmp_path, max_stored_bytes=25_000)) as client:
+    with client_of(fake_engine(), ServerConfig(batches=Batches(batch_dir=tmp_path, max_stored_bytes=25_000))) as client:
         asked = {"input_file_id": upload(client, b"{}\n"), "endpoint": PATH, "completion_window": "24h"}
         asked["metadata"] = {f"{i:02}": "é" * 400 for i in range(16)}  # type: ignore[assignment]
         assert [client.post("/v1/batches", json=asked).status_code for _ in range(2)] == [200, 403]
@@ -232,7 +236,7 @@ def test_the_bytes_of_batches_count_for_files_and_batches(tmp_path: Path) -> Non
 
 
 def test_a_batch_that_has_not_ended_cannot_be_deleted(tmp_path: Path) -> None:
-    with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
+    with client_of(fake_engine(pace=never), ServerConfig(batches=Batches(batch_dir=tmp_path))) as client:
         batch = start(client, upload(client, jsonl(line("a", seed=9))))
         refused = client.delete(f"/v1/batches/{batch.id}")
         assert (refused.status_code, error_of(refused.json())["code"]) == (409, "batch_active")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Batches
 from tests.server.api.test_fuzz import JSON, SCALARS, bodies
 from tests.support.batch_client import line, run
 from tests.support.fakes import MODEL
@@ -41,7 +42,10 @@ def files(draw: st.DrawFn) -> tuple[bytes, list[str] | None]:
 
 def check(content: bytes, names: list[str] | None) -> None:
     engine = fake_engine()
-    with TemporaryDirectory() as directory, client_of(engine, ServerConfig(batch_dir=Path(directory))) as client:
+    with (
+        TemporaryDirectory() as directory,
+        client_of(engine, ServerConfig(batches=Batches(batch_dir=Path(directory)))) as client,
+    ):
         batch, done, failed = run(client, content)
         assert not engine.open
         if batch.status == "failed":

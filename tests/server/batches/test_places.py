@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxgen.server.batches.places import Places
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Batches
 from tests.support.batch_client import line
 from tests.support.scripted_batches import HELD, add_batch, trial
 
@@ -56,7 +57,7 @@ def test_who_leaves_when_its_turn_comes_keeps_no_place() -> None:
 
 def test_one_caller_with_all_places_keeps_no_other_out(tmp_path: Path) -> None:
     async def main() -> None:
-        async with trial(tmp_path, ServerConfig(max_batch_lines_in_flight=4)) as made:
+        async with trial(tmp_path, ServerConfig(batches=Batches(max_batch_lines_in_flight=4))) as made:
             long, _ = add_batch(made.store, [line(str(i), **HELD) for i in range(9)], owner="long")
             await made.begin(long, 0)
             while len(made.endpoint.asked) < 4:

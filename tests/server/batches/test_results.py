@@ -9,12 +9,13 @@ from jaxgen.server.batches.answers import MOST_RESULT_BYTES
 from jaxgen.server.batches.store import Store
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Batches
 from tests.support.batch_client import line
 from tests.support.scripted_batches import HELD, add_batch, codes, trial
 
 
 def test_results_of_a_running_batch_count_and_end_it_at_the_quota(tmp_path: Path) -> None:
-    config = ServerConfig(max_stored_bytes=20_000, max_batch_lines_in_flight=1)
+    config = ServerConfig(batches=Batches(max_stored_bytes=20_000, max_batch_lines_in_flight=1))
 
     async def main() -> None:
         async with trial(tmp_path, config) as made:
@@ -40,7 +41,7 @@ def test_results_of_a_running_batch_count_and_end_it_at_the_quota(tmp_path: Path
 
 
 def test_a_batch_without_room_for_its_other_lines_is_cancelled_all_the_same(tmp_path: Path) -> None:
-    config = ServerConfig(max_stored_bytes=4000, max_batch_lines_in_flight=1)
+    config = ServerConfig(batches=Batches(max_stored_bytes=4000, max_batch_lines_in_flight=1))
 
     async def main() -> None:
         async with trial(tmp_path, config) as made:
@@ -87,7 +88,7 @@ def test_results_are_kept_once_and_their_room_is_given_back(tmp_path: Path) -> N
 
 def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
     """Also after a start, and of results that a killed server had copied and not deleted."""
-    store = Store(tmp_path, ServerConfig())
+    store = Store(tmp_path, Batches())
 
     def kept(store: Store) -> dict[str, int]:
         return {row["owner"]: row["bytes"] for row in store._db.execute("SELECT * FROM kept") if row["bytes"]}
@@ -99,11 +100,11 @@ def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
     store.add_results(batch_id, [(0, True, "0123456789"), (0, True, "again")])
     assert kept(store) == {"o": size + fields + 11, "p": size + fields}
     store.close()
-    store = Store(tmp_path, ServerConfig())
+    store = Store(tmp_path, Batches())
     assert kept(store) == {"o": size + fields + 11, "p": size + fields}
     store.finish(batch_id, "completed", {}, {})
     store.close()
-    store = Store(tmp_path, ServerConfig())
+    store = Store(tmp_path, Batches())
     assert store._db.execute("SELECT count(*) FROM results").fetchone()[0] == 0
     for owner, name in (("o", batch_id), ("p", other)):
         if owner == "p":

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from jaxgen.core.request import Request
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from tests.support.benchmark_runs import SMALL, last_run, main, measure, served
 from tests.support.fakes import says
 from tests.support.live_server import serve
@@ -62,7 +62,7 @@ def test_plot_of_a_run_that_failed(tmp_path: Path) -> None:
 def test_api_key_is_sent_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXGEN_API_KEY", "secret-key")
     output = tmp_path / "o"
-    with served(fake_engine(), ServerConfig(api_keys=("secret-key",))) as url:
+    with served(fake_engine(), ServerConfig(access=Access(api_keys=("secret-key",)))) as url:
         flags = ["--base-url", url, "--output", str(output), "--clients", "1", "--requests", "1"]
         assert main([*flags, *SMALL]) == 0
         monkeypatch.delenv("JAXGEN_API_KEY")

@@ -93,16 +93,16 @@ def test_spread_keeps_what_never_came() -> None:
 
 def test_first_token_must_come_in_time() -> None:
     targets = SloTargets(sla=4.0)
-    assert targets.kept(record(1.0))
-    assert not targets.kept(record(1.0000001))
-    assert not targets.kept(record(1.0, prompt_tokens=511))
-    assert SloTargets(sla=4.0, ttft_rate=256.0).kept(record(2.0))
+    assert targets.met_by(record(1.0))
+    assert not targets.met_by(record(1.0000001))
+    assert not targets.met_by(record(1.0, prompt_tokens=511))
+    assert SloTargets(sla=4.0, ttft_rate=256.0).met_by(record(2.0))
 
 
 def test_the_average_must_stay_under_the_limit() -> None:
-    assert not SloTargets(sla=4.0).kept(steady(0.25, 5)), "equal is not under"
-    assert SloTargets(sla=4.0).kept(steady(0.249, 5))
-    assert SloTargets(sla=2.0).kept(steady(0.25, 5))
+    assert not SloTargets(sla=4.0).met_by(steady(0.25, 5)), "equal is not under"
+    assert SloTargets(sla=4.0).met_by(steady(0.249, 5))
+    assert SloTargets(sla=2.0).met_by(steady(0.25, 5))
 
 
 def test_every_token_is_looked_at() -> None:
@@ -110,30 +110,30 @@ def test_every_token_is_looked_at() -> None:
     gaps = [0.1] * 40
     late = np.cumsum([0.5, *gaps, 1.0, *gaps]).tolist()
     early = np.cumsum([0.5, 1.0, *gaps, *gaps]).tolist()
-    assert SloTargets(sla=4.0).kept(record(*late))
-    assert not SloTargets(sla=4.0).kept(record(*early))
+    assert SloTargets(sla=4.0).met_by(record(*late))
+    assert not SloTargets(sla=4.0).met_by(record(*early))
     assert ewm_mean(record(*early).inter_token_times(), 16.0)[-1] < 0.25
 
 
 def test_the_span_is_a_setting() -> None:
     late = record(*np.cumsum([0.5, *[0.1] * 40, 1.0]).tolist())
-    assert SloTargets(sla=4.0).kept(late)
-    assert not SloTargets(sla=4.0, ema_span=3.0).kept(late)
+    assert SloTargets(sla=4.0).met_by(late)
+    assert not SloTargets(sla=4.0, ema_span=3.0).met_by(late)
 
 
 def test_one_token_has_no_rate_to_miss() -> None:
-    assert SloTargets(sla=1000.0).kept(record(0.9))
-    assert not SloTargets(sla=1000.0).kept(record(1.1))
+    assert SloTargets(sla=1000.0).met_by(record(0.9))
+    assert not SloTargets(sla=1000.0).met_by(record(1.1))
 
 
 @pytest.mark.parametrize("outcome", ["failed", "aborted"])
 def test_only_completed_requests_count(outcome: str) -> None:
-    assert SloTargets(sla=4.0).kept(steady(0.1, 9))
-    assert not SloTargets(sla=4.0).kept(steady(0.1, 9, outcome=outcome))
+    assert SloTargets(sla=4.0).met_by(steady(0.1, 9))
+    assert not SloTargets(sla=4.0).met_by(steady(0.1, 9, outcome=outcome))
 
 
 def test_a_request_without_tokens_does_not_count() -> None:
-    assert not SloTargets(sla=4.0).kept(record(end=0.1))
+    assert not SloTargets(sla=4.0).met_by(record(end=0.1))
 
 
 def test_summary_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.core.stats import EngineStats, FixedPace
 from jaxgen.server.commands.announcement import DEMO_NOTE, Place, pace_line, ready_lines
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 
 CHAT = ChatFormat("{{ messages }}", {})
 PLACE = Place("http://here:1")
@@ -43,7 +43,7 @@ def test_what_the_configuration_changes() -> None:
     url, request = ready_lines(model, ServerConfig(), socket)
     assert url == "m (a note) is ready at the Unix socket /s, http://localhost/v1"
     assert request.startswith("Try: curl --unix-socket /s http://localhost/v1/completions -H 'Content-Type")
-    for keyed in (ServerConfig(api_keys=("k",)), ServerConfig(api_key_file=Path("keys"))):
+    for keyed in (ServerConfig(access=Access(api_keys=("k",))), ServerConfig(access=Access(api_key_file=Path("keys")))):
         assert "-H 'Authorization: Bearer YOUR_KEY' " in ready_lines(model, keyed, PLACE)[-1]
 
 

@@ -38,7 +38,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     args = parsed("--config", str(file), "--port", "21")
     assert (args.port, args.block_size, args.max_n) == (21, 12, 3)
     assert (engine_options(args).prefix_caching, args.compilation_cache) == (False, False)
-    assert server_config(args).max_n == 3
+    assert server_config(args).limits.max_n == 3
 
 
 @pytest.mark.parametrize(

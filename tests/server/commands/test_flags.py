@@ -14,7 +14,7 @@ from jaxgen.server.commands import serve, tune, verify
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.model_flags import hub_options
-from jaxgen.weights import convert
+from jaxgen.weights.convert import command as convert
 
 
 def parsed(*arguments: str) -> Any:
@@ -75,7 +75,8 @@ def test_dtypes_have_their_other_names(name: str, dtype: str, monkeypatch: pytes
 
 def test_what_serve_hands_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("jaxgen.assemble.load_engine", lambda model, **options: asked.update(options, model=model))
+    name = "jaxgen.assembly.load_engine.load_engine"
+    monkeypatch.setattr(name, lambda model, **options: asked.update(options, model=model))
     flags = ("--revision", "r", "--download-dir", "/d", "--tokenizer", "T", "--generation-config", "none")
     serve.open_engine(parsed("org/m", *flags))
     assert (asked["model"], asked["tokenizer"], asked["generation_config"]) == ("org/m", "T", "none")
@@ -105,7 +106,8 @@ def test_what_is_printed_of_a_unix_socket_can_be_read(tmp_path: Path, capsys: py
     file.write_text(printed)
     args = parsed("--config", str(file))
     assert (args.model, args.uds, args.host) == ("M", Path("/s"), None)
-    assert (server_config(args).root_path, server_config(args).max_log_len) == ("/ai", 9)
+    config = server_config(args)
+    assert (config.proxy.root_path, config.log.max_log_len) == ("/ai", 9)
 
 
 def test_the_page_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

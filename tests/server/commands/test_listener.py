@@ -21,6 +21,7 @@ from jaxgen.server.commands.listener import listen, listening
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.config import ConnectionConfig
 from jaxgen.server.flags.access import warn_if_open
+from jaxgen.server.limits import Connections
 from tests.support.fakes import says
 from tests.support.live_server import configured
 from tests.support.server_app import body, byte_by_byte, fake_engine
@@ -103,11 +104,11 @@ def test_a_path_that_no_socket_can_have(tmp_path: Path) -> None:
 def test_a_server_is_asked_through_its_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Callers are ``unix`` in the log, or whom they ask for; no bound on an address concerns them."""
     caplog.set_level(logging.DEBUG, "jaxgen")
-    limits = ServerConfig(max_connections_per_address=1)
+    limits = ServerConfig(connections=Connections(max_connections_per_address=1))
     config = configured(create_app(fake_engine(reply=says(byte_by_byte("Hello")))), limits, unix=True)
     path = tmp_path / "s"
     with listening(None, None, path) as listener:
-        warn_if_open(listener, limits, certificates=False)
+        warn_if_open(listener, limits.access, certificates=False)
         place = Place("http://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} ", browsable=False)
         assert place_of(listener, "http") == place
         first, second = (httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) for _ in range(2))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxgen.server.cli import main
-from jaxgen.weights.families import ARCHITECTURES
-from jaxgen.weights.packaged_models import PACKAGED_MODELS
+from jaxgen.weights.families.registry import ARCHITECTURES
+from jaxgen.weights.packaged.models import PACKAGED_MODELS
 from tests.support.goldens import GOLDENS, copy_golden
 from tests.support.hub import Hub, serving_hub
 from tests.support.tiny_tokenizers import byte_level

@@ -11,17 +11,17 @@ from typing import Any
 import psutil
 import pytest
 
-from jaxgen.assemble import find_parts
+from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.llm import LLM
-from jaxgen.models import abstract_params
+from jaxgen.models.model import abstract_params
 from jaxgen.server.cli import main
 from jaxgen.server.commands.plan import make_parser
 from jaxgen.server.flags.serve_options import engine_options
 from jaxgen.tools import plan as tools_plan
 from jaxgen.tools.plan import plan_model
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from jaxgen.weights.load import load_model_config
-from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.conversions import tiny_conversion
 from tests.support.fake_gpu import H200
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
@@ -65,13 +65,13 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_it_is_what_serve_would_choose(flags: list[str], tmp_path: Path) -> None:
     args = make_parser().parse_args(flags)
     same: dict[str, Any] = {"dtype": args.dtype, "kernels": args.kernels, "cache_dir": tmp_path}
-    parts = find_parts(options=engine_options(args), **same)
+    resolved = resolve_on_device(options=engine_options(args), **same)
     found = plan_model(options=engine_options(args), **same)
-    assert found.plan.config == parts.resolve(engine_options(args))
-    assert found.plan.allocation.weights == parts.params_bytes
-    assert found.plan.memory == parts.memory
-    assert found.target.device == parts.device
-    assert found.request.model == parts.model
+    assert found.plan.config == resolved.configure(engine_options(args))
+    assert found.plan.allocation.weights == resolved.params_bytes
+    assert found.plan.memory == resolved.memory
+    assert found.target.device == resolved.device
+    assert found.request.model == resolved.model
 
 
 @pytest.mark.full
@@ -227,7 +227,7 @@ def test_a_model_of_8b_in_4_bits_on_8_gib(tmp_path: Path, capsys: pytest.Capture
 PROGRAM = """
 import sys
 from jaxgen.server.cli import main
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.encodings.weight_formats import parameter_bytes
 status = main(sys.argv[1:])
 loaded = sorted({"jax", "jaxlib.xla_client", "flax", "orbax", "transformers", "torch"} & set(sys.modules))
 sys.exit(f"imported: {loaded}" if loaded else status)

@@ -27,6 +27,7 @@ from jaxgen.server.commands.listener import listen
 from jaxgen.server.commands.run import Ending, Server, run
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.config import ConnectionConfig
+from jaxgen.server.limits import Batches, Connections
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, body, client_of, error_of, stream_chunks
@@ -101,7 +102,7 @@ def running(engine: StoppableEngine, config: ServerConfig | None = None, *, time
     loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Queue[int]]] = Future()
     ended: Future[Ending] = Future()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    uvicorns = ConnectionConfig(app, replace(config, timeout_keep_alive_s=LONG), **quiet)
+    uvicorns = ConnectionConfig(app, replace(config, connections=Connections(timeout_keep_alive_s=LONG)), **quiet)
     server = Server(uvicorns)
 
     async def main() -> Ending:
@@ -303,7 +304,7 @@ def test_an_upload_that_does_not_end_is_an_error(tmp_path: Path, caplog: pytest.
         b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
         b"Content-Length: 5000\r\n\r\n--b\r\n"
     )
-    config = ServerConfig(batch_dir=tmp_path)
+    config = ServerConfig(batches=Batches(batch_dir=tmp_path))
     with running(stuck_after(0), config) as server, connect(server.url, head) as sending:
         server.until_under_way(1)
         server.tell()
@@ -320,7 +321,7 @@ def test_an_upload_that_does_not_end_is_an_error(tmp_path: Path, caplog: pytest.
 
 def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "jaxgen")
-    with running(stuck_after(0), ServerConfig(batch_dir=tmp_path)) as server:
+    with running(stuck_after(0), ServerConfig(batches=Batches(batch_dir=tmp_path))) as server:
         form: dict[str, Any] = {"files": {"file": ("f", b"x" * 5_000_000)}, "data": {"purpose": "batch"}}
         file_id = httpx2.post(server.url + "/v1/files", timeout=60, **form).json()["id"]
         with connect(server.url, f"GET /v1/files/{file_id}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()):
@@ -333,7 +334,7 @@ def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, cap
 
 def test_a_batch_goes_on_at_the_next_start(tmp_path: Path) -> None:
     """Its line is neither waited for nor answered with an error."""
-    config, engine = ServerConfig(batch_dir=tmp_path), stuck_after(0)
+    config, engine = ServerConfig(batches=Batches(batch_dir=tmp_path)), stuck_after(0)
     with running(engine, config) as server:
         with httpx2.Client(base_url=server.url) as client:
             batch = start(cast("Any", client), upload(cast("Any", client), jsonl(line("a"))))

@@ -9,7 +9,7 @@ from jaxgen.core.identity import Identity
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.server.cli import main
 from jaxgen.tools.determinism import Scenario
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 
 FLAGS = (
     "--requests",
@@ -36,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _reference_kernels_and_short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew for this run's cache directory; answers of the usual length, and what
     happens to them, are tests/tools' to compare."""
-    monkeypatch.setattr("jaxgen.resolved_model.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.assembly.kernels.choose", lambda *_, **__: REFERENCE)
     monkeypatch.setattr("jaxgen.tools.determinism.ANSWER_TOKENS", 6)
 
 

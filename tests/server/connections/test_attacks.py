@@ -19,6 +19,7 @@ from tests.support.raw_http import WAIT_SECONDS, connected, head, post, rest_of,
 from tests.support.server_app import body
 
 MEGABYTE = 2**20
+LIMITS = {"header_timeout_s": 1.0, "write_timeout_s": 1.0, "max_arriving_bytes": MEGABYTE}
 MOST_GROWTH = 100 * MEGABYTE
 
 
@@ -72,7 +73,7 @@ def unharmed(url: str, process: psutil.Process) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, psutil.Process]]:
-    with fake_server(header_timeout_s=1.0, write_timeout_s=1.0, max_arriving_bytes=MEGABYTE) as made:
+    with fake_server(connections=LIMITS) as made:
         yield made
 
 

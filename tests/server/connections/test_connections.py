@@ -21,10 +21,11 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.app import create_app
 from jaxgen.server.commands.tls import tls_options
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Proxy, ServerConfig
 from jaxgen.server.connections import descriptors
 from jaxgen.server.connections.gate import MAX_REFUSALS, Gate
 from jaxgen.server.connections.minute_log import MinuteLog
+from jaxgen.server.limits import Connections
 from tests.support.live_server import serve
 from tests.support.raw_http import WAIT_SECONDS, ask, connected, head, refused, rest_of, split, where
 from tests.support.server_app import fake_engine
@@ -92,7 +93,7 @@ def test_refusals_are_bounded() -> None:
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "localhost", "1.2.3", "::1,nobody"])
 def test_proxies_that_are_no_addresses_are_named(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--forwarded-allow-ips {text.split(',')[-1]!r}"):
-        ServerConfig(forwarded_allow_ips=text)
+        ServerConfig(proxy=Proxy(forwarded_allow_ips=text))
 
 
 def test_everybody_and_nobody_may_be_a_proxy() -> None:
@@ -122,8 +123,8 @@ def until_health_is(url: str, status: int) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        ServerConfig(max_connections=5),
-        ServerConfig(max_connections_per_address=5, forwarded_allow_ips=""),
+        ServerConfig(connections=Connections(max_connections=5)),
+        ServerConfig(connections=Connections(max_connections_per_address=5), proxy=Proxy(forwarded_allow_ips="")),
     ],
     ids=["all", "address"],
 )
@@ -143,7 +144,10 @@ def test_connections_beyond_a_bound_are_told_so(limits: ServerConfig, caplog: py
 
 
 def test_proxies_have_no_bound_of_their_own() -> None:
-    with serve(create_app(fake_engine()), ServerConfig(max_connections_per_address=1)) as url, ExitStack() as held:
+    with (
+        serve(create_app(fake_engine()), ServerConfig(connections=Connections(max_connections_per_address=1))) as url,
+        ExitStack() as held,
+    ):
         for _ in range(5):
             held.enter_context(connected(url))
         assert health(url) == 200
@@ -161,7 +165,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ssl.S
 
 def test_handshakes_count(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     options, context = tls
-    limits = ServerConfig(max_connections=3)
+    limits = ServerConfig(connections=Connections(max_connections=3))
     with serve(create_app(fake_engine()), limits, **options) as url, ExitStack() as held:
         silent = [held.enter_context(connected(url)) for _ in range(3)]
         silent[0].sendall(b"\x16\x03\x01")
@@ -171,7 +175,7 @@ def test_handshakes_count(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
 
 def test_handshakes_end(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     options, context = tls
-    limits = ServerConfig(max_connections=3, header_timeout_s=1.0)
+    limits = ServerConfig(connections=Connections(max_connections=3, header_timeout_s=1.0))
     with serve(create_app(fake_engine()), limits, **options) as url, ExitStack() as held:
         silent = [held.enter_context(connected(url)) for _ in range(3)]
         silent[0].sendall(b"\x16\x03\x01")
@@ -193,7 +197,7 @@ def test_handshakes_end(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
 
 def test_handshakes_that_fail_give_their_places_back(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     options, context = tls
-    with serve(create_app(fake_engine()), ServerConfig(max_connections=4), **options) as url:
+    with serve(create_app(fake_engine()), ServerConfig(connections=Connections(max_connections=4)), **options) as url:
         for _ in range(4):
             with connected(url) as plain:
                 plain.sendall(head())  # no TLS
@@ -280,7 +284,7 @@ def test_the_log_has_the_callers_address(caplog: pytest.LogCaptureFixture) -> No
     caplog.set_level(logging.INFO, "jaxgen")
     forwarded = head("/v1/models", "X-Forwarded-For: 203.0.113.9, 127.0.0.1", "Connection: close")
     for trusted in ("127.0.0.1", ""):
-        with serve(create_app(fake_engine()), ServerConfig(forwarded_allow_ips=trusted)) as url:
+        with serve(create_app(fake_engine()), ServerConfig(proxy=Proxy(forwarded_allow_ips=trusted))) as url:
             assert split(ask(url, forwarded))[0] == 200
     found = [record.fields["client"] for record in caplog.records if hasattr(record, "fields")]
     assert found == ["203.0.113.9", "127.0.0.1"]

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.connections.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
+from jaxgen.server.limits import Connections
 from tests.support.live_server import serve
 from tests.support.raw_http import answer_on, ask, connected, head, post, refused, rest_of, split
 from tests.support.server_app import body, fake_engine, stream_chunks
@@ -26,7 +27,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[str]:
     """A server that gives a head half a second."""
-    with serve(create_app(fake_engine()), ServerConfig(header_timeout_s=0.5)) as url:
+    with serve(create_app(fake_engine()), ServerConfig(connections=Connections(header_timeout_s=0.5))) as url:
         yield url
 
 
@@ -112,7 +113,7 @@ def test_a_connection_that_says_nothing_ends_without_an_answer(hasty: str) -> No
 
 
 def test_the_second_request_of_a_connection_has_a_deadline_too() -> None:
-    limits = ServerConfig(header_timeout_s=2.0)  # in which the first must come
+    limits = ServerConfig(connections=Connections(header_timeout_s=2.0))  # in which the first must come
     with serve(create_app(fake_engine()), limits) as url, connected(url) as connection:
         connection.sendall(head())
         assert answer_on(connection).endswith(b"}")
@@ -126,7 +127,9 @@ def test_an_answer_under_way_is_not_cut_by_the_next_head() -> None:
     async def slowly(request: object, index: int) -> None:
         await asyncio.sleep(1.5 if index == 7 else 0)  # longer than a head may take
 
-    with serve(create_app(fake_engine(pace=slowly)), ServerConfig(header_timeout_s=1.0)) as url:
+    with serve(
+        create_app(fake_engine(pace=slowly)), ServerConfig(connections=Connections(header_timeout_s=1.0))
+    ) as url:
         for rest, *headers in ((b"\r\n", "Connection: close"), (b"GET /hea",)):
             with connected(url) as connection:
                 connection.sendall(post(body(max_tokens=8), *headers) + rest)

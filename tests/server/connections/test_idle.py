@@ -12,6 +12,7 @@ from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.connections.gate import ConnectionSlot, Gate
+from jaxgen.server.limits import Connections
 from tests.server.connections.test_connections import Silent
 from tests.support.live_server import configured, serve
 from tests.support.raw_http import answer_on, connected, head, post, refused, rest_of, split
@@ -93,7 +94,7 @@ def answered(connection: socket.socket, request: bytes) -> None:
 
 
 def test_a_full_server_takes_new_connections_in_place_of_idle_ones() -> None:
-    with served(ServerConfig(max_connections=2)) as url, ExitStack() as held:
+    with served(ServerConfig(connections=Connections(max_connections=2))) as url, ExitStack() as held:
         one, two = (held.enter_context(connected(url)) for _ in range(2))
         answered(one, post(body()))
         answered(two, head())
@@ -104,7 +105,7 @@ def test_a_full_server_takes_new_connections_in_place_of_idle_ones() -> None:
 
 
 def test_connections_that_ask_or_say_nothing_are_not_closed_for_new_ones() -> None:
-    with served(ServerConfig(max_connections=2)) as url, ExitStack() as held:
+    with served(ServerConfig(connections=Connections(max_connections=2))) as url, ExitStack() as held:
         silent, begun = (held.enter_context(connected(url)) for _ in range(2))
         answered(begun, head())
         begun.sendall(head()[:10])  # the next request has begun
@@ -115,8 +116,9 @@ def test_connections_that_ask_or_say_nothing_are_not_closed_for_new_ones() -> No
 
 
 def test_connections_are_idle_for_as_long_as_the_flag_says() -> None:
-    assert configured(create_app(fake_engine())).timeout_keep_alive == DEFAULT_CONFIG.timeout_keep_alive_s == 120
-    with served(ServerConfig(timeout_keep_alive_s=0.2)) as url, connected(url) as idle:
+    default = DEFAULT_CONFIG.connections.timeout_keep_alive_s
+    assert configured(create_app(fake_engine())).timeout_keep_alive == default == 120
+    with served(ServerConfig(connections=Connections(timeout_keep_alive_s=0.2))) as url, connected(url) as idle:
         answered(idle, head())
         assert rest_of(idle) == b""
 

@@ -18,14 +18,15 @@ import pytest
 
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from jaxgen.server.connections import protocol
+from jaxgen.server.limits import Connections
 from tests.support.fakes import counts_up
 from tests.support.live_server import serve
 from tests.support.raw_http import WAIT_SECONDS, answer_on, connected, head, post, refused, rest_of, split, where
 from tests.support.server_app import body, fake_engine
 
-KEYED = ServerConfig(api_keys=("secret",))
+KEYED = ServerConfig(access=Access(api_keys=("secret",)))
 MEGABYTE = 2**20
 
 
@@ -48,7 +49,7 @@ def test_a_reader_that_reads_nothing_ends_with_its_request(
             await asyncio.Event().wait()
 
     engine = fake_engine(reply=counts_up, pace=pace)
-    limits = ServerConfig(write_timeout_s=0.5)
+    limits = ServerConfig(connections=Connections(write_timeout_s=0.5))
     with (
         serve(create_app(engine, limits), limits) as url,
         connected(url, receive_buffer=4096) as connection,
@@ -70,7 +71,7 @@ def test_a_reader_that_reads_nothing_ends_with_its_request(
 
 
 def test_a_reader_that_pauses_gets_all(caplog: pytest.LogCaptureFixture) -> None:
-    limits = ServerConfig(write_timeout_s=60)
+    limits = ServerConfig(connections=Connections(write_timeout_s=60))
     with (
         serve(create_app(fake_engine(reply=counts_up)), limits) as url,
         connected(url, receive_buffer=4096) as connection,
@@ -92,7 +93,7 @@ def test_what_the_kernel_keeps_for_a_reader_ends_too() -> None:
     """The answer is short enough that the server has written it all, and closed its end."""
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return  # only Linux has it
-    limits = ServerConfig(write_timeout_s=0.5)
+    limits = ServerConfig(connections=Connections(write_timeout_s=0.5))
     with (
         serve(create_app(fake_engine(reply=counts_up)), limits) as url,
         connected(url, receive_buffer=4096) as connection,
@@ -199,7 +200,7 @@ def test_a_small_refused_body_leaves_the_connection(keyed: str) -> None:
 
 
 def test_a_slow_body_is_answered_though_the_rest_comes_later() -> None:
-    limits = ServerConfig(body_timeout_s=0.2)
+    limits = ServerConfig(connections=Connections(body_timeout_s=0.2))
     with serve(create_app(fake_engine(), limits), limits) as url, connected(url) as connection:
         connection.sendall(head("/v1/completions", "Content-Length: 3000000", method="POST"))
         connection.recv(1, socket.MSG_PEEK)  # its answer has come

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access
 from jaxgen.server.flags.access import api_keys, warn_if_open
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
@@ -16,7 +16,7 @@ from jaxgen.server.flags.server_flags import server_config
 def test_white_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api_keys(["  one\n", "two\t", "\ufefféè"]) == ("one", "two", "éè")
     monkeypatch.setenv("JAXGEN_API_KEY", "secret\n")
-    assert server_config(make_parser().parse_args([])).api_keys == ("secret",)
+    assert server_config(make_parser().parse_args([])).access.api_keys == ("secret",)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ class Listener(socket.socket):
         return self._address, 8000
 
 
-OPEN = ServerConfig()
+OPEN = Access()
 
 
 @pytest.mark.parametrize(
-    ("address", "config", "certificates", "warns"),
+    ("address", "access", "certificates", "warns"),
     [
         ("0.0.0.0", OPEN, False, True),
         ("::", OPEN, False, True),
@@ -57,16 +57,16 @@ OPEN = ServerConfig()
         ("127.0.0.1", OPEN, False, False),
         ("127.8.0.1", OPEN, False, False),
         ("::1", OPEN, False, False),
-        ("0.0.0.0", ServerConfig(api_keys=("secret",)), False, False),
-        ("0.0.0.0", ServerConfig(api_key_file=Path("/keys")), False, False),
+        ("0.0.0.0", Access(api_keys=("secret",)), False, False),
+        ("0.0.0.0", Access(api_key_file=Path("/keys")), False, False),
         ("0.0.0.0", OPEN, True, False),
     ],
 )
 def test_a_server_that_anyone_may_use_warns_once(
-    address: str, config: ServerConfig, certificates: bool, warns: bool, caplog: pytest.LogCaptureFixture
+    address: str, access: Access, certificates: bool, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Listener(address) as listener:
-        warn_if_open(listener, config, certificates=certificates)
+        warn_if_open(listener, access, certificates=certificates)
     assert len(caplog.records) == warns
     for record in caplog.records:
         assert record.levelno == logging.WARNING

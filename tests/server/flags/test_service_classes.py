@@ -11,7 +11,7 @@ from jaxgen.core.errors import ConfigError, WouldBeLateError
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.core.request import Request
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from jaxgen.server.flags.service_classes import parse_classes
 from jaxgen.server.middleware.auth import ApiKeys
 from jaxgen.server.requests.service_tier import service_class
@@ -136,7 +136,7 @@ def test_a_key_file_has_weights_and_callers_are_tenants(tmp_path: Path) -> None:
     keys = ApiKeys((), file)
     assert [keys.rights(keys.caller(key) or "").weight for key in (b"one", b"two")] == [2.0, 1.0]
     engine = fake_engine()
-    with client_of(engine, ServerConfig(api_key_file=file)) as client:
+    with client_of(engine, ServerConfig(access=Access(api_key_file=file))) as client:
         for key in ("one", "two"):
             headers = {"Authorization": f"Bearer {key}"}
             assert client.post("/v1/completions", json=body(), headers=headers).status_code == 200

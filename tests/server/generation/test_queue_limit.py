@@ -18,6 +18,7 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
+from jaxgen.server.limits import Availability, Queue
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.middleware.deadline import Deadline
@@ -26,6 +27,7 @@ from tests.support.live_server import serve
 from tests.support.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine
 
 HELLO = byte_by_byte("Hello")
+RETRY = 5
 
 
 @contextmanager
@@ -63,7 +65,7 @@ NUMBERS = EngineStats(steps=10, step_seconds=20.0, prompt_tokens=2, generation_t
 
 @pytest.mark.parametrize("limits", [{"max_queued_requests": 1}, {"max_queued_tokens": 5}])
 def test_what_is_over_the_limit_gets_429(limits: dict[str, Any]) -> None:
-    with one_waits(ServerConfig(**limits), numbers=NUMBERS) as url:
+    with one_waits(ServerConfig(queue=Queue(**limits)), numbers=NUMBERS) as url:
         refused = httpx2.post(f"{url}/v1/completions", json=body())
         assert refused.status_code == 429
         assert {name: error_of(refused.json())[name] for name in ("code", "type")} == {
@@ -74,19 +76,19 @@ def test_what_is_over_the_limit_gets_429(limits: dict[str, Any]) -> None:
 
 
 def test_without_a_step_the_configured_time_is_told() -> None:
-    with one_waits(ServerConfig(max_queued_requests=1, retry_after_s=7)) as url:
+    with one_waits(ServerConfig(queue=Queue(max_queued_requests=1), availability=Availability(retry_after_s=7))) as url:
         assert httpx2.post(f"{url}/v1/completions", json=body()).headers["retry-after"] == "7"
 
 
 def test_who_has_a_token_waits_no_more() -> None:
-    with one_waits(ServerConfig(max_queued_requests=1), first_token=True) as url:
+    with one_waits(ServerConfig(queue=Queue(max_queued_requests=1)), first_token=True) as url:
         answer = httpx2.post(f"{url}/v1/completions", json=body(max_tokens=1), timeout=120)
         assert answer.status_code == 200
 
 
 def test_an_empty_queue_takes_any_request() -> None:
     engine = fake_engine(reply=says(HELLO))
-    with client_of(engine, ServerConfig(max_queued_requests=1, max_queued_tokens=1)) as client:
+    with client_of(engine, ServerConfig(queue=Queue(max_queued_requests=1, max_queued_tokens=1))) as client:
         for _ in range(2):
             answer = client.post("/v1/completions", json=body(n=3, prompt="a long one"))
             assert answer.status_code == 200, "and leaves it empty"
@@ -97,7 +99,7 @@ def test_a_failed_request_leaves_the_queue() -> None:
         raise RuntimeError("no")
 
     engine = FakeEngine(tokenizer=fake_engine().tokenizer, pace=pace)
-    with client_of(engine, ServerConfig(max_queued_requests=1)) as client:
+    with client_of(engine, ServerConfig(queue=Queue(max_queued_requests=1))) as client:
         assert [client.post("/v1/completions", json=body()).status_code for _ in range(2)] == [500, 500]
 
 
@@ -111,7 +113,7 @@ def enters(queue: QueueLimit, caller: str, name: str, service: ServiceClass = DE
 
 @pytest.mark.parametrize("limits", [{"max_queued_requests": 4}, {"max_queued_tokens": 4}])
 def test_a_caller_with_less_than_its_share_is_not_refused_for_others(limits: dict[str, Any]) -> None:
-    queue = QueueLimit(fake_engine(), ServerConfig(**limits))
+    queue = QueueLimit(fake_engine(), Queue(**limits), RETRY)
     assert [enters(queue, "a", f"a{i}") for i in range(5)] == [True] * 4 + [False]
     assert [enters(queue, "b", f"b{i}") for i in range(3)] == [True] * 2 + [False]  # of two callers' each
     assert [enters(queue, "c", f"c{i}") for i in range(2)] == [True, False]
@@ -121,14 +123,14 @@ def test_a_caller_with_less_than_its_share_is_not_refused_for_others(limits: dic
 def test_a_class_whose_requests_the_engine_refuses_in_time_has_a_queue_of_its_own() -> None:
     strict = ServiceClass(name="strict", first_token_seconds=1.0)
     late = ServiceClass(name="late", first_token_seconds=1.0, serve_late=True)
-    queue = QueueLimit(fake_engine(), ServerConfig(max_queued_requests=2))
+    queue = QueueLimit(fake_engine(), Queue(max_queued_requests=2), RETRY)
     assert [enters(queue, "a", f"a{i}", late) for i in range(3)] == [True, True, False]
     assert [enters(queue, "a", f"b{i}", strict) for i in range(3)] == [True, True, False]
 
 
 def test_what_the_queue_refuses_of_a_class_that_promises_is_counted() -> None:
     engine, strict = fake_engine(), ServiceClass(name="strict", first_token_seconds=60.0)
-    queue, metrics = QueueLimit(engine, ServerConfig(max_queued_requests=1)), Metrics(engine, [strict])
+    queue, metrics = QueueLimit(engine, Queue(max_queued_requests=1), RETRY), Metrics(engine, [strict])
     assert enters(queue, "", "a", strict)
     choices = [Waits(Request("b", (5,), SamplingParams(), service=strict))]
 
@@ -155,7 +157,7 @@ class Waits:
 
 def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -> None:
     engine = fake_engine()
-    queue = QueueLimit(engine, ServerConfig())
+    queue = QueueLimit(engine, Queue(), RETRY)
     choices = [Waits(Request(name, (5,), SamplingParams())) for name in "ab"]
     context = RequestContext("r", "POST", "/")
 
@@ -183,7 +185,7 @@ def test_a_request_that_is_given_up_before_its_tasks_begin_says_why() -> None:
         deadline = Deadline(None)
         if before:
             deadline.give_up(why)
-        queue = QueueLimit(engine, ServerConfig())
+        queue = QueueLimit(engine, Queue(), RETRY)
         async with Generation(engine, choices, queue, Metrics(engine), context, deadline) as generation:
             deadline.give_up(why)
             await generation.finish()
@@ -210,7 +212,7 @@ def test_streams_have_an_id_too() -> None:
 
 
 def test_the_answer_that_a_resumed_stream_brings_counts_like_its_prompt() -> None:
-    queue = QueueLimit(fake_engine(), ServerConfig(max_queued_tokens=10))
+    queue = QueueLimit(fake_engine(), Queue(max_queued_tokens=10), RETRY)
     begun = [Waits(Request(name, (5,), SamplingParams(max_tokens=20), answer=(7,) * 6)) for name in "ab"]
     queue.enter(begun[:1])
     assert queue.num_tokens == 7

@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 from jaxgen.client import EngineStatus
 from jaxgen.core.errors import EngineDeadError, WouldBeLateError
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Availability, Limits, Queue
 from tests.support.message_requests import PATH, asked, error_of
 from tests.support.passing_time import let_pass
 from tests.support.server_app import client_of
@@ -20,7 +21,7 @@ from tests.support.tool_engines import tool_engine
 
 COUNT = f"{PATH}/count_tokens"
 VERSION = {"anthropic-version": "2023-06-01"}
-KEYS = ServerConfig(api_keys=("one", "two"))
+KEYS = ServerConfig(access=Access(api_keys=("one", "two")))
 
 
 def refused(client: TestClient, status: int, kind: str, method: str = "POST", path: str = PATH, **kept: Any) -> Any:
@@ -33,7 +34,7 @@ def refused(client: TestClient, status: int, kind: str, method: str = "POST", pa
 
 @pytest.mark.parametrize("path", [PATH, COUNT])
 def test_what_is_wrong_with_a_request(path: str) -> None:
-    with client_of(tool_engine("hermes", "Hi"), ServerConfig(max_body_bytes=1000)) as client:
+    with client_of(tool_engine("hermes", "Hi"), ServerConfig(limits=Limits(max_body_bytes=1000))) as client:
         json_type = {"content-type": "application/json"}
         good = asked(max_tokens=10 if path == PATH else None)
         refused(client, 404, "not_found_error", path=path, json={**good, "model": "nobody"})
@@ -121,7 +122,9 @@ async def for_ever(request: Request, index: int) -> None:
     ],
 )
 def test_what_fails_before_the_first_token(pace: Any, status: int, kind: str, *, stream: bool) -> None:
-    with client_of(tool_engine("hermes", "Hi", pace=pace), ServerConfig(request_timeout_s=4)) as client:
+    with client_of(
+        tool_engine("hermes", "Hi", pace=pace), ServerConfig(availability=Availability(request_timeout_s=4))
+    ) as client:
         answer = refused(client, status, kind, json=asked(stream=stream))
     assert "secret" not in answer.text
     if pace is late:
@@ -135,7 +138,7 @@ def test_what_is_too_much_is_an_overload() -> None:
         begun.set()
         await asyncio.to_thread(go_on.wait, 60)
 
-    config = ServerConfig(max_queued_requests=1)
+    config = ServerConfig(queue=Queue(max_queued_requests=1))
     with client_of(tool_engine("hermes", "Hi", pace=pace), config) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, PATH, json=asked())
         assert begun.wait(60)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, ModelInfo
 
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.config import ServerConfig
@@ -14,7 +13,7 @@ from tests.server.api.test_reasoning import thinks
 from tests.server.tool_calls.test_parser import written
 from tests.support import tool_requests as chat
 from tests.support.fakes import MODEL, FakeEngine
-from tests.support.message_requests import HI, PATH, WEATHER, F, ask, asked
+from tests.support.message_requests import HI, PATH, WEATHER, F, anthropic_types, ask, asked
 from tests.support.server_app import client_of
 from tests.support.tool_engines import prompt_of, tool_engine
 
@@ -175,7 +174,7 @@ def test_the_count_is_what_the_request_uses(case: str) -> None:
         max_tokens=None,
         **{name: value for name, value in fields.items() if name in known},
     )
-    MessageTokensCount.model_validate(counted)
+    anthropic_types().MessageTokensCount.model_validate(counted)
     assert usage["cache_read_input_tokens"] == 5
     assert counted == {"input_tokens": usage["input_tokens"] + 5}
     assert counted["input_tokens"] == len(engine.requests[0].prompt)
@@ -185,7 +184,7 @@ def test_the_count_is_what_the_request_uses(case: str) -> None:
 def test_what_a_message_says() -> None:
     engine = thinks(f"{THINK}Well. {written('hermes', [('get_weather', '{"city": "Bern"}'), ('f', '{}')])}", cached=3)
     message = ask(engine, **TOOLS)
-    Message.model_validate(message)
+    anthropic_types().Message.model_validate(message)
     assert message["id"].startswith("msg_")
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", MODEL)
     thought, said, first, second = message["content"]
@@ -383,7 +382,7 @@ def engine_and_models(**headers: str) -> tuple[FakeEngine, Any]:
 
 def test_models_in_the_shape_that_the_header_asks_for() -> None:
     engine, (listed, one) = engine_and_models(**{"anthropic-version": "2023-06-01"})
-    ModelInfo.model_validate(one.json())
+    anthropic_types().ModelInfo.model_validate(one.json())
     assert one.json()["max_input_tokens"] == engine.model.max_model_len
     page = listed.json()
     assert page == {"data": [one.json()], "has_more": False, "first_id": MODEL, "last_id": MODEL}

@@ -11,13 +11,13 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from jaxgen.server.middleware.auth import ApiKeys, Permissions
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
-KEYS = ServerConfig(api_keys=("first-key", "clé-2"))
+KEYS = ServerConfig(access=Access(api_keys=("first-key", "clé-2")))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_every_route_but_the_probes_wants_a_key(header: str | None) -> None:
 
 
 def test_metrics_may_be_read_without_a_key() -> None:
-    with client_of(fake_engine(), replace(KEYS, public_metrics=True)) as client:
+    with client_of(fake_engine(), ServerConfig(access=replace(KEYS.access, public_metrics=True))) as client:
         assert client.get("/metrics").status_code == 200
         for path in ("/v1/models", "/metrics/", "/steps/history"):
             assert client.get(path).status_code == 401, path
@@ -99,7 +99,7 @@ def test_keys_of_a_file_change_without_a_restart(tmp_path: Path) -> None:
         keys = ("first", "second", "third", "given", "# ours")
         return [client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code for key in keys]
 
-    with client_of(fake_engine(), ServerConfig(api_keys=("given",), api_key_file=file)) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=("given",), api_key_file=file))) as client:
         assert statuses(client) == [200, 200, 401, 200, 401]
         file.write_text("third")
         assert statuses(client) == [401, 401, 200, 200, 401]
@@ -116,7 +116,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> 
     if content is not None:
         file.write_text(content)
     with pytest.raises(ConfigError, match="--api-key-file"):
-        create_app(fake_engine(), ServerConfig(api_key_file=file))
+        create_app(fake_engine(), ServerConfig(access=Access(api_key_file=file)))
 
 
 @pytest.mark.parametrize(
@@ -252,14 +252,14 @@ def test_callers_share_no_prefixes() -> None:
                 assert client.post("/v1/completions", json=body(**fields), headers=headers).status_code == 200
         return [request.cache_salt for request in engine.requests]
 
-    assert salts(ServerConfig(api_keys=("a",)), "a") == [None]
-    first, again, second = salts(ServerConfig(api_keys=("a", "b")), "a", "a", "b")
+    assert salts(ServerConfig(access=Access(api_keys=("a",))), "a") == [None]
+    first, again, second = salts(ServerConfig(access=Access(api_keys=("a", "b"))), "a", "a", "b")
     assert first == again
     assert first != second
     assert first is not None
     assert first.endswith("/")
     assert first[:-1] not in ("a", "b")
-    (salted,) = salts(ServerConfig(api_keys=("a", "b")), "a", cache_salt="s")
+    (salted,) = salts(ServerConfig(access=Access(api_keys=("a", "b"))), "a", cache_salt="s")
     assert salted == f"{first}s"
 
 
@@ -288,7 +288,7 @@ def test_a_file_that_seems_unchanged_is_read_again_when_told(tmp_path: Path, cap
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}])
 def test_a_missing_and_a_wrong_key_have_one_code_in_each_shape(headers: dict[str, str]) -> None:
-    with client_of(fake_engine(), ServerConfig(api_keys=("key",))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=("key",)))) as client:
         answers = [client.post(path, headers=headers) for path in ("/v1/chat/completions", "/v1/messages", "/v1/none")]
         answers.append(client.get("/v1/models", headers={**headers, "anthropic-version": "2023-06-01"}))
     assert [answer.status_code for answer in answers] == [401] * 4

@@ -11,13 +11,14 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.cli import main
-from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, Cors, ServerConfig
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import cors_of
+from jaxgen.server.limits import Batches
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
 HERE, ELSEWHERE, OWN = "https://here.example", "https://elsewhere.example", "http://testserver"
-CONFIG = replace(DEFAULT_CONFIG, api_keys=("secret",), cors=Cors(origins=(HERE,)))
+CONFIG = replace(DEFAULT_CONFIG, access=Access(api_keys=("secret",), cors=Cors(origins=(HERE,))))
 KEY = {"authorization": "Bearer secret"}
 
 
@@ -47,7 +48,7 @@ def typeless(client: TestClient, origin: str | None) -> httpx2.Response:
 def test_pages_of_other_origins_have_nothing_computed(origin: str, tmp_path: Path) -> None:
     for cors in (None, Cors(origins=(HERE,))):
         engine = fake_engine()
-        with client_of(engine, ServerConfig(cors=cors, batch_dir=tmp_path)) as client:
+        with client_of(engine, ServerConfig(access=Access(cors=cors), batches=Batches(batch_dir=tmp_path))) as client:
             form: Any = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
             answers = [typeless(client, origin), client.post("/v1/files", **form, headers={"origin": origin})]
             assert client.get("/v1/files").json()["data"] == []
@@ -58,15 +59,15 @@ def test_pages_of_other_origins_have_nothing_computed(origin: str, tmp_path: Pat
 
 
 def test_pages_of_its_own_and_named_ones_and_programs_are_answered() -> None:
-    with client_of(fake_engine(), ServerConfig(cors=Cors(origins=(HERE,)))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(cors=Cors(origins=(HERE,))))) as client:
         for origin in (None, OWN, OWN.replace("http", "https"), HERE, "chrome-extension://abc", "vscode-webview://x"):
             assert typeless(client, origin).status_code == 200, origin
-    with client_of(fake_engine(), ServerConfig(cors=Cors(origins=("*",)))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(cors=Cors(origins=("*",))))) as client:
         for origin in ("null", ELSEWHERE):
             assert typeless(client, origin).status_code == 200, origin
-    with client_of(fake_engine(), ServerConfig(check_origin=False)) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(check_origin=False))) as client:
         assert typeless(client, ELSEWHERE).status_code == 200
-    with client_of(fake_engine(), ServerConfig(api_keys=("secret",))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=("secret",)))) as client:
         assert typeless(client, ELSEWHERE).status_code == 401
         client.headers["authorization"] = "Bearer secret"
         assert typeless(client, ELSEWHERE).status_code == 200  # as behind a proxy that changes Host
@@ -80,7 +81,7 @@ def test_a_preflight_request_needs_no_key() -> None:
 
 def test_methods_and_headers_can_be_narrowed() -> None:
     cors = Cors(origins=(HERE,), methods=("POST",), headers=("authorization",))
-    with client_of(fake_engine(), replace(CONFIG, cors=cors)) as client:
+    with client_of(fake_engine(), ServerConfig(access=replace(CONFIG.access, cors=cors))) as client:
         assert preflight(client, HERE) == 200
         assert preflight(client, HERE, method="DELETE") == 400
         assert preflight(client, HERE, headers="x-other") == 400

@@ -9,9 +9,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
+from jaxgen.server.limits import Batches
 from jaxgen.server.middleware.context import CONTEXT, RequestContext
 from jaxgen.server.middleware.hosts import HostMiddleware
 from tests.support.live_server import serve
@@ -22,7 +23,7 @@ EVIL = {"host": "evil.example:18320", "origin": "http://evil.example:18320"}
 
 def test_dns_rebinding_reaches_nothing(tmp_path: Path) -> None:
     engine = fake_engine()
-    with serve(create_app(engine, ServerConfig(batch_dir=tmp_path))) as url:
+    with serve(create_app(engine, ServerConfig(batches=Batches(batch_dir=tmp_path)))) as url:
         made = httpx2.post(f"{url}/v1/files", files={"file": b"secret"}, data={"purpose": "batch"})
         file = f"{url}/v1/files/{made.json()['id']}"
         answers = [
@@ -41,7 +42,7 @@ def test_dns_rebinding_reaches_nothing(tmp_path: Path) -> None:
 
 def test_with_a_key_any_name_is_answered() -> None:
     headers = {"host": "llm.example", "authorization": "Bearer key"}
-    with serve(create_app(fake_engine(), ServerConfig(api_keys=("key",)))) as url:
+    with serve(create_app(fake_engine(), ServerConfig(access=Access(api_keys=("key",))))) as url:
         assert httpx2.get(f"{url}/v1/models", headers=headers).status_code == 200
 
 
@@ -94,7 +95,7 @@ def test_names(
 
 def test_the_flag() -> None:
     args = make_parser().parse_args(["--allowed-hosts", "llm.example", "--allowed-hosts", "*.local"])
-    assert server_config(args).allowed_hosts == ("llm.example", "*.local")
+    assert server_config(args).access.allowed_hosts == ("llm.example", "*.local")
     for wrong in ("http://llm.example", "llm.example:80", "", "LLM.example", "*example"):
         with pytest.raises(ConfigError, match="--allowed-hosts"):
-            ServerConfig(allowed_hosts=(wrong,))
+            ServerConfig(access=Access(allowed_hosts=(wrong,)))

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from jaxgen.core.request import Request
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, Log, ServerConfig
 from jaxgen.server.errors import with_prompts
+from jaxgen.server.limits import Limits
 from jaxgen.server.log import FIELDS, _Json, _Plain
 from jaxgen.server.middleware.auth import ApiKeys
 from tests.support.fakes import FakeEngine, says
@@ -67,7 +68,7 @@ def test_embeddings_have_theirs(log: pytest.LogCaptureFixture) -> None:
     inputs = {"model": "fake/model-1", "input": ["Say", SECRET]}
     with client_of(fake_engine()) as client:
         client.post("/v1/embeddings", json=inputs, headers={"x-request-id": "mine"})
-    with client_of(fake_engine(), ServerConfig(log_prompts=True)) as client:
+    with client_of(fake_engine(), ServerConfig(log=Log(log_prompts=True))) as client:
         client.post("/v1/embeddings", json=inputs)
     line, with_prompts = lines(log)
     assert line.pop("seconds") > 0
@@ -85,7 +86,7 @@ def test_embeddings_have_theirs(log: pytest.LogCaptureFixture) -> None:
 
 
 def test_failures_have_their_line_too(log: pytest.LogCaptureFixture) -> None:
-    with client_of(failing("x"), replace(DEFAULT_CONFIG, max_n=1)) as client:
+    with client_of(failing("x"), replace(DEFAULT_CONFIG, limits=Limits(max_n=1))) as client:
         client.post("/v1/completions", json=body(n=2))
         client.post("/v1/completions", json=body(model="other"))
         client.post("/v1/completions", json=body())
@@ -115,7 +116,7 @@ def test_probes_are_for_debugging(log: pytest.LogCaptureFixture) -> None:
 
 def test_callers_are_told_apart_by_a_hash_and_refused_ones_logged(log: pytest.LogCaptureFixture) -> None:
     keys = ("first-key", "second-key")
-    with client_of(fake_engine(), ServerConfig(api_keys=keys)) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=keys))) as client:
         for key in (*keys, "wrong-key"):
             client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
     found = lines(log)
@@ -168,7 +169,7 @@ def test_an_unexpected_error_is_located(log: pytest.LogCaptureFixture) -> None:
 def test_prompts_are_logged_if_asked(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(with_prompts, "level", logging.NOTSET)
     monkeypatch.setattr(with_prompts, "_cache", {})
-    with client_of(failing("quotes it"), ServerConfig(log_prompts=True, max_log_len=20)) as client:
+    with client_of(failing("quotes it"), ServerConfig(log=Log(log_prompts=True, max_log_len=20))) as client:
         client.post("/v1/completions", json=body(prompt=[SECRET, "b" * 50], max_tokens=1))
         client.post("/v1/completions", json=body())
     assert lines(log)[0]["prompts"] == [SECRET, "b" * 20]

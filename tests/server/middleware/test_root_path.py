@@ -10,10 +10,10 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, Proxy, ServerConfig
 from tests.support.server_app import body, client_of, fake_engine
 
-AI = ServerConfig(root_path="/ai/x", api_keys=("secret",))
+AI = ServerConfig(proxy=Proxy(root_path="/ai/x"), access=Access(api_keys=("secret",)))
 KEY = {"authorization": "Bearer secret"}
 
 
@@ -50,7 +50,7 @@ def test_the_prefix_with_a_slash_is_the_page_or_the_list(config: ServerConfig) -
 
 @pytest.mark.parametrize("prefix", ["/live", "/docs"])
 def test_a_prefix_may_be_a_name_of_the_page_too(prefix: str) -> None:
-    with client_of(fake_engine(), ServerConfig(root_path=prefix)) as client:
+    with client_of(fake_engine(), ServerConfig(proxy=Proxy(root_path=prefix))) as client:
         for path in ("/live/live.js", "/docs", "/health"):
             assert client.get(f"{prefix}{path}").status_code == 200
         for stripped in ("/live/live.js", "/health"):
@@ -65,7 +65,7 @@ def test_without_a_prefix_none_is_taken_or_told() -> None:
 
 
 def test_below_the_mount_point_of_another_app() -> None:
-    app = Starlette(routes=[Mount("/llm", app=create_app(fake_engine(), ServerConfig(root_path="/ai")))])
+    app = Starlette(routes=[Mount("/llm", app=create_app(fake_engine(), ServerConfig(proxy=Proxy(root_path="/ai"))))])
     with TestClient(app) as client:
         for path in ("/llm/openapi.json", "/llm/ai/openapi.json"):
             assert client.get(path).json()["servers"] == [{"url": "/llm/ai"}]
@@ -74,4 +74,4 @@ def test_below_the_mount_point_of_another_app() -> None:
 @pytest.mark.parametrize("prefix", ["/v1", "/health", "/v1/models"])
 def test_a_prefix_of_routes_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match=f"--root-path {prefix} is where the server's own"):
-        create_app(fake_engine(), ServerConfig(root_path=prefix))
+        create_app(fake_engine(), ServerConfig(proxy=Proxy(root_path=prefix)))

@@ -15,6 +15,7 @@ from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Availability, Connections
 from jaxgen.server.middleware.body_timeout import MIN_BODY_RATE, BodyTimeoutMiddleware
 from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.prompts import PromptReader
@@ -23,7 +24,7 @@ from tests.support.live_server import serve
 from tests.support.passing_time import let_pass
 from tests.support.server_app import body, call, client_of, error_of, fake_engine, stream_chunks
 
-LIMITED = ServerConfig(request_timeout_s=4, body_timeout_s=60)
+LIMITED = ServerConfig(availability=Availability(request_timeout_s=4), connections=Connections(body_timeout_s=60))
 LONGER = 4.5
 """Seconds, less than until the head of a stream goes out without an event."""
 
@@ -118,7 +119,7 @@ def test_reading_the_prompt_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_time_nothing_changes() -> None:
     answers = []
-    for config in (ServerConfig(), ServerConfig(request_timeout_s=60)):
+    for config in (ServerConfig(), ServerConfig(availability=Availability(request_timeout_s=60))):
         with client_of(fake_engine(), config) as client:
             answers.append(client.post("/v1/completions", json=body()).json()["choices"])
     assert answers[0] == answers[1]
@@ -155,7 +156,7 @@ def test_another_timeout_is_not_taken_for_the_deadline() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
 def test_a_body_that_does_not_come_is_refused(path: str) -> None:
-    app = create_app(fake_engine(), ServerConfig(body_timeout_s=0.05))
+    app = create_app(fake_engine(), ServerConfig(connections=Connections(body_timeout_s=0.05)))
     with serve(app) as url:
         where = urlsplit(url)
         with socket.create_connection((where.hostname, where.port), timeout=120) as connection:
@@ -177,7 +178,7 @@ def test_the_answer_may_take_longer_than_the_body() -> None:
         if index == 1:
             let_pass(LONGER)
 
-    with client_of(fake_engine(pace=pace), ServerConfig(body_timeout_s=4)) as client:
+    with client_of(fake_engine(pace=pace), ServerConfig(connections=Connections(body_timeout_s=4))) as client:
         assert client.post("/v1/completions", json=body()).status_code == 200
 
 

@@ -7,7 +7,8 @@ import pytest
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
+from jaxgen.server.limits import Queue
 from tests.server.api.test_chat import CHAT, user
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, client_of, error_of, fake_engine
@@ -60,7 +61,7 @@ def test_one_that_would_be_late_says_so() -> None:
 
 
 def test_a_full_queue_says_so_and_a_prediction_takes_no_place_in_it() -> None:
-    engine, config = fake_engine(), ServerConfig(max_queued_requests=1)
+    engine, config = fake_engine(), ServerConfig(queue=Queue(max_queued_requests=1))
     with client_of(engine, config) as client:
         queue = client.app.state.queue  # type: ignore[attr-defined]
         for _ in range(3):
@@ -102,7 +103,7 @@ def test_a_body_that_its_route_would_refuse(fields: dict[str, Any], status: int,
 
 
 def test_a_key_is_asked_for_and_separates_prefixes() -> None:
-    engine, config = fake_engine(), ServerConfig(api_keys=("first-key", "second-key"))
+    engine, config = fake_engine(), ServerConfig(access=Access(api_keys=("first-key", "second-key")))
     with client_of(engine, config) as client:
         assert client.post("/v1/latency", json={"prompt": "Say"}).status_code == 401
         for key in ("first-key", "second-key"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxgen.core.model_info import ModelInfo
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from tests.server.api.test_chat import CHAT, user
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, client_of, error_of, fake_engine
@@ -111,5 +111,5 @@ def test_it_refuses_what_the_route_refuses(path: str, fields: dict[str, Any]) ->
 
 
 def test_a_key_is_asked_for() -> None:
-    with client_of(fake_engine(), ServerConfig(api_keys=("key",))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=("key",)))) as client:
         assert client.post("/v1/completions/render", json={"prompt": "Say"}).status_code == 401

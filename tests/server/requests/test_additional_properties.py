@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Answers, ServerConfig
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from tests.server.tool_calls.test_grammar import allows
@@ -15,7 +15,7 @@ from tests.support.server_app import client_of, error_of, fake_engine
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PATH, WEATHER
 
-FAITHFUL = ServerConfig(structured_additional_properties=True)
+FAITHFUL = ServerConfig(answers=Answers(structured_additional_properties=True))
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 OPEN = {**POINT, "additionalProperties": True}
 EITHER = {"oneOf": [POINT, {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]}]}
@@ -111,6 +111,6 @@ def test_too_many_combinations_are_refused_by_the_field() -> None:
 
 
 def test_the_flag() -> None:
-    assert not server_config(make_parser().parse_args([])).structured_additional_properties
+    assert not server_config(make_parser().parse_args([])).answers.structured_additional_properties
     found = make_parser().parse_args(["--structured-additional-properties"])
-    assert server_config(found).structured_additional_properties
+    assert server_config(found).answers.structured_additional_properties

@@ -6,6 +6,7 @@ import pytest
 
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, Pooling
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Queue
 from jaxgen.text.tokenizer import Tokenizer
 from tests.server.api.test_chat import CHAT, user
 from tests.support import tiny_tokenizers
@@ -49,7 +50,7 @@ def test_a_text_far_too_long_is_not_tokenised(
         return [filled(item) for item in value] if isinstance(value, list) else value.replace("{}", "word " * 5000)
 
     monkeypatch.setattr(Tokenizer, "encode", encode)
-    with client_of(engine_of(), ServerConfig(inline_encode_chars=inline)) as client:
+    with client_of(engine_of(), ServerConfig(queue=Queue(inline_encode_chars=inline))) as client:
         answer = client.post(path, json={"model": MODEL, **filled(fields)})
     error = error_of(answer.json())
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
@@ -89,7 +90,7 @@ def test_a_tokenizer_without_a_bound_counts_its_tokens() -> None:
 )
 @pytest.mark.parametrize("inline", [0, 10**6])
 def test_an_error_about_one_of_several_inputs_says_which(inputs: list[Any], param: str, says: str, inline: int) -> None:
-    with client_of(engine_of(), ServerConfig(inline_encode_chars=inline)) as client:
+    with client_of(engine_of(), ServerConfig(queue=Queue(inline_encode_chars=inline))) as client:
         answer = client.post("/v1/embeddings", json={"model": MODEL, "input": inputs})
     error = error_of(answer.json())
     assert (answer.status_code, error["param"]) == (400, param)

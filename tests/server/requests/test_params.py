@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.core.sampling_params import Grammar, SamplingDefaults
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
+from jaxgen.server.limits import Limits
 from jaxgen.server.schema.base import CompletionRequest, StreamOptions
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import (
@@ -269,7 +270,7 @@ def test_a_bad_value_is_refused_by_name(engine: FakeEngine, field: str, value: A
 @pytest.mark.parametrize("field", FIELDS)
 def test_null_means_absent(field: str) -> None:
     absent, null = fake_engine(), fake_engine()
-    config = ServerConfig(seed=0)
+    config = ServerConfig(answers=Answers(seed=0))
     with client_of(absent, config) as client:
         without = client.post("/v1/completions", json={k: v for k, v in body().items() if k != field})
     with client_of(null, config) as client:
@@ -328,7 +329,9 @@ def test_a_context_error_has_openais_code_and_words(engine: FakeEngine) -> None:
 
 
 def test_limits_come_from_the_configuration(engine: FakeEngine) -> None:
-    config = ServerConfig(max_prompts=1, max_n=2, max_stop_strings=1, max_stop_length=3, max_logit_bias=0)
+    config = ServerConfig(
+        limits=Limits(max_prompts=1, max_n=2, max_stop_strings=1, max_stop_length=3, max_logit_bias=0)
+    )
     with client_of(engine, config) as client:
         for fields in (
             {"prompt": ["a", "b"]},
@@ -343,7 +346,7 @@ def test_limits_come_from_the_configuration(engine: FakeEngine) -> None:
 
 def test_a_long_list_of_stop_strings_is_taken_where_the_configuration_says_so() -> None:
     engine = fake_engine()
-    with client_of(engine, ServerConfig(max_stop_strings=16)) as client:
+    with client_of(engine, ServerConfig(limits=Limits(max_stop_strings=16))) as client:
         assert client.post("/v1/completions", json=body(stop=list("abcdefghijklmnop"))).status_code == 200
         assert client.post("/v1/completions", json=body(stop=["a"] * 17)).status_code == 400
 

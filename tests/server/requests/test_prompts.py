@@ -6,6 +6,7 @@ import pytest
 
 from jaxgen.core.sampling_params import choice_seed
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.limits import Queue
 from tests.support.fakes import FakeEngine
 from tests.support.server_app import SPACED_TOKENIZER, TOKENIZER, body, client_of, complete, fake_engine, refusal
 
@@ -59,7 +60,7 @@ def test_long_prompts_are_read_in_a_thread_with_the_same_result() -> None:
     answers = []
     for chars in (10**6, 0):
         engine = fake_engine()
-        with client_of(engine, ServerConfig(inline_encode_chars=chars)) as client:
+        with client_of(engine, ServerConfig(queue=Queue(inline_encode_chars=chars))) as client:
             answer = client.post("/v1/completions", json=body(prompt=texts, echo=True, logprobs=1))
             answers.append((answer.json()["choices"], [request.prompt for request in engine.requests]))
             assert client.post("/v1/completions", json=body(prompt=["a", ""])).status_code == 400

@@ -16,6 +16,7 @@ import pytest
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
+from jaxgen.server.limits import Availability, Batches, Queue
 from jaxgen.server.requests import text_queue
 from jaxgen.server.requests.text_queue import SHORT_CHARS, TextQueue
 from jaxgen.text.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ def gate() -> Iterator[Gate]:
 
 def test_short_texts_do_not_wait_for_long_ones() -> None:
     async def main() -> None:
-        queue = TextQueue(ServerConfig())
+        queue = TextQueue(Queue())
         with gate() as closed:
             long = [asyncio.create_task(queue.run(closed.block, 50 * LONG)) for _ in range(3)]
             await until(closed.begun.is_set)
@@ -79,7 +80,7 @@ def test_the_shorter_goes_first_unless_the_longer_has_waited(monkeypatch: pytest
     read: list[str] = []
 
     async def main() -> None:
-        queue = TextQueue(ServerConfig())
+        queue = TextQueue(Queue())
         with gate() as closed:
             tasks = [asyncio.create_task(queue.run(closed.block, LONG))]
             await until(closed.begun.is_set)
@@ -97,7 +98,7 @@ def test_the_shorter_goes_first_unless_the_longer_has_waited(monkeypatch: pytest
 
 
 def test_what_waits_is_bounded_in_each_lane() -> None:
-    queue = TextQueue(ServerConfig(max_queued_characters=3 * LONG))
+    queue = TextQueue(Queue(max_queued_characters=3 * LONG))
     with queue.place(2 * LONG):
         with pytest.raises(ApiError, match="at its limit") as refused, queue.place(2 * LONG):
             pass
@@ -116,7 +117,7 @@ def test_who_has_left_gives_the_place_and_the_text_back() -> None:
             pytest.fail("its caller has left")
 
     async def main() -> None:
-        queue = TextQueue(ServerConfig(max_queued_characters=LONG))
+        queue = TextQueue(Queue(max_queued_characters=LONG))
 
         async def ask(read: Callable[[], None]) -> None:
             with queue.place(LONG):
@@ -146,7 +147,7 @@ def test_an_error_is_the_callers_and_keeps_no_text() -> None:
             raise ValueError("no text")
 
     async def main() -> None:
-        queue = TextQueue(ServerConfig())
+        queue = TextQueue(Queue())
         text = Text()
         gone = weakref.ref(text)
         with pytest.raises(ValueError, match="no text"):
@@ -192,7 +193,9 @@ def waiting(url: str) -> float:
 
 
 def test_a_server_with_long_texts_answers_short_ones_and_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ServerConfig(max_queued_characters=2 * LONG, request_timeout_s=None)
+    config = ServerConfig(
+        queue=Queue(max_queued_characters=2 * LONG), availability=Availability(request_timeout_s=None)
+    )
     answers: list[int] = []
 
     def ask(url: str, **options: Any) -> None:
@@ -228,7 +231,9 @@ def test_a_server_with_long_texts_answers_short_ones_and_refuses_more(monkeypatc
 
 
 def test_lines_of_batches_wait_and_are_not_refused(tmp_path: Path) -> None:
-    config = ServerConfig(batch_dir=tmp_path, inline_encode_chars=0, max_queued_characters=1)
+    config = ServerConfig(
+        batches=Batches(batch_dir=tmp_path), queue=Queue(inline_encode_chars=0, max_queued_characters=1)
+    )
     with client_of(fake_engine(), config) as client:
         _, done, failed = run(client, jsonl(*(line(str(i)) for i in range(20))))
     assert (len(done), failed) == (20, [])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
 from tests.server.tool_calls.test_parser import KINDS, written
 from tests.support.fakes import MODEL
 from tests.support.server_app import client_of, error_of, fake_engine
@@ -121,7 +121,7 @@ def test_a_model_whose_calls_cannot_be_read_gets_no_tools() -> None:
     error = error_of(ask(engine, 400))
     assert error["param"] == "tools"
     assert "--tool-call-parser" in error["message"]
-    with client_of(engine, ServerConfig(tool_call_parser="hermes")) as client:
+    with client_of(engine, ServerConfig(answers=Answers(tool_call_parser="hermes"))) as client:
         answer = client.post(PATH, json={"model": MODEL, "messages": [HI], "tools": [F], "max_tokens": 1})
     assert answer.status_code == 200, answer.text
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Answers, ServerConfig
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from tests.server.api.test_chat import chat_engine, user
@@ -26,7 +26,7 @@ OF_OPENAI: dict[str, tuple[set[str], set[str]]] = {
     CHAT: (HEAD, {"index", "delta", "logprobs", "finish_reason"}),
 }
 """Fields of OpenAI's chunks, and of their choices."""
-ALL = ServerConfig(stream_event_ids=True)
+ALL = ServerConfig(answers=Answers(stream_event_ids=True))
 
 
 def stream(client: TestClient, path: str, headers: dict[str, str] | None = None, **fields: Any) -> str:
@@ -107,5 +107,5 @@ def test_what_cannot_be_asked_is_refused(path: str) -> None:
 
 
 def test_the_flag_sets_the_servers_default() -> None:
-    assert not server_config(make_parser().parse_args([])).stream_event_ids
-    assert server_config(make_parser().parse_args(["--stream-event-ids"])).stream_event_ids
+    assert not server_config(make_parser().parse_args([])).answers.stream_event_ids
+    assert server_config(make_parser().parse_args(["--stream-event-ids"])).answers.stream_event_ids

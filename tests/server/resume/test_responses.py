@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, ServerConfig
 from tests.server.api.test_reasoning import ENDS, FINAL, thinks
 from tests.server.responses.test_responses import PARIS, WEATHER, F
 from tests.server.resume.test_resume import requests_of
@@ -224,13 +224,15 @@ class TestRefusals:
         assert self.refused(400, events[1].last_id, asked()) == "body_differs"
 
     def test_another_key(self) -> None:
-        config = ServerConfig(api_keys=("one", "two"))
+        config = ServerConfig(access=Access(api_keys=("one", "two")))
         events = streamed(hello(), RESPONSES, asked(), key="one", config=config)
         last_id = events[6].last_id
         for key, given in (("two", config), ("", ServerConfig())):
             error = streamed(hello(), RESPONSES, asked(), last_id, key=key, config=given, status=403)
             assert error["code"] == "foreign_event_id"
-        rest = streamed(hello(), RESPONSES, asked(), last_id, key="one", config=ServerConfig(api_keys=("one",)))
+        rest = streamed(
+            hello(), RESPONSES, asked(), last_id, key="one", config=ServerConfig(access=Access(api_keys=("one",)))
+        )
         assert without_times(rest) == without_times(events[7:])
 
     def test_no_id(self, last_id: str) -> None:

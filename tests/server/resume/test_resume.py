@@ -8,7 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, Answers, ServerConfig
+from jaxgen.server.limits import Limits
 from tests.server.api.test_chat import chat_engine, user
 from tests.server.api.test_reasoning import thinks
 from tests.server.tool_calls.test_parser import written
@@ -110,7 +111,7 @@ def test_a_stream_may_break_again() -> None:
 def test_a_server_that_keeps_fewer_logprobs_resumes_what_has_none() -> None:
     fields = body(max_tokens=5)
     unbroken = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields)
-    other = replace(SHARED, max_logprob_entries=SHARED.max_logprob_entries - 1)
+    other = replace(SHARED, limits=Limits(max_logprob_entries=SHARED.limits.max_logprob_entries - 1))
     with client_of(fake_engine(pace=one_by_one), other) as client:
         assert ask(client, COMPLETIONS, fields, unbroken[1].last_id) == unbroken[2:]
 
@@ -188,7 +189,11 @@ def test_requests_without_a_seed_have_seeds_of_their_own_and_of_the_servers() ->
         return [request.params.seed for request in engine.requests]
 
     assert len(set(seeds(ServerConfig()))) == 8
-    assert seeds(ServerConfig(seed=0)) == seeds(ServerConfig(seed=0)) != seeds(ServerConfig(seed=1))
+    assert (
+        seeds(ServerConfig(answers=Answers(seed=0)))
+        == seeds(ServerConfig(answers=Answers(seed=0)))
+        != seeds(ServerConfig(answers=Answers(seed=1)))
+    )
 
 
 class TestRefusals:
@@ -234,7 +239,7 @@ class TestRefusals:
         assert self.refused(400, last_id, items, engine=chat_engine(), path=RESPONSES) == "body_differs"
 
     def test_another_key(self) -> None:
-        config = ServerConfig(api_keys=("one", "two"))
+        config = ServerConfig(access=Access(api_keys=("one", "two")))
         events = streamed(fake_engine(pace=one_by_one), COMPLETIONS, self.fields, key="one", config=config)
         last_id = events[1].last_id
         assert self.refused(403, last_id, self.fields, key="two", config=config) == "foreign_event_id"
@@ -242,7 +247,7 @@ class TestRefusals:
         error = streamed(fake_engine(), COMPLETIONS, self.fields, last_id, key="three", config=config, status=401)
         assert error["code"] == "invalid_api_key"
         # A replica may have other keys beside the caller's.
-        other = ServerConfig(api_keys=("one",))
+        other = ServerConfig(access=Access(api_keys=("one",)))
         rest = streamed(fake_engine(pace=one_by_one), COMPLETIONS, self.fields, last_id, key="one", config=other)
         assert rest == events[2:]
 

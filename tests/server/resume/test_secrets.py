@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.config import Access, Answers, ServerConfig
 from jaxgen.server.resume.resumption import Binding
 from jaxgen.server.resume.secrets import Secrets
 from jaxgen.server.resume.ticket import AnswerIdentity, Ticket
@@ -20,7 +20,7 @@ from tests.support.server_app import byte_by_byte, fake_engine
 
 PATH = "/v1/completions"
 FIELDS = {"model": MODEL, "prompt": "the PIN is 4711", "seed": 1, "max_tokens": 5}
-KEYED = ServerConfig(api_keys=("demo-key-42",))
+KEYED = ServerConfig(access=Access(api_keys=("demo-key-42",)))
 
 
 def guesses(body: bytes, key: bytes) -> Iterator[bytes]:
@@ -76,13 +76,13 @@ def test_a_stream_goes_on_where_the_secret_is_the_same() -> None:
     events = streamed(fake_engine(), PATH, FIELDS, config=SHARED)
     last = events[2].last_id
     assert streamed(fake_engine(), PATH, FIELDS, last, config=SHARED)[-1].data == events[-1].data
-    others = ServerConfig(), ServerConfig(stream_secret="another of sixteen bytes")
+    others = ServerConfig(), ServerConfig(answers=Answers(stream_secret="another of sixteen bytes"))
     for config in others:
         assert streamed(fake_engine(), PATH, FIELDS, last, config=config, status=403)["code"] == "foreign_event_id"
 
 
 def test_a_short_secret_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="--stream-secret has fewer than 16 bytes") as refused:
-        ServerConfig(stream_secret="fifteen letters")
+        ServerConfig(answers=Answers(stream_secret="fifteen letters"))
     assert "fifteen" not in str(refused.value)
-    assert "letters" not in repr(ServerConfig(stream_secret="sixteen letters!"))
+    assert "letters" not in repr(ServerConfig(answers=Answers(stream_secret="sixteen letters!")))

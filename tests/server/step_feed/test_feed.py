@@ -11,7 +11,7 @@ import pytest
 from jaxgen.client import EngineStatus
 from jaxgen.journal import NUM_STEPS, StepRecord
 from jaxgen.server.app import create_app
-from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.config import DEFAULT_CONFIG, Access, ServerConfig
 from jaxgen.server.step_feed import hub
 from jaxgen.server.step_feed.history import FIELDS
 from tests.support.journals import JournalingEngine, journaling_engine
@@ -135,7 +135,7 @@ def test_too_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readers_of_one_key_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "MOST_READERS", 1)
-    with served(journaling_engine(), ServerConfig(api_keys=("ann", "bob"))) as url, reading(url, "ann"):
+    with served(journaling_engine(), ServerConfig(access=Access(api_keys=("ann", "bob")))) as url, reading(url, "ann"):
         assert httpx2.get(f"{url}/steps", headers={"Authorization": "Bearer ann"}).status_code == 429
         with reading(url, "bob") as events:
             assert next(events)[0] == "hello"
@@ -155,7 +155,7 @@ def test_two_keys_learn_nothing_of_each_other(tmp_path: Path) -> None:
     engine.write_event(0, "begun", 0, 0)
     engine.write_arrival(1, "cmpl-of-bob", bob, "fast")
     streams = {}
-    with served(engine, ServerConfig(api_key_file=keys)) as url, ExitStack() as open_streams:
+    with served(engine, ServerConfig(access=Access(api_key_file=keys))) as url, ExitStack() as open_streams:
         assert httpx2.get(f"{url}/steps").status_code == 401
         assert httpx2.get(f"{url}/steps/history").status_code == 401
         for key in ("ann", "bob"):
@@ -193,7 +193,7 @@ def test_a_caller_sees_the_events_of_its_requests_and_an_operator_all(tmp_path: 
     shown = {"ann": [0, 3], "bob": [1, 2], "root": [0, 1, 2, 3]}
     for number, key in enumerate(("ann", "bob")):
         engine.write_arrival(number, f"cmpl-{number}", name_of(key))
-    with served(engine, ServerConfig(api_key_file=keys)) as url, ExitStack() as stack:
+    with served(engine, ServerConfig(access=Access(api_key_file=keys))) as url, ExitStack() as stack:
         streams = {key: stack.enter_context(reading(url, key)) for key in shown}
         seen = {key: next_of(events, "steps")["events"] for key, events in streams.items()}
         engine.write_arrival(2, "cmpl-2", name_of("bob"))
@@ -212,7 +212,7 @@ def test_the_id_of_a_kept_response_is_not_everybodys(keyed: bool) -> None:
     engine = journaling_engine()
     engine.write_arrival(0, f"resp-{HEX}-0-0")
     engine.write_arrival(1, f"embd-{HEX}-3")
-    config = ServerConfig(api_keys=("key",)) if keyed else DEFAULT_CONFIG
+    config = ServerConfig(access=Access(api_keys=("key",))) if keyed else DEFAULT_CONFIG
     with served(engine, config) as url, reading(url, "key" if keyed else "") as events:
         found = next_of(events, "mine")["requests"]
     assert found == ({"0": f"resp_{HEX}"} if keyed else {}) | {"1": f"embd-{HEX}"}

@@ -50,7 +50,7 @@ class World:
         self.engine: JournalingEngine = journaling_engine()
         meter = Meter(self.engine, Metrics(self.engine))
         history = History(self.engine, meter)
-        self.lifecycle = Lifecycle(self.engine, DEFAULT_CONFIG)
+        self.lifecycle = Lifecycle(self.engine, DEFAULT_CONFIG.availability)
         self.hub = Hub(self.engine, meter, history, self.lifecycle, keyed=False)
         self.written = 0
 

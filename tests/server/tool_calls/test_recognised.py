@@ -3,15 +3,20 @@
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.config import ServerConfig
+from jaxgen.server.app import create_app
+from jaxgen.server.config import Answers, ServerConfig
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.server.tool_calls.recognised import (
     REASONING_PARSERS,
     TOOL_PARSERS,
     TOOL_SIGNS,
     AnswerFormat,
     answer_format,
+    check_parsers,
     recognised,
 )
+from tests.support.server_app import fake_engine
 from tests.support.tool_templates import BY_FORMAT, BY_REASONING, HARMONY, HERMES
 
 
@@ -65,10 +70,10 @@ def test_harmony_goes_with_itself_alone() -> None:
     with pytest.raises(
         ConfigError, match="tool_call_parser and reasoning_parser: openai and openai_gptoss must be used together"
     ):
-        ServerConfig(tool_call_parser="openai", reasoning_parser="qwen3")
+        check_parsers("openai", "qwen3")
     with pytest.raises(ConfigError, match="not hermes with openai_gptoss"):
-        ServerConfig(tool_call_parser="hermes", reasoning_parser="harmony")
-    ServerConfig(tool_call_parser="harmony", reasoning_parser="openai_gptoss")
+        check_parsers("hermes", "harmony")
+    check_parsers("harmony", "openai_gptoss")
 
 
 @pytest.mark.parametrize(
@@ -76,4 +81,10 @@ def test_harmony_goes_with_itself_alone() -> None:
 )
 def test_an_unknown_name_is_told_the_known_ones(name: str, known: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be one of {', '.join(known)}, not 'x'"):
-        ServerConfig(**{name: "x"})  # type: ignore[arg-type]
+        create_app(fake_engine(), ServerConfig(answers=Answers(**{name: "x"})))  # type: ignore[arg-type]
+
+
+def test_flags_are_refused_before_a_model_is_loaded() -> None:
+    args = make_parser().parse_args(["--tool-call-parser", "hermes", "--reasoning-parser", "openai_gptoss"])
+    with pytest.raises(ConfigError, match="must be used together"):
+        server_config(args)

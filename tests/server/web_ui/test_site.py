@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.server.app import create_app
-from jaxgen.server.config import Cors, ServerConfig
+from jaxgen.server.config import Access, Cors, ServerConfig
 from jaxgen.server.web_ui.site_routes import page_routes
 from tests.support.live_server import serve
 from tests.support.raw_http import ask, head
@@ -19,7 +19,7 @@ from tests.support.server_app import client_of, error_of, fake_engine
 
 PATHS = sorted(route.path for route in page_routes())
 SITE = files("jaxgen.server.web_ui") / "site"
-KEYS = ServerConfig(api_keys=("secret",))
+KEYS = ServerConfig(access=Access(api_keys=("secret",)))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_other_methods_are_refused(client: TestClient) -> None:
 
 
 def test_without_the_page_the_routes_are_listed() -> None:
-    with client_of(fake_engine(), ServerConfig(ui=False, api_keys=("secret",))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(api_keys=("secret",)), ui=False)) as client:
         answer = client.get("/")
         assert answer.headers["content-type"] == "application/json"
         assert {"POST /v1/chat/completions", "GET /openapi.json"} <= set(answer.json()["routes"])
@@ -162,7 +162,7 @@ def test_pages_of_other_origins_get_nothing_but_where_they_are_named() -> None:
     with client_of(fake_engine()) as client:
         assert client.get("/", headers=other).status_code == 403
         assert client.get("/", headers={"origin": "http://testserver"}).status_code == 200
-    with client_of(fake_engine(), ServerConfig(cors=Cors(origins=("https://other.example",)))) as client:
+    with client_of(fake_engine(), ServerConfig(access=Access(cors=Cors(origins=("https://other.example",))))) as client:
         assert client.get("/app.js", headers=other).headers["access-control-allow-origin"] == "https://other.example"
 
 

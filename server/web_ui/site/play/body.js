@@ -1,11 +1,12 @@
 // From a conversation and its settings to the body of a request.
 
 import { wholeText } from "./exchange.js";
-import { fieldsOf, read } from "./schema.js";
+import { fieldsOf, numbersIn, read } from "./schema.js";
 
 export const PATHS = { chat: "v1/chat/completions", completion: "v1/completions" };
 
-const NUMBERS = [
+/** The order of the form; further numbers that the server describes come after these. */
+const ORDER = [
   "temperature", "top_p", "top_k", "min_p", "max_completion_tokens", "max_tokens", "min_tokens", "seed",
   "frequency_penalty", "presence_penalty", "repetition_penalty", "top_logprobs", "logprobs", "priority",
 ];
@@ -13,7 +14,9 @@ const NUMBERS = [
 /** The numbers of the form in a mode. What both routes have under two names is here under one: see `assign`. */
 export function numbersOf(openapi, mode) {
   const left = mode === "chat" ? ["max_tokens", "logprobs"] : ["max_completion_tokens", "top_logprobs"];
-  return fieldsOf(openapi, `/${PATHS[mode]}`, NUMBERS.filter((name) => !left.includes(name)));
+  const path = `/${PATHS[mode]}`;
+  const names = new Set([...ORDER, ...numbersIn(openapi, path)]);
+  return fieldsOf(openapi, path, [...names].filter((name) => !left.includes(name)));
 }
 
 /** Where a number is kept in the settings: a change of mode keeps it. */

@@ -26,6 +26,12 @@ export function fieldsOf(document, path, names) {
   });
 }
 
+/** The names of the numbers of a body that have a description. */
+export function numbersIn(document, path) {
+  const fields = fieldsOf(document, path, Object.keys(bodyOf(document, path)?.properties ?? {}));
+  return fields.filter(({ type, description }) => ["number", "integer"].includes(type) && description).map(({ name }) => name);
+}
+
 // Bounds that no one comes near are not worth a place in the form.
 const near = (bound) => bound !== undefined && Math.abs(bound) < 2 ** 31 - 1;
 

@@ -1,0 +1,1 @@
+"""What a streamed step copies, projects and keeps. Host only, no jax."""

@@ -1,0 +1,1 @@
+"""Copies of KV blocks between device and host, and their formats."""

@@ -1,0 +1,297 @@
+"""The device's part of offloading: run the saves and restores of plans between steps and next to them.
+
+A save gathers a block into staging memory. The program that does so runs in the order of the steps, so the next step
+may overwrite the block. A link copies it to the host from staging memory. A restore copies from the host into staging
+memory; a program between two steps then scatters K and V into the cache, or projects layer inputs. So no copy reads or
+writes a block of the cache itself.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import batched
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, Int
+
+from jaxgen.core.host_dtype import HostDType
+from jaxgen.core.sequence import Restore
+from jaxgen.core.step_plan import Save, StepPlan
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.offload.planning.rates import LinkRate, RateMeter
+from jaxgen.offload.planning.staging import RESTORING_GROUPS
+from jaxgen.offload.tiers.host_store import HostBlock
+from jaxgen.offload.tiers.offload_tier import OffloadTier
+from jaxgen.offload.transfer.block_format import ArrayFormat
+from jaxgen.offload.transfer.codec import Piece, decode, encode
+from jaxgen.offload.transfer.link import Link, Transfer
+from jaxgen.offload.transfer.projection import Projection
+from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.program import Program, int32, shapes_of
+from jaxgen.scheduling.average import Average
+
+logger = logging.getLogger(__name__)
+
+HOST_MEMORY = "pinned_host"
+MEASURED_COPIES = 3
+"""Copies that are timed; the first is slower and does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Blocks that are copied together: as K and V, or as layer inputs of tokens from position ``start`` on."""
+
+    blocks: tuple[int, ...]
+    pieces: tuple[Any, ...]
+    start: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Incoming:
+    """A restore under way: the groups not submitted yet, and the number of groups being copied."""
+
+    restore: Restore
+    groups: deque[_Group]
+    started: float
+    under_way: int = field(default=0)
+    failed: bool = field(default=False)
+
+    @property
+    def dropped(self) -> bool:
+        return self.failed or self.restore.cancelled
+
+
+class KVTransfer:
+    """Copies blocks between device and host, from the engine's thread; links have threads of their own.
+
+    Compiles its programs when it is made.
+    """
+
+    def __init__(
+        self,
+        device: ModelRunner,
+        tier: OffloadTier,
+        meter: RateMeter,
+        *,
+        group: int,
+        host_dtype: HostDType = "auto",
+        projection: Projection | None = None,
+    ) -> None:
+        """``group``: blocks gathered or scattered together. ``projection``: None unless the device's cache keeps
+        inputs."""
+        self._device = device
+        self._tier = tier
+        self._meter = meter
+        self._group = group
+        self._projection = projection
+        self.projected = 0
+        """Tokens whose projection the last ``poll`` dispatched."""
+        self._projecting_since = 0.0
+        """When the last ``poll`` began to dispatch projections."""
+        self._input_bytes = 0
+        """Bytes of layer inputs copied to the device."""
+        self._arrived = threading.Condition()
+        here = jax.devices()[0]
+        to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
+        self.down = Link("save", lambda x: jax.device_put(x, to_host), self._arrived)
+        self.up = Link("restore", lambda x: jax.device_put(x, to_device), self._arrived)
+        self._to_gather: deque[tuple[Save, ...]] = deque()
+        """Saves to gather; empty except while a plan is started or after that failed."""
+        self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
+        self._incoming: deque[_Incoming] = deque()
+        self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
+        self._host_dtype, self._to_host = host_dtype, to_host
+        self._gather, self._scatter = _compile(device.cache, group, host_dtype)
+
+    def measure(self) -> None:
+        """Time both links by copying some blocks to the host and back, and time the projection.
+
+        The meter's earlier values of these are dropped.
+        """
+        pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
+        jax.block_until_ready(pieces)
+        self._meter.save, self._meter.restore = LinkRate(), LinkRate()
+        for link, rate in ((self.down, self._meter.save), (self.up, self._meter.restore)):
+            for copy in range(MEASURED_COPIES):
+                transfer = link.submit(pieces)
+                with self._arrived:
+                    while not transfer.done:
+                        self._arrived.wait()
+                if transfer.error is not None:
+                    raise transfer.error
+                if copy:
+                    rate.observe(transfer.num_bytes, transfer.seconds)
+            pieces = transfer.pieces
+        if self._projection is not None:
+            self._meter.projection = Average(self._projection.measure())
+
+    def block_format(self) -> ArrayFormat:
+        """Return the format of bytes of the blocks in host memory."""
+        inputs = self._device.cache.inputs
+        of_block = None if inputs is None else jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
+        return ArrayFormat(_host_piece(self._device.cache, self._host_dtype), of_block, self._to_host)
+
+    def link_stats(self) -> dict[str, Any]:
+        """Return bytes copied and seconds that the links were busy, each way, with the names of OffloadStats."""
+        down, up = self.down, self.up
+        return {
+            "saved_bytes": down.num_bytes,
+            "save_link_seconds": down.busy_seconds,
+            "restored_bytes": up.num_bytes,
+            "restored_input_bytes": self._input_bytes,
+            "restore_link_seconds": up.busy_seconds,
+        }
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._saving or self._incoming or self._staged)
+
+    def start(self, plan: StepPlan) -> None:
+        """Start the plan's saves and restores. Call it before the plan's step, which may overwrite blocks to save."""
+        for restore in plan.restores:
+            self._incoming.append(_Incoming(restore, deque(self._groups(restore)), time.perf_counter()))
+        self._to_gather.extend(batched(plan.saves, self._group))
+        while self._to_gather:
+            saves = self._to_gather[0]
+            ids = self._ids(save.block for save in saves)
+            gathered = self._gather(self._device.cache, ids, np.int32(len(saves)))
+            pieces = tuple(
+                (kv, inputs if save.has_inputs else None) for (kv, inputs), save in zip(gathered, saves, strict=False)
+            )
+            self._saving.append((tuple(save.key for save in saves), self.down.submit(pieces)))
+            self._to_gather.popleft()
+        self._submit()
+
+    def poll(self) -> list[tuple[Restore, bool]]:
+        """Enter finished copies. Return the restores that have ended, and whether each is complete."""
+        self.projected = 0
+        while self._saving and self._saving[0][1].done:
+            self._end_save(*self._saving.popleft())
+        while self._staged and self._staged[0][2].done:
+            self._end_group(*self._staged.popleft())
+        self._submit()
+        return list(self._ended())
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a copy ends, for ``seconds`` at most. Projections are waited for first, and timed."""
+        if self.projected:
+            self._device.wait()
+            self._meter.projection.observe((time.perf_counter() - self._projecting_since) / self.projected)
+        first = [queue[0][-1] for queue in (self._saving, self._staged) if queue]
+        with self._arrived:
+            if first and not any(transfer.done for transfer in first):
+                self._arrived.wait(seconds)
+
+    def fail(self) -> None:
+        """Forget all copies under way; what the links still have of them reaches nobody."""
+        for queue in (self._to_gather, self._saving, self._incoming, self._staged):
+            queue.clear()
+
+    def _groups(self, restore: Restore) -> Iterator[_Group]:
+        """Yield the groups of a restore in the order of their copies: those to project come first."""
+        projected, size = restore.num_projected, self._group if self._projection is None else self._projection.group
+        for first in range(0, projected, size):
+            part = slice(first, min(first + size, projected))
+            inputs = tuple(piece.inputs for piece in restore.pieces[part])
+            yield _Group(restore.blocks[part], inputs, restore.start + first * self._device.cache.block_size)
+        for first in range(projected, len(restore.blocks), self._group):
+            part = slice(first, first + self._group)
+            yield _Group(restore.blocks[part], tuple(piece.kv for piece in restore.pieces[part]))
+
+    def _submit(self) -> None:
+        for incoming in self._incoming:
+            if incoming.dropped:
+                incoming.groups.clear()
+            while incoming.groups and self._has_room(incoming.groups[0]):
+                group = incoming.groups.popleft()
+                incoming.under_way += 1
+                self._staged.append((incoming, group, self.up.submit(group.pieces)))
+
+    def _has_room(self, group: _Group) -> bool:
+        under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)
+        return under_way + len(group.blocks) <= RESTORING_GROUPS * self._group
+
+    def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
+        if transfer.error is None:
+            self._meter.save.observe(transfer.num_bytes, transfer.seconds)
+            for key, piece in zip(keys, transfer.pieces, strict=True):
+                self._tier.saved(key, HostBlock(*piece))
+            return
+        if self._tier.is_open:  # copies that were under way by then may fail too
+            logger.warning("no more KV cache goes to the host's memory: a copy to it failed: %r", transfer.error)
+            self._tier.close()
+        for key in keys:
+            self._tier.saved(key, None)
+
+    def _end_group(self, incoming: _Incoming, group: _Group, transfer: Transfer) -> None:
+        incoming.under_way -= 1
+        if incoming.dropped:
+            return
+        if transfer.error is not None:
+            logger.warning("KV cache from the host's memory is computed again: a copy failed: %r", transfer.error)
+            incoming.failed = True
+            return
+        self._meter.restore.observe(transfer.num_bytes, transfer.seconds)
+        self._place(group, transfer)
+
+    def _place(self, group: _Group, transfer: Transfer) -> None:
+        """Put a group that was copied into the cache."""
+        if group.start is not None:
+            assert self._projection is not None, "who keeps no inputs plans none"
+            self._input_bytes += transfer.num_bytes
+            if not self.projected:
+                self._projecting_since = time.perf_counter()
+            self.projected += len(group.blocks) * self._device.cache.block_size
+            self._projection(group.blocks, group.start, transfer.pieces)
+            return
+        count = len(group.blocks)
+        pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - count)
+        self._device.update_cache(self._scatter, self._ids(group.blocks), np.int32(count), *pieces)
+
+    def _ended(self) -> Iterator[tuple[Restore, bool]]:
+        under_way: deque[_Incoming] = deque()
+        for incoming in self._incoming:
+            if incoming.under_way or (incoming.groups and not incoming.dropped):
+                under_way.append(incoming)
+                continue
+            whole = not incoming.dropped
+            seconds = time.perf_counter() - incoming.started
+            self._tier.release(incoming.restore, whole=whole, seconds=seconds)
+            yield incoming.restore, whole
+        self._incoming = under_way
+
+    def _ids(self, blocks: Any) -> np.ndarray:
+        ids = np.zeros(self._group, np.int32)
+        numbers = list(blocks)
+        ids[: len(numbers)] = numbers
+        return ids
+
+
+def _host_piece(cache: KVCache, host_dtype: HostDType) -> Any:
+    """Return the shapes of a block of the cache in the host's format."""
+    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
+    return jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
+
+
+def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
+    """Compile the programs that copy ``group`` blocks from a cache to the host's format, and back into it (donated)."""
+    shapes, ids, count = shapes_of(cache), int32(group), int32()
+    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
+    piece = _host_piece(cache, host_dtype)
+
+    def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[tuple[Piece, Array | None], ...]:
+        kv = (encode(block, host_dtype) for block in cache.gather(ids, count))
+        return tuple(zip(kv, cache.gather_inputs(ids), strict=True))
+
+    def scatter(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Piece) -> KVCache:
+        return cache.scatter(ids, count, *[decode(piece, block) for piece in pieces])
+
+    gathering = Program(gather, (shapes, ids, count)).compile()
+    return gathering, Program(scatter, (shapes, ids, count, *[piece] * group), donated=(0,)).compile()

@@ -1,0 +1,132 @@
+"""Faults of tokenisers, grammars and conversations, and of batches."""
+
+from scripts.faults.fault import Fault
+
+TEXT = (
+    Fault(
+        "tokenizer-under-the-digest-of-other-files",
+        "text",
+        "jaxgen/text/tokenizer_cache.py",
+        "    files.check()\n",
+        "    pass\n",
+        ("tests/text/test_tokenizer_cache.py::test_files_that_change_while_they_are_read_are_not_kept",),
+    ),
+    Fault(
+        "beginning-of-a-stop-string-comes-out",
+        "text",
+        "jaxgen/text/stop_strings.py",
+        "certain = len(buffer) - max(self._matched)",
+        "certain = len(buffer)",
+        ("tests/text/test_tokenizer.py::test_stop_string_may_span_tokens_and_characters",),
+    ),
+    Fault(
+        "stop-string-in-the-text",
+        "text",
+        "jaxgen/text/stop_strings.py",
+        "end if self._keep else end - length",
+        "end",
+        ("tests/server/api/test_completions.py",),
+    ),
+    Fault(
+        "character-broken-between-tokens",
+        "text",
+        "jaxgen/text/detokenizer.py",
+        "self._whole = not (self._at_start or self._utf8.getstate()[0])",
+        "self._whole = not self._at_start",
+        (
+            "tests/text/test_tokenizer.py::test_a_character_comes_out_whole_and_at_once",
+            "tests/text/test_tokenizer.py::test_stream_joins_to_the_full_decode",
+        ),
+    ),
+    Fault(
+        "space-behind-a-special-token",
+        "text",
+        "jaxgen/text/sentence_pieces.py",
+        "(self._later if begin else self._first)",
+        "(self._first)",
+        ("tests/text/test_sentence_pieces.py::test_texts_of_special_tokens_are_found",),
+    ),
+    Fault(
+        "texts-begin-with-the-bos-of-llama",
+        "text",
+        "jaxgen/text/sentence_pieces.py",
+        '{"bos": model.bos, "eos": model.eos}[name]',
+        '{"bos": "<s>", "eos": "</s>"}[name]',
+        ("tests/text/test_sentence_pieces.py::test_texts_begin_with_the_models_own_bos",),
+    ),
+)
+
+BATCHES = (
+    Fault(
+        "line-run-again-after-a-restart",
+        "batches",
+        "server/batches/store.py",
+        "tuple(item for item in page.lines if item[0] not in done)",
+        "tuple(lines)",
+        ("tests/server/batches/test_batches.py",),
+    ),
+    Fault(
+        "expired-batch-counts-as-completed",
+        "batches",
+        "server/batches/runner.py",
+        'return "cancelled" if cancelled.done() else "expired"',
+        'return "cancelled" if cancelled.done() else "completed"',
+        ("tests/server/batches/test_batches.py",),
+    ),
+    Fault(
+        "a-batch-without-its-input-counts-as-completed",
+        "batches",
+        "server/batches/store.py",
+        'raise ApiError(404, message, code="input_file_missing") from error',
+        "return None",
+        ("tests/server/batches/test_ends.py",),
+    ),
+    Fault(
+        "validated-lines-are-cut-at-a-lower-limit",
+        "batches",
+        "server/batches/store.py",
+        "read_page(self.path(file_id), before.line, before.offset, longest)",
+        "read_page(self.path(file_id), before.line, before.offset, 2000)",
+        ("tests/server/batches/test_ends.py",),
+    ),
+    Fault(
+        "results-of-running-batches-pass-the-quota",
+        "batches",
+        "server/batches/store.py",
+        "            self._quotas.check_results(self.owner_of(batch_id))\n",
+        "",
+        ("tests/server/batches/test_results.py",),
+    ),
+    Fault(
+        "results-stay-in-the-database",
+        "batches",
+        "server/batches/store.py",
+        "return cursor.rowcount == 0 and not give_back(self._db)",
+        "return True",
+        ("tests/server/batches/test_results.py",),
+    ),
+    Fault(
+        "a-place-that-comes-back-wakes-nobody",
+        "batches",
+        "server/batches/places.py",
+        "        self._waiting = [waiter for waiter in self._waiting if not self._has_place(*waiter)]\n",
+        "        pass\n",
+        ("tests/server/batches/test_places.py::test_a_place_goes_to_the_longest_waiting_of_those_who_may_have_it",),
+    ),
+    Fault(
+        "lines-of-all-callers-are-one-caller's",
+        "batches",
+        "server/batches/places.py",
+        "        if self._shares.take(owner):\n            return\n",
+        '        owner = ""\n        if self._shares.take(owner):\n            return\n',
+        ("tests/server/batches/test_places.py::test_a_place_goes_to_the_longest_waiting_of_those_who_may_have_it",),
+    ),
+    Fault(
+        "batches-of-other-callers",
+        "batches",
+        "server/batches/store.py",
+        'row is None or owner not in (None, row["owner"])',
+        "row is None",
+        ("tests/server/batches/test_files.py",),
+    ),
+)

@@ -1,0 +1,245 @@
+"""What is fetched for sequences that wait, and how long they wait for it: by a clock and rates that a test sets."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
+from jaxgen.offload.tiers.host_store import HostBlock, HostStore
+from jaxgen.offload.tiers.kv_tier.prefetcher import COMPARE_ONE_IN, MAX_WAIT, PROBE_SECONDS, FetchPlan, Prefetcher
+from tests.offload.tiers.kv_tier.fakes import Clock, MemoryStore, answered, block, key, tier_of, written
+
+
+class World:
+    """A prefetcher over a store with the blocks 0 to 9, two of which are read together."""
+
+    def __init__(self, host_blocks: int = 40, plan: Callable[..., FetchPlan] | None = None) -> None:
+        self.store, self.host = MemoryStore(), HostStore[HostBlock](host_blocks)
+        self.clock, self.tier = Clock(), tier_of(self.store)
+        written(self.tier, *range(10))
+        self.plan = plan or (lambda *_: FetchPlan(pays=True, max_wait=2.0))
+        self.prefetcher = Prefetcher(
+            self.tier, self.host, lambda *args: self.plan(*args), batch=2, compares=True, clock=self.clock
+        )
+
+    def fetch(self, *numbers: int) -> Fetch:
+        fetch = self.ask(*numbers)
+        assert fetch is not None
+        return fetch
+
+    def ask(self, *numbers: int) -> Fetch | None:
+        sequence = Sequence(
+            Request("r", (1, 2, 3), SamplingParams(max_tokens=1)), eos_token_ids=frozenset(), arrival=0, seed=0
+        )
+        return self.prefetcher.fetch(sequence, 0, [key(n) for n in numbers], 0)
+
+    def settle(self) -> None:
+        for _ in range(10):
+            answered(self.tier)
+
+    @property
+    def held(self) -> list[int]:
+        return [n for n in range(50) if self.host.holds(key(n))]
+
+
+def test_what_the_tier_has_is_in_host_memory_a_few_at_a_time() -> None:
+    world = World()
+    fetch = world.fetch(0, 1, 2, 3, 4, 40, 5)
+    assert world.prefetcher.may_wait(fetch)
+    answered(world.tier)  # looked up
+    answered(world.tier)
+    assert world.held == [0, 1]
+    world.settle()
+    assert world.held == [0, 1, 2, 3, 4]
+    assert world.host[key(3)] == block(3)
+    assert (fetch.ended, world.prefetcher.busy, world.prefetcher.may_wait(fetch)) == (True, False, False)
+    assert (world.tier.stats.hit_blocks, world.tier.stats.missed_blocks) == (5, 2)
+
+
+def test_nothing_is_asked_that_would_not_pay_but_a_probe() -> None:
+    world = World(plan=lambda blocks, *_: FetchPlan(pays=False, max_wait=9.0))
+    probe = world.fetch(0, 1, 2)
+    assert not world.prefetcher.may_wait(probe)
+    world.settle()
+    assert world.held == [0]
+    assert world.fetch(1, 2).ended
+    world.clock.now += PROBE_SECONDS
+    assert not world.fetch(1, 2).ended
+    world.settle()
+    assert world.held == [0, 1]
+    assert world.tier.stats.timeouts == 0
+
+
+def test_what_is_found_is_read_only_if_it_pays_too() -> None:
+    world = World(plan=lambda blocks, *_: FetchPlan(pays=blocks > 2, max_wait=9.0))
+    fetch = world.fetch(0, 1, 40)
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [])
+
+
+def test_the_planner_is_told_what_comes_before() -> None:
+    told: list[tuple[int, ...]] = []
+
+    def plan(*args: int) -> FetchPlan:
+        told.append(args)
+        return FetchPlan(pays=True, max_wait=1.0)
+
+    world = World(plan=plan)
+    world.store.gate.clear()
+    world.fetch(0, 1, 2)
+    world.fetch(5, 6)
+    assert told == [(3, 0, 0, 0), (2, 0, 3, 0)]
+    world.store.gate.set()
+    world.settle()
+    assert world.held == [0, 1, 2, 5, 6]
+
+
+def test_a_slow_tier_costs_one_timeout_until_it_answers() -> None:
+    world = World()
+    world.store.gate.clear()
+    fetch, other = world.fetch(0, 1, 2, 3), world.fetch(6, 7)
+    assert world.prefetcher.may_wait(fetch)
+    world.clock.now += 1.9
+    assert world.prefetcher.may_wait(fetch)
+    assert world.prefetcher.may_wait(other), "from now on"
+    world.clock.now += 0.2
+    assert not world.prefetcher.may_wait(fetch)
+    assert not world.prefetcher.may_wait(other)
+    assert world.fetch(8, 9).ended
+    assert world.tier.stats.timeouts == 1
+    world.store.gate.set()
+    world.settle()
+    assert (fetch.ended, world.prefetcher.busy) == (True, False)
+    assert world.prefetcher.may_wait(world.fetch(8, 9)), "it has answered"
+    world.settle()
+
+
+def test_a_late_answer_that_came_while_the_engine_was_idle_is_noted() -> None:
+    world = World()
+    world.store.gate.clear()
+    late = world.fetch(0, 1)
+    assert world.prefetcher.may_wait(late)
+    world.clock.now += 3.0
+    assert not world.prefetcher.may_wait(late)
+    done = threading.Event()
+    world.tier._reader.submit(done.set)
+    world.store.gate.set()
+    assert done.wait(60)
+    assert not world.fetch(8, 9).ended
+    world.settle()
+    assert world.held == [8, 9]
+
+
+def test_nobody_waits_longer_than_the_most() -> None:
+    world = World(plan=lambda *_: FetchPlan(pays=True))
+    world.store.gate.clear()
+    fetch = world.fetch(0)
+    assert world.prefetcher.may_wait(fetch)
+    world.clock.now += MAX_WAIT
+    assert not world.prefetcher.may_wait(fetch)
+    world.store.gate.set()
+
+
+def test_what_arrived_before_the_timeout_is_kept() -> None:
+    world = World()
+    fetch = world.fetch(0, 1, 2, 3)
+    world.prefetcher.may_wait(fetch)
+    answered(world.tier)
+    world.clock.now += 3.0
+    assert not world.prefetcher.may_wait(fetch)
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [0, 1]), "the read under way, and no other"
+
+
+def test_sequences_that_begin_alike_share_a_fetch() -> None:
+    world = World()
+    fetch = world.fetch(0, 1, 2)
+    assert world.fetch(0, 1, 3) is fetch
+    world.settle()
+    assert world.fetch(3) is not fetch
+
+
+def test_half_of_host_memory_is_for_those_that_wait() -> None:
+    world = World(host_blocks=8)
+    first = world.fetch(*range(6))
+    assert first.keys == [key(n) for n in range(4)]
+    assert world.ask(7) is None
+    world.settle()
+    assert world.ask(7) is None, "they are there, and it waits"
+    first.sequence.status = SequenceStatus.RUNNING
+    assert world.fetch(7).keys == [key(7)]
+    world.settle()
+
+
+def test_nothing_more_is_read_for_a_sequence_that_is_gone() -> None:
+    world = World()
+    fetch = world.fetch(0, 1, 2, 3)
+    fetch.sequence.status = SequenceStatus.FINISHED
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [])
+
+
+@pytest.mark.parametrize("broken", ["look up", "read"])
+def test_an_error_ends_the_wait(broken: str) -> None:
+    world = World()
+    fetch = world.fetch(0, 1, 2)
+    if broken == "read":
+        answered(world.tier)
+    world.store.error = OSError(116, "Stale file handle")
+    world.settle()
+    assert (fetch.ended, world.prefetcher.may_wait(fetch)) == (True, False)
+    assert world.fetch(5).ended
+
+
+def test_full_host_memory_ends_a_fetch() -> None:
+    world = World(host_blocks=4)
+    for n in range(20, 23):
+        world.host.reserve(key(n))
+    fetch = world.fetch(0, 1)
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [0])
+
+
+def test_of_one_fetch_in_many_the_last_block_is_computed_and_compared() -> None:
+    world = World(host_blocks=10**6)
+    for _ in range(COMPARE_ONE_IN):
+        fetch = world.fetch(0, 1, 2)
+        world.settle()
+    assert fetch.keys == [key(0), key(1)]
+    tier = world.tier
+    tier.keep(key(2), HostBlock(b"computed"))
+    written(tier, 2)
+    assert (tier.stats.compared_blocks, tier.stats.differing_blocks) == (1, 1)
+
+
+def test_an_answer_that_could_not_be_passed_on_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while another request is accepted, which then polls, is not the failure of all."""
+    world = World()
+    fetch = world.fetch(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.prefetcher, "_planner", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            answered(world.tier)
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [0, 1])
+
+
+def test_after_a_failure_no_fetch_is_under_way_and_late_answers_are_dropped() -> None:
+    world = World()
+    fetch, other = world.fetch(0, 1, 2, 3, 4, 5), world.fetch(6, 7)
+    answered(world.tier)  # looked up
+    answered(world.tier)
+    assert world.held[:2] == [0, 1]
+    world.prefetcher.fail()
+    world.host.end_copies()
+    assert (fetch.ended, other.ended, world.prefetcher.busy) == (True, True, False)
+    world.settle()
+    held = world.held
+    assert 5 not in held, "it was to be read after others"
+    world.fetch(5)
+    world.settle()
+    assert world.held == sorted({*held, 5})
+    assert all(world.host.reserve(key(100 + n)) for n in range(40)), "nothing is pinned"

@@ -1,0 +1,1 @@
+"""Conversion of checkpoints to converted directories: the command, and the process that converts a served GGUF file."""

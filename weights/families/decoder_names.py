@@ -1,0 +1,208 @@
+"""The tensors of a decoder in a checkpoint: names are a family's, shapes and presence follow from the description."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from jaxgen.core.config import DType
+from jaxgen.core.decoder_config import DecoderConfig, NormConfig
+from jaxgen.core.moe_config import MoEConfig
+from jaxgen.weights.families.tensors import Parameter, Source, Stacked
+
+Rows = Callable[[DecoderConfig], tuple[int, ...]]
+"""Gives the file's row for each row of a parameter's part; see Source.rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderNames:
+    """Names of modules in a checkpoint, by what they are; those in a layer follow ``layer``. A family has one.
+
+    ``qkv`` and ``gate_up`` name the modules whose rows, one after another, are those of the merged matrices: three or
+    two, or one that has all. ``rows``: the order of a module's rows, if it is another. Norms of queries and keys have
+    that of their projections. ``{head}`` in the name of such a norm: each head has a tensor of its own.
+    ``transposed``: matrices are stored as [in, out] in the layers. ``norm_plus``: what is added to norms' weights.
+    """
+
+    embed: str = "model.embed_tokens"
+    layer: str = "model.layers.{layer}"
+    attn_norm: str = "input_layernorm"
+    attn_post_norm: str = "post_attention_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    out: str = "self_attn.o_proj"
+    mlp_norm: str = "post_attention_layernorm"
+    mlp_post_norm: str = "post_feedforward_layernorm"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj")
+    expert_down: str = "mlp.experts.{expert}.down_proj"
+    stacked_gate_up: str = "mlp.experts.gate_up_proj"
+    stacked_down: str = "mlp.experts.down_proj"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    positions: str = "model.embed_positions"
+    project_in: str = "model.project_in"
+    project_out: str = "model.project_out"
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    transposed: bool = False
+    norm_plus: float = 0.0
+
+    def table(self, config: DecoderConfig) -> tuple[Parameter, ...]:
+        """Return all parameters of the decoder. Raises ValueError if ``rows`` names a module that there is not."""
+        table = (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
+        modules = {source.name.rpartition(".")[0] for parameter in table for source in parameter.sources}
+        if unused := sorted(name for name in self.rows if f"{self.layer}.{name}" not in modules):
+            raise ValueError(f"rows names {unused[0]}, which is not a module of a layer of {config.family}")
+        return table
+
+    def _ends(self, config: DecoderConfig) -> list[Parameter]:
+        width, narrow, offset = config.hidden_size, config.embedding_width, config.positions.table_offset
+        result = _linear("embed", {self.embed: config.vocab_size}, narrow)
+        if offset is not None:
+            result += _linear("positions", {self.positions: config.max_position + offset}, width)
+        if narrow != width:
+            result += _linear("project_in", {self.project_in: width}, narrow)
+            result += _linear("project_out", {self.project_out: narrow}, width)
+        if config.final_norm:
+            result += self._norm("norm", self.norm, config.norm, width)
+        if not config.head.tied:
+            result += _linear("lm_head", {self.head: config.vocab_size}, narrow, bias=config.head.bias)
+        return result
+
+    def _attention(self, config: DecoderConfig) -> list[Parameter]:
+        options, width = config.attention, config.hidden_size
+        heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        rows = (heads, kv_heads, kv_heads) if len(self.qkv) == 3 else (heads + 2 * kv_heads,)
+        result = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, options.qkv_bias)
+        result += self._stacked(config, "attn.out", {self.out: width}, heads, options.out_bias)
+        if options.qk_norm is not None:
+            result += self._qk_norm(config, "q_norm", self.q_norm, options.qk_norm, self.qkv[0], config.num_heads)
+            result += self._qk_norm(
+                config, "k_norm", self.k_norm, options.qk_norm, self.qkv[-2:][0], config.num_kv_heads
+            )
+        if options.sinks:
+            source = Source(f"{self.layer}.{self.sinks}", (config.num_heads,))
+            result.append(Parameter("layers.attn.sinks", (source,), config.num_layers, dtype="float32"))
+        return result
+
+    def _qk_norm(
+        self, config: DecoderConfig, path: str, name: str, norm: NormConfig, module: str, heads: int
+    ) -> list[Parameter]:
+        """Return the norm of queries or keys, whose weight has the order of the rows that ``module`` gives them."""
+        options, in_order = config.attention, len(self.qkv) == 3 and module in self.rows
+        size = config.head_dim * (heads if options.qk_norm_rows else 1)
+        order = self.rows[module](config)[:size] if in_order else None  # that of the first head is that of all
+        if not options.qk_norm_heads:
+            return self._layer_norm(config, f"attn.{path}", name, norm, size, order)
+        # a tensor for each head, as for each expert, or one for all
+        shape = (size,) if "{head}" in name else (heads, size)
+        name = name.replace("{head}", "{expert}")
+        weight = Source(f"{self.layer}.{name}.weight", shape, rows=order, is_bias=True)
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
+        return [Parameter(f"layers.attn.{path}.weight", (weight,), config.num_layers, heads, self.norm_plus, dtype)]
+
+    def _mlp(self, config: DecoderConfig) -> list[Parameter]:
+        options, width, inner = config.mlp, config.hidden_size, config.intermediate_size
+        if config.moe is not None:
+            return [*self._router(config, config.moe), *self.experts(config, config.moe)]
+        if options.gated:
+            each = 2 * inner // len(self.gate_up)
+            result = self._stacked(config, "mlp.gate_up", dict.fromkeys(self.gate_up, each), width, options.up_bias)
+        else:
+            result = self._stacked(config, "mlp.up", {self.up: inner}, width, options.up_bias)
+        return result + self._stacked(config, "mlp.down", {self.down: width}, inner, options.down_bias)
+
+    def _router(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
+        width, inner = config.hidden_size, moe.shared_inner
+        result = self._stacked(config, "mlp.router", {self.router: moe.experts}, width, moe.router_bias)
+        if inner is not None:
+            gate_up = dict.fromkeys(self.shared_gate_up, 2 * inner // len(self.shared_gate_up))
+            result += self._stacked(config, "mlp.shared.gate_up", gate_up, width, bias=False)
+            result += self._stacked(config, "mlp.shared.down", {self.shared_down: width}, inner, bias=False)
+        if moe.shared_gate:
+            result += self._stacked(config, "mlp.shared_gate", {self.shared_gate: 1}, width, bias=False)
+        return result
+
+    def experts(self, config: DecoderConfig, moe: MoEConfig) -> list[Parameter]:
+        """Return the matrices of a MoE's experts, of which each has tensors of its own, or which are stacked."""
+        width, inner = config.hidden_size, moe.inner
+        stacked = Stacked(f"{self.layer}.{self.stacked_gate_up}", (moe.experts, 2 * inner, width))
+        gate_up = tuple(
+            Source(f"{self.layer}.{name}.weight", (inner, width), stacked=replace(stacked, row=i * inner))
+            for i, name in enumerate(self.expert_gate_up)
+        )
+        stacked = Stacked(f"{self.layer}.{self.stacked_down}", (moe.experts, width, inner))
+        down = (Source(f"{self.layer}.{self.expert_down}.weight", (width, inner), stacked=stacked),)
+        return [
+            Parameter(f"layers.mlp.experts.{path}.weight", sources, config.num_layers, moe.experts)
+            for path, sources in (("gate_up", gate_up), ("down", down))
+        ]
+
+    def _norms(self, config: DecoderConfig) -> list[Parameter]:
+        names = {
+            "attn_norm": self.attn_norm,
+            "attn_post_norm": self.attn_post_norm,
+            "mlp_norm": self.mlp_norm,
+            "mlp_post_norm": self.mlp_post_norm,
+        }
+        wanted = [(path, names[path]) for path in config.layer_norms]
+        return [
+            parameter
+            for path, name in wanted
+            for parameter in self._layer_norm(config, path, name, config.norm, config.hidden_size)
+        ]
+
+    def _stacked(
+        self, config: DecoderConfig, path: str, names: Mapping[str, int], width: int, bias: bool
+    ) -> list[Parameter]:
+        """Return a matrix of the layers, [sum of rows, width], of modules by name and number of rows, and its bias."""
+        weights, biases = [], []
+        for name, size in names.items():
+            order = self.rows[name](config) if name in self.rows else None
+            shape = (width, size) if self.transposed else (size, width)
+            weights.append(Source(f"{self.layer}.{name}.weight", shape, self.transposed, order))
+            biases.append(Source(f"{self.layer}.{name}.bias", (size,), rows=order, is_bias=True))
+        result = [Parameter(f"layers.{path}.weight", tuple(weights), config.num_layers)]
+        return result + ([Parameter(f"layers.{path}.bias", tuple(biases), config.num_layers)] if bias else [])
+
+    def _layer_norm(
+        self,
+        config: DecoderConfig,
+        path: str,
+        name: str,
+        norm: NormConfig,
+        width: int,
+        rows: tuple[int, ...] | None = None,
+    ) -> list[Parameter]:
+        return self._norm(f"layers.{path}", f"{self.layer}.{name}", norm, width, config.num_layers, rows)
+
+    def _norm(
+        self,
+        path: str,
+        name: str,
+        norm: NormConfig,
+        width: int,
+        num_layers: int | None = None,
+        rows: tuple[int, ...] | None = None,
+    ) -> list[Parameter]:
+        if not norm.affine:
+            return []
+        dtype: DType | None = "float32" if norm.scale_in_float32 else None
+        weight = (Source(f"{name}.weight", (width,), rows=rows),)
+        result = [Parameter(f"{path}.weight", weight, num_layers, plus=self.norm_plus, dtype=dtype)]
+        if norm.kind == "layer" and norm.bias:
+            bias = Source(f"{name}.bias", (width,), rows=rows, is_bias=True)
+            result.append(Parameter(f"{path}.bias", (bias,), num_layers))
+        return result
+
+
+def _linear(path: str, names: Mapping[str, int], width: int, *, bias: bool = False) -> list[Parameter]:
+    weights = tuple(Source(f"{name}.weight", (rows, width)) for name, rows in names.items())
+    biases = tuple(Source(f"{name}.bias", (rows,), is_bias=True) for name, rows in names.items())
+    return [Parameter(f"{path}.weight", weights)] + ([Parameter(f"{path}.bias", biases)] if bias else [])
