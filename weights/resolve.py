@@ -1,4 +1,4 @@
-"""From the value of ``--model`` or ``--tokenizer`` to a directory, fetched if need be. Host only, no jax."""
+"""Resolve the value of ``--model`` or ``--tokenizer`` to a directory, fetched if need be. Host only, no jax."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress

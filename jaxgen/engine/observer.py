@@ -40,7 +40,10 @@ class MeasuredStep(NamedTuple):
 
 
 class Observer:
-    """Is told what happens to requests and steps, in this order. An observer overrides the methods that it wants."""
+    """A listener that is told what happens to requests and steps, in this order.
+
+    It overrides the methods that it wants.
+    """
 
     def queued(self, sequence: Sequence, now: float) -> None:
         """Note that a request was accepted."""

@@ -21,7 +21,7 @@ def _shared(key: Any, arrays: Any, compile_anew: Any) -> Any:
 
 
 class _SharedProgram(Program):
-    """Of a function that is a partial one."""
+    """A program of a ``functools.partial``, compiled once for its shapes."""
 
     def compile(self, options: Any = None) -> Any:
         assert isinstance(self.function, partial)
