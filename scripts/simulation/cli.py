@@ -3,16 +3,24 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Literal
 
 from jaxgen.core.config import DTYPES, DType
+from scripts.simulation.device import MAX_NUM_SEQS, MEASURED_BUDGET, simulate_device
 from scripts.simulation.fastgen import Setting, make_policies, settings
 from scripts.simulation.load import read_trace
 from scripts.simulation.loop import Simulation, seconds_at
 from scripts.simulation.merits import simulate_setting
+from tests.support.hub_configs import HUB, read
 
-OPTIONS_OF = {"trace": ("setting", "policy"), "check": ("model", "dtype", "rounds")}
+OPTIONS_OF = {
+    "trace": ("setting", "policy"),
+    "check": ("model", "dtype", "rounds"),
+    "device": ("token_budget", "expected"),
+}
 """Options that say more of one thing to do."""
 
 
@@ -21,6 +29,17 @@ def main(description: str | None) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--trace", type=Path, metavar="FILE", help="of requests, a line of JSON each")
     what.add_argument("--check", action="store_true", help="predict live runs of a model on this machine")
+    what.add_argument(
+        "--device", type=Path, nargs="+", metavar="FILE", help="serve Llama-3-8B at costs of scripts.gpu's result files"
+    )
+    parser.add_argument("--token-budget", type=int, metavar="N", help="of the device's steps; default: 256")
+    parser.add_argument(
+        "--expected",
+        type=_step,
+        nargs="+",
+        metavar="TOKENS:SECONDS",
+        help="that steps take whose kernels skip padding, without the attention of decodes; default: as measured",
+    )
     parser.add_argument("--setting", choices=list(settings()), help="a trace's costs and cache; default: calibrated")
     parser.add_argument("--policy", choices=("SplitFuse", "prompt-first", "static"), help="default: SplitFuse")
     parser.add_argument("--model", help="that is checked, a directory or hub id; default: the embedded one")
@@ -30,7 +49,7 @@ def main(description: str | None) -> int:
     for mode, names in OPTIONS_OF.items():
         for name in names:
             if getattr(args, name) is not None and not getattr(args, mode):
-                parser.error(f"--{name} goes with --{mode}")
+                parser.error(f"--{name.replace('_', '-')} goes with --{mode}")
     if args.rounds is not None and args.rounds < 1:
         parser.error(f"--rounds must be 1 or more, not {args.rounds}")
     try:
@@ -44,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     if args.trace:
         show_trace(args.trace, settings()[args.setting or "calibrated"], args.policy or "SplitFuse")
         return 0
+    if args.device:
+        show_device(args.device, args.token_budget or MEASURED_BUDGET, args.expected or ())
+        return 0
     if args.check:
         return 0 if check(args.model, args.dtype or "auto", args.rounds or 3) else 1
     for name, setting in settings().items():
@@ -55,6 +77,28 @@ def run(args: argparse.Namespace) -> int:
 def show_trace(path: Path, setting: Setting, policy: str) -> None:
     simulation = Simulation(make_policies(setting)[policy], seconds_at(setting.step_time), read_trace(path))
     print(json.dumps(simulation.run().summary() | {"steps": simulation.num_steps}, indent=2))
+
+
+def show_device(files: Sequence[Path], budget: int, expected: Sequence[tuple[int, float]]) -> None:
+    """Print a line of JSON for each load. Raises ValueError for files or a budget that do not serve."""
+    if budget < MAX_NUM_SEQS:
+        raise ValueError(f"--token-budget must be {MAX_NUM_SEQS} or more, a token for each row, not {budget}")
+    if expected and budget > (most := max(tokens for tokens, _ in expected)):
+        raise ValueError(f"--expected knows steps of {most} tokens at most, and --token-budget is {budget}")
+    for point in simulate_device(files, read(HUB["Llama-3.1-8B"].config), budget, expected):
+        print(json.dumps(point), flush=True)
+
+
+def _step(text: str) -> tuple[int, float]:
+    """Read TOKENS:SECONDS."""
+    tokens, _, seconds = text.partition(":")
+    try:
+        step = int(tokens), float(seconds)
+    except ValueError:
+        step = 0, 0.0
+    if step[0] < 1 or not 0.0 < step[1] < inf:
+        raise argparse.ArgumentTypeError(f"must be TOKENS:SECONDS, such as 256:0.0066, not {text!r}")
+    return step
 
 
 def check(model: str | None, dtype: DType | Literal["auto"], rounds: int) -> bool:
