@@ -1,4 +1,4 @@
-"""Small arrays packed in one vector of words, the bytes of an array, and the array type of a pytree's fields."""
+"""Small arrays packed in one vector of words, bytes of arrays, sums in one order, and the array type of pytrees."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32
+from jax import lax
+from jaxtyping import Array, Float, Int32
 
 # Programs see jax.Array. At run time the same classes also hold numpy arrays and the shapes of a program's arguments.
 if TYPE_CHECKING:
     ArrayLike = jax.Array
 else:
     ArrayLike = Any
+
+_TOGETHER = 64
+"""Numbers that a kernel adds for each of its results: more would be a slow kernel, fewer another one."""
 
 Shape = tuple[int, ...]
 Field = tuple[Shape, type[np.generic]]
@@ -55,3 +59,18 @@ class PackedWords:
             array = words[..., here].reshape(*words.shape[:-1], *shape)
             arrays[name] = array if dtype == np.int32 else jax.lax.bitcast_convert_type(array, dtype)
         return arrays
+
+
+def ordered_sum(x: Float[Array, "R V"]) -> Float[Array, "R 1"]:
+    """Return the sum of each row, with the same bits however many rows there are, which XLA's own on GPUs have not.
+
+    Each stage adds 64 numbers by pairs of halves. A barrier keeps XLA from joining stages into a sum of its own order.
+    """
+    while x.shape[1] > 1:
+        padded = jnp.pad(x, ((0, 0), (0, -x.shape[1] % _TOGETHER)))
+        parts = padded.reshape(len(x), _TOGETHER, -1)
+        while parts.shape[1] > 1:
+            half = parts.shape[1] // 2
+            parts = parts[:, :half] + parts[:, half:]
+        x = lax.optimization_barrier(parts[:, 0])
+    return x

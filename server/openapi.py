@@ -236,9 +236,10 @@ class Description:
 
     async def capabilities(self, _: Request) -> Response:
         identity = {"digest": self._engine.digest, "digest_parts": self._engine.digest_parts}
+        kernels = {name: asdict(choice) for name, choice in self._engine.stats().kernel_choices.items()}
         # In a thread: a template that takes long would hold up the event loop until it has been probed.
         forms = await to_thread(self._conversations.findings)
-        return JSONResponse({**self._capabilities, "chat_template": forms, **identity})
+        return JSONResponse({**self._capabilities, "chat_template": forms, "kernels": kernels, **identity})
 
     async def index(self, _: Request) -> Response:
         return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})

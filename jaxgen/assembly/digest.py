@@ -48,7 +48,7 @@ def identify(
     model: ModelConfig,
     config: EngineConfig,
     *,
-    kernels: Mapping[str, str],
+    kernels: Mapping[str, Any],
     settings: Mapping[str, Any],
     programs: Iterable[str],
     weights: str,
@@ -57,9 +57,9 @@ def identify(
 ) -> Identity:
     """Return the identity of an engine.
 
-    ``kernels``: their name, and how they were compiled. ``settings``: of JAX. ``programs``: the compiled texts of a
-    GPU's, which show the results of autotuning; a CPU's have none, and show its number of cores. ``weights``: the
-    digest of their files. ``texts``: how requests become tokens and answers end.
+    ``kernels``: their name, how they were compiled, and whose each operation's are. ``settings``: of JAX. ``programs``:
+    the compiled texts of a GPU's, which show the results of autotuning; a CPU's have none, and show its number of
+    cores. ``weights``: the digest of their files. ``texts``: how requests become tokens and answers end.
     """
     packages = _PACKAGES if device.is_cpu else (*_PACKAGES, *_GPU_PACKAGES)
     return Identity(

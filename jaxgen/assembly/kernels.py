@@ -14,7 +14,7 @@ from jaxgen.kernels.choice import choose, made_for, reference
 from jaxgen.kernels.gpu_proof import gpu_sources
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.proof import judge
-from jaxgen.kernels.proving.verdict import ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Finding, ServedShapes, Verdict, operations_of
 from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config
 from jaxgen.sizing.memory_request import narrow_width
 
@@ -45,18 +45,20 @@ def served_shapes(
 
 def judge_kernels(
     gpu: Gpu, model: ModelConfig, choice: KernelChoice, shapes: ServedShapes, folder: Path | None
-) -> Verdict | None:
-    """Return the verdict on the GPU's kernels, or None if there are no kernels or ``choice`` wants none.
+) -> Verdict:
+    """Return the verdict on the GPU's kernels; nothing is proven if there are no kernels or ``choice`` wants none.
 
-    Verdicts are kept in ``folder``.
+    Findings are kept in ``folder``.
     """
-    kernels, _ = made_for(gpu.device, model, shapes.block_size)
-    if kernels is None or choice == "xla":
-        return None
+    kernels = made_for(gpu.device, model, shapes.block_size)
+    operations = [name for name in operations_of(model) if name in kernels.own]
+    if not operations or choice == "xla":
+        return NOTHING_PROVEN
     if choice == "unproven":
         logger.warning("the %s kernels are taken without a proof, as --kernels unproven says", kernels.name)
-        return Verdict("right")
-    return judge(shapes, gpu, gpu_sources(), folder, may_run=not is_open(), again=choice == "prove")
+        return Verdict(otherwise=Finding("right"))
+    again = choice == "prove"
+    return judge(shapes, gpu, gpu_sources(), folder, operations, may_run=not is_open(), again=again)
 
 
 def choose_kernels(resolved: ResolvedModel, block_size: int, *, progress: bool) -> Kernels:

@@ -7,12 +7,12 @@ from pathlib import Path
 import jax
 
 from jaxgen.assembly.device import THREADS
-from jaxgen.assembly.digest import identify, sources_digest, xla_flags
+from jaxgen.assembly.digest import identify, program_digest, sources_digest, xla_flags
 from jaxgen.assembly.resolved_model import ResolvedModel
 from jaxgen.assembly.text_settings import TextSettings
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.identity import Identity, digest_of
-from jaxgen.engine.start.runners import Compiled, compile_for, program_texts
+from jaxgen.engine.start.runners import Compiled, compile_for, narrow_texts, program_texts
 from jaxgen.hardware.nvidia import versions
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.cached_programs import cached_or_compiled, compiler_identity
@@ -62,7 +62,11 @@ def identity_of(
         resolved.device,
         model,
         config,
-        kernels={"name": kernels.name, **dict(kernels.build)},
+        kernels={
+            "name": kernels.name,
+            **dict(kernels.build),
+            "operations": {name: choice.implementation for name, choice in kernels.choices.items()},
+        },
         settings={name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_enable_x64")},
         programs=program_texts(compiled),
         weights=weights,
@@ -72,9 +76,12 @@ def identity_of(
     return identity
 
 
-def findings_file(resolved: ResolvedModel, config: EngineConfig, identity: Identity) -> Path | None:
+def findings_file(resolved: ResolvedModel, config: EngineConfig, identity: Identity, compiled: Compiled) -> Path | None:
     """Return the file for what an engine finds out by running its programs: on this kind of device, with as many
-    threads. None: nothing is kept."""
+    threads. None: nothing is kept.
+
+    On a GPU the narrow programs are part of its name: XLA may compile others, for which nothing is found yet.
+    """
     if resolved.caches.starts is None or not identity.digest:
         return None
     key = {
@@ -82,6 +89,7 @@ def findings_file(resolved: ResolvedModel, config: EngineConfig, identity: Ident
         "config": repr(config),
         "device": repr(resolved.device),
         "environment": _environment(),
+        "narrow": [] if resolved.device.is_cpu else [program_digest(text) for text in narrow_texts(compiled)],
     }
     return resolved.caches.starts / f"{digest_of(key)}.json"
 

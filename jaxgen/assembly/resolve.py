@@ -18,7 +18,7 @@ from jaxgen.core.quantization import Quantization
 from jaxgen.core.tier_address import DirectoryAddress, RedisAddress, S3Address
 from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.hardware.nvidia import Gpu, find_gpu
-from jaxgen.kernels.proving.verdict import Verdict
+from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Finding, Verdict
 from jaxgen.kv_events.config import FLAG as KV_EVENTS_FLAG
 from jaxgen.kv_events.config import parse_kv_events
 from jaxgen.offload.tiers.kv_tier.address import check_key, tier_address
@@ -72,14 +72,15 @@ def resolve_on_device(
         of_gguf=partial(kept_conversion, caches=caches, quantization=quantization, progress=progress),
     )
     directory, config = find(device=device)
-    verdict = None
+    verdict = NOTHING_PROVEN
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
     if gpu is not None:
         verdict = _prove_kernels(gpu, config, options, kernels, caches, budgets)
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
-        verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
+        reason = f"JAX opened {opened.title}, they were proven for {device.title}"
+        verdict = Verdict(otherwise=Finding("unavailable", reason))
         directory, config = find(device=opened)
     memory = device_memory(was_open=was_open)
     return ResolvedModel(directory, config, opened, memory, caches, kernels, verdict, load_format)
@@ -92,8 +93,8 @@ def _prove_kernels(
     kernels: KernelChoice,
     caches: CacheDirs,
     budgets: Sequence[int] | None,
-) -> Verdict | None:
-    """Return the verdict on the GPU's kernels in the shapes that will be served; None: there are none to prove."""
+) -> Verdict:
+    """Return the verdict on the GPU's kernels in the shapes that will be served."""
     room = None
     if gpu.memory_bytes is not None:
         room = int(gpu.memory_bytes * options.gpu_memory_utilization) - weight_bytes(model, gpu.device, kernels)

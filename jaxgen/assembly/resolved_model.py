@@ -8,7 +8,7 @@ from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, tuning_
 from jaxgen.core.config import EngineConfig, EngineOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.proving.verdict import Verdict
+from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Verdict
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import resolve
 
@@ -26,7 +26,7 @@ class ResolvedModel:
     memory: DeviceMemory
     caches: CacheDirs
     kernels: KernelChoice
-    verdict: Verdict | None = None
+    verdict: Verdict = NOTHING_PROVEN
     """Verdict on the kernels made for a GPU."""
     load_format: LoadFormat = "auto"
 

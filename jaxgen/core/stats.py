@@ -1,7 +1,9 @@
 """Counters and sizes of an engine, for metrics. Host only, no jax."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from jaxgen.core.operations import Choices
 
 
 @dataclass(slots=True)
@@ -137,7 +139,9 @@ class EngineStats:
     kernels: str = ""
     """Name of the kernels for the step's attention, cache writes and matrix products."""
     kernels_reason: str = ""
-    """Why these kernels were chosen; empty: they are the fastest."""
+    """Why operations do not have faster ones; empty: these are the fastest."""
+    kernel_choices: Choices = field(default_factory=dict)
+    """The kernels of each operation."""
     num_running: int = 0
     num_waiting: int = 0
     block_size: int = 0

@@ -81,6 +81,7 @@ class StepMeter(Observer):
         return EngineStats(
             kernels=runner.kernels.name,
             kernels_reason=runner.kernels.reason,
+            kernel_choices=runner.kernels.choices,
             num_running=running + scheduler.num_ending,
             num_waiting=scheduler.num_waiting,
             block_size=self._config.cache.block_size,

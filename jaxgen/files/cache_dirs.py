@@ -15,7 +15,7 @@ FOLDERS = {
     "tokenizers": "v3",
     "tuning": "v2",
     "kernels": "v1",
-    "proofs": "v2",
+    "proofs": "v3",
     "checksums": "v2",
     "converted": "v1",
     "packaged": "v1",
@@ -41,7 +41,7 @@ class CacheDirs:
     kernels: Path | None = None
     """Native kernels compiled for this machine, see jaxgen.kernels.choice."""
     proofs: Path | None = None
-    """Verdicts on kernels for GPUs, see jaxgen.kernels.proving.proof."""
+    """Findings on kernels for GPUs, see jaxgen.kernels.proving.proof."""
     checksums: Path | None = None
     """Checksums of large weight files, see jaxgen.weights.files.checksums."""
     converted: Path | None = None

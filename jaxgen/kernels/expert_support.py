@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxgen.core.config import KernelChoice, ModelConfig
 from jaxgen.core.mixed_weight import MixedFormat
+from jaxgen.core.operations import CODES, EXPERTS
 from jaxgen.core.quantization import PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.proving.verdict import ExpertShapes
@@ -14,35 +15,40 @@ _HOPPER = 9
 """Major number of the compute capability for which there is such a product."""
 
 
-def expert_trouble(
-    shapes: ExpertShapes, model: ModelConfig, placed: Callable[[WeightFormat], WeightFormat | None]
-) -> str | None:
-    """Return why the product does not take the experts of a model, or None if it does.
+def experts_trouble(
+    model: ModelConfig, *, made: bool, placed: Callable[[WeightFormat], WeightFormat | None]
+) -> dict[str, str]:
+    """Return why the product does not take the experts of a model, by operation: with numbers, and with codes.
 
-    ``placed``: the format of a weight that programs read, as ``Kernels.placed`` says.
+    ``made``: whether there is such a product. ``placed``: the format of a weight that programs read, as
+    ``Kernels.placed`` says.
     """
+    shapes = ExpertShapes.of(model)
+    if shapes is None:
+        return {}
     if any(isinstance(form, MixedFormat) for path, form in model.weight_formats if ".experts." in path):
-        return "their layers have different formats"
+        return dict.fromkeys((EXPERTS, CODES), "experts' layers have different formats")
+    found: dict[str, str] = {}
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
-        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": model.dtype}
         placed_form = None if form is None else placed(form)
-        if placed_form is None:
-            reason = supports(**sizes)
-        else:
-            codes: dict[str, Any] = {"bits": placed_form.bits, "floats": placed_form.floats, "group": placed_form.group}
-            reason = supports_codes(
-                **sizes, **codes, offsets=placed_form.zeros or placed_form.minimums or placed_form.blocks
-            )
+        reason = _trouble(inputs, outputs, model.dtype, placed_form) if made else "the others are for Hopper"
         if reason is not None:
-            return reason
-    return None
+            found.setdefault(EXPERTS if placed_form is None else CODES, reason)
+    return found
+
+
+def _trouble(inputs: int, outputs: int, dtype: str, form: WeightFormat | None) -> str | None:
+    sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": dtype}
+    if form is None:
+        return supports(**sizes)
+    codes: dict[str, Any] = {"bits": form.bits, "floats": form.floats, "group": form.group}
+    return supports_codes(**sizes, **codes, offsets=form.zeros or form.minimums or form.blocks)
 
 
 def reads_experts_codes(device: DeviceInfo, model: ModelConfig, kernels: KernelChoice) -> bool:
     """Return whether a step will multiply experts' codes in registers, if its kernels are proven."""
-    shapes, capability = ExpertShapes.of(model), device.compute_capability
-    if shapes is None or capability is None or capability[0] != _HOPPER:
+    capability = device.compute_capability
+    if ExpertShapes.of(model) is None or capability is None or kernels == "xla":
         return False
-    if kernels == "xla" or model.kv_dtype != "auto":
-        return False
-    return expert_trouble(shapes, model, lambda form: form.placed(integers=PLAIN_BITS, floats=True)) is None
+    made = capability[0] == _HOPPER
+    return not experts_trouble(model, made=made, placed=lambda form: form.placed(integers=PLAIN_BITS, floats=True))

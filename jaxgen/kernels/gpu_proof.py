@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.kernels.choice import GPU_EXPERT_PRODUCT
 from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels import proof
+from pallas_kernels.row_proof import prove_gated_product as prove_gated_product
+from pallas_kernels.row_proof import prove_norm as prove_norm
+from pallas_kernels.row_proof import prove_product as prove_product
 
 PROOF_TOLERANCE = proof.TOLERANCE
 """Largest absolute error of attention in a proof, by dtype."""
@@ -28,14 +30,14 @@ def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) ->
     )
 
 
-def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, dtype: str) -> None:
-    """Raise AssertionError if a product of experts is wrong in a step of ``tokens`` tokens. XLA's is not asked."""
-    if kernels.expert_product is GPU_EXPERT_PRODUCT:
-        return
+def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, dtype: str, *, coded: bool) -> None:
+    """Raise AssertionError if a product of experts, with codes or without, is wrong in a step of ``tokens`` tokens."""
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):
         placed = None if form is None else kernels.placed(form)
         sizes: dict[str, Any] = {"experts": shapes.experts, "inputs": inputs, "outputs": outputs}
         sizes["rows"] = tokens * shapes.per_token
+        if (placed is not None) != coded:
+            continue
         if placed is None:
             proof.prove_expert_product(kernels.expert_product, **sizes, dtype=dtype)
             continue
@@ -48,8 +50,15 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
 
 
 _PROVING = (
-    *("tools/prove_kernels.py", "tools/proof_step.py"),
-    *("kernels/choice.py", "kernels/gpu_proof.py", "kernels/coded_weights.py"),
+    *("tools/prove_kernels.py", "tools/proof_step.py", "tools/proof_layers.py"),
+    *(
+        "kernels/choice.py",
+        "kernels/pallas.py",
+        "kernels/references.py",
+        "kernels/gpu_support.py",
+        "kernels/gpu_proof.py",
+        "kernels/coded_weights.py",
+    ),
     *("models/attention.py", "models/batch.py", "models/kv_cache.py", "runner/packer.py", "runner/row_state.py"),
     *("arrays.py", "core/quantization.py"),
 )
@@ -60,8 +69,7 @@ def gpu_sources() -> str:
     """Return a digest of the source files of the GPU kernels and of their proof."""
     kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
     files = [
-        kernels / "proof.py",
-        kernels / "plain_codes.py",
+        *(kernels / name for name in ("proof.py", "row_proof.py", "plain_codes.py", "activations.py")),
         *kernels.glob("gpu/**/*.py"),
         *(package / name for name in _PROVING),
     ]

@@ -1,12 +1,14 @@
 """The kernels of a program, as one value with a field for each operation."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import jax.numpy as jnp
 
+from jaxgen.core import operations
 from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.operations import XLA, Choice, Choices
 from jaxgen.core.quantization import NATIVE_BITS, WeightFormat
 from pallas_kernels.activations import activate_ref, gated_ref
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
@@ -15,17 +17,31 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.rotary import rotated_heads_ref
 
 Kernel = Callable[..., Any]
+EXPERTS_AXES = 4
+"""Axes of a stack of layers of experts' matrices."""
 
 
 @dataclass(frozen=True)
 class PackedProduct:
-    """Matrix products with weights that were packed once; see pallas_kernels.packed_product, and of ``expert_product``
-    pallas_kernels.expert_product."""
+    """Matrix products with weights that were packed once; see pallas_kernels.packed_product and dense_product, and of
+    ``expert_product`` pallas_kernels.expert_product."""
 
     pack: Kernel
     product: Kernel
     rows: Kernel
-    expert_product: Kernel
+    expert_product: Kernel | None
+    """None: experts' weights are not packed."""
+    gated_product: Kernel | None = None
+    """None: a gated MLP has a product and then its activation."""
+    takes: Callable[[int, int, str], bool] | None = None
+    """(inputs, outputs, dtype) -> whether it multiplies such weights; None: it takes all. Others are not packed, and
+    XLA multiplies them."""
+
+    def packs(self, shape: tuple[int, ...], dtype: str) -> bool:
+        """Return whether a weight of this shape, [*layers, *experts, outputs, inputs], is packed."""
+        if len(shape) == EXPERTS_AXES and self.expert_product is None:
+            return False
+        return self.takes is None or self.takes(shape[-1], shape[-2], dtype)
 
 
 @dataclass(frozen=True)
@@ -71,15 +87,15 @@ class Kernels:
     """None: K and V are computed from layer inputs by the step's own products, with the queries, which on a CPU gives
     the same bits."""
     separate_layers: bool = False
-    """Whether the program has unrolled layers, with matrices that are separate arrays."""
+    """Whether the program has unrolled layers. Matrices are separate arrays then, unless a product reads a stack."""
     compiler_options: tuple[tuple[str, str], ...] = ()
     """XLA's, for programs of these kernels."""
     separate_sampling: bool = False
     """Whether programs that the host chooses sample, instead of branches of the step."""
     build: tuple[tuple[str, str], ...] = ()
     """How native kernels were compiled: by name, the digest of their code and their compiler."""
-    reason: str = field(default="", compare=False)
-    """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
+    choices: Choices = field(default_factory=dict, compare=False)
+    """Which kernels each operation has, for the log, metrics and the digest."""
 
     @overload
     def placed(self, form: WeightFormat) -> WeightFormat | None: ...
@@ -93,6 +109,55 @@ class Kernels:
         return form.placed(integers=integers, floats=self.floats is not None)
 
     @property
+    def reason(self) -> str:
+        """Why operations do not have the fastest kernels; empty: all have."""
+        return operations.reasons_of(self.choices)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The operations whose kernels are not XLA's."""
+        return tuple(name for name, choice in self.choices.items() if choice.implementation != XLA)
+
+    @property
     def skips_padding(self) -> bool:
-        """Whether products leave out rows of padding, so that a step's time follows its tokens."""
-        return self.packed is not None
+        """Whether a step's time follows its tokens, since no operation of a layer is XLA's, which computes padding."""
+        return set(operations.OF_EVERY_TOKEN) <= set(self.own)
+
+    @property
+    def sums_alone(self) -> bool:
+        """Whether no sum over a token's numbers is XLA's, whose order follows the number of tokens of a program.
+
+        XLA's products with codes are such sums.
+        """
+        sums = {operations.ATTENTION, operations.PRODUCTS, operations.NORMS}
+        experts = {operations.EXPERTS} & set(self.choices)
+        return sums | experts <= set(self.own) and operations.CODES not in self.choices
+
+    def compared_with(self, twins: "Kernels") -> "Kernels":
+        """Return the kernels with the choices that follow from their fields: what ``twins`` have too is XLA's."""
+        own = {name for name, fields in FIELDS.items() if any(_differ(self, twins, one) for one in fields)}
+        return replace(self, choices={name: Choice(self.name if name in own else XLA) for name in FIELDS})
+
+    def without(self, reasons: Mapping[str, str], twins: "Kernels") -> "Kernels":
+        """Return the kernels, but the ones of ``twins`` for the operations that ``reasons`` names, and why."""
+        fields = {one: getattr(twins, one) for name in reasons for one in FIELDS[name]}
+        choices = {**self.choices, **{name: Choice(XLA, reason) for name, reason in reasons.items()}}
+        result = replace(self, **fields, choices=choices)
+        return result if result.own else replace(result, name=XLA)
+
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    operations.ATTENTION: ("ragged_paged_attention", "write_kv", "plan_attention"),
+    operations.COPIES: ("gather_blocks", "scatter_blocks"),
+    operations.PRODUCTS: ("packed",),
+    operations.NORMS: ("rms_norm", "layer_norm"),
+    operations.ACTIVATIONS: ("activate", "gated"),
+    operations.ROTATION: ("rotated_heads",),
+    operations.EXPERTS: ("expert_product",),
+    operations.CODES: ("quantized", "floats"),
+}
+"""Fields of each operation, which are chosen together: attention takes its own plan."""
+
+
+def _differ(kernels: Kernels, others: Kernels, name: str) -> bool:
+    return bool(getattr(kernels, name) != getattr(others, name))

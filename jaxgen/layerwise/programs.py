@@ -203,7 +203,7 @@ def width_programs(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
     ) -> tuple[RowState, StepOutput]:
         ends = bind(ends_graph, params)
-        rows, _, output = step.end(ends, ends.final(x, batch), rows, batch, layout)
+        rows, _, output = step.end(ends, ends.final(x, batch, kernels), rows, batch, layout)
         return rows, output
 
     rows, words, places = layout.rows, layout.words, int32(config.cache.num_blocks)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.attention import Attention, plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
@@ -110,7 +111,7 @@ class Decoder(nnx.Module):
         batch = plan_attention(self.config, cache, batch)
         carry = self.embedded(batch), cache
         x, cache = walk(self.layers, self.config, batch, cache.kernels, run_layer, carry)
-        return self.final(x, batch), cache
+        return self.final(x, batch, cache.kernels), cache
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
         """Return the input of the first layer."""
@@ -123,10 +124,11 @@ class Decoder(nnx.Module):
             x = x + self.positions(batch.positions + (self.config.positions.table_offset or 0))
         return x
 
-    def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T E"]:
+    def final(self, x: Float[Array, "T D"], batch: StepBatch, kernels: Kernels) -> Float[Array, "T E"]:
         """Return the final hidden states from the last layer's output."""
         if self.norm is not None:
-            x = self.norm(x, batch.num_tokens, REFERENCE)
+            # On a CPU the twin, so that answers keep the bits that they always had.
+            x = self.norm(x, batch.num_tokens, kernels if kernels.separate_layers else REFERENCE)
         if self.project_out is not None:
             x = self.project_out(x, batch.num_tokens)
         return x

@@ -23,21 +23,26 @@ Visit = Callable[[Any, Int[Array, ""], Window, Any], Any]
 
 
 def fold_layers(
-    layers: nnx.Module, num_layers: int, visit: Visit, carry: Any, windows: Sequence[int | None] = ()
+    layers: nnx.Module,
+    num_layers: int,
+    visit: Visit,
+    carry: Any,
+    windows: Sequence[int | None] = (),
+    *,
+    unrolled: bool = False,
 ) -> Any:
     """Apply ``visit`` to each of the stacked ``layers``, its index, its window and ``carry``, in order; return the last
     carry. ``windows``: of the layers; empty: none has one.
 
-    This is a scan, or an unrolled loop if the layers' matrices are separate arrays. Windows are numbers of the program
-    in the latter.
+    This is a scan or, ``unrolled``, a loop of the program's text, as layers need whose matrices are separate arrays.
+    Windows are numbers of the program in the latter.
     """
     graph, stacked = nnx.split(layers)
 
     def run(params: Any, carry: Any, index: Int[Array, ""], window: Window) -> Any:
         return visit(nnx.merge(graph, params), index, window, carry)
 
-    values = jax.tree.leaves(stacked, is_leaf=lambda value: isinstance(value, SeparateWeights))
-    if any(isinstance(value, SeparateWeights) for value in values):
+    if unrolled:
         # so that one trace serves all layers of a window
         once = {window: jax.jit(partial(run, window=window)) for window in set(windows) or {None}}
         for layer in range(num_layers):
@@ -56,6 +61,8 @@ def slice_layer(stacked: Any, index: Any) -> Any:
     """Return the parameters of layer ``index``, in the structure of ``stacked``, which has those of all layers."""
 
     def of_layer(value: Any) -> Any:
-        return value.at(index) if isinstance(value, _PICKED) else value[index]
+        if isinstance(value, KernelWeight | StackedWeight):
+            return value.at(jnp.asarray(index, jnp.int32))
+        return value.at(index) if isinstance(value, SeparateWeights) else value[index]
 
     return jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, _PICKED))

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.packed_weight import PackedWeight, plain_product
 from jaxgen.models.quantized_weight import QuantizedWeight
@@ -55,6 +56,22 @@ class Linear(nnx.Module):
             return weight.product(x, num_tokens, residual, dtype=x.dtype)
         y = self.in_float32(x, num_tokens).astype(x.dtype)
         return y if residual is None else residual + y
+
+    def gated(
+        self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], kernels: Kernels, activation: str
+    ) -> Float[Array, "T F"]:
+        """Return the gated activation of the result, computed in float32 and rounded to the dtype of x once.
+
+        The first half of the outputs are gates, the other half is what they multiply.
+        """
+        weight = self.weight.get_value()
+        joined = None
+        if self.bias is None and isinstance(weight, PackedWeight):
+            joined = weight.gated_product(x, num_tokens, activation=activation)
+        if joined is not None:
+            return joined
+        y: Array = kernels.gated(self.in_float32(x, num_tokens), num_tokens, activation=activation, dtype=x.dtype)
+        return y
 
     def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T O"]:
         """Return the result in float32, as it was accumulated."""

@@ -24,7 +24,10 @@ class MLP(nnx.Module):
         self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None
     ) -> Float[Array, "T D"]:
         """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
-        num_tokens = at.num_tokens
-        up, activate = (self.gate_up, at.kernels.gated) if self.config.gated else (self.up, at.kernels.activate)
-        inner = activate(up.in_float32(x, num_tokens), num_tokens, activation=self.config.activation, dtype=x.dtype)
+        num_tokens, activation = at.num_tokens, self.config.activation
+        if self.config.gated:
+            inner = self.gate_up.gated(x, num_tokens, at.kernels, activation)
+        else:
+            up = self.up.in_float32(x, num_tokens)
+            inner = at.kernels.activate(up, num_tokens, activation=activation, dtype=x.dtype)
         return self.down(inner, num_tokens, residual)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import KVCache
@@ -33,7 +34,7 @@ class Model(Protocol):
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T W"]: ...
 
-    def final(self, x: Float[Array, "T W"], batch: StepBatch) -> Float[Array, "T D"]: ...
+    def final(self, x: Float[Array, "T W"], batch: StepBatch, kernels: Kernels) -> Float[Array, "T D"]: ...
 
     def head_products(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]: ...
 

@@ -15,7 +15,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import ArrayLike
+from jaxgen.arrays import ArrayLike, ordered_sum
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels.choice import row_sum
 from jaxgen.kernels.kernels import Kernels
@@ -76,7 +76,7 @@ def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayL
     # Without the barrier XLA would take the slice below out of a sort of all logits, ten times as slow.
     best, chosen = lax.optimization_barrier(lax.top_k(logits, k))
     weights = jnp.exp(best - best[:, :1])
-    total = _sum_in_order(weights) if config.renormalise else row_sum(jnp.exp(logits - best[:, :1]))
+    total = _sum_in_order(weights) if config.renormalise else _sum_of_all(jnp.exp(logits - best[:, :1]))
     return Routing(weights / total, *_sort(jnp.where(jnp.arange(T)[:, None] < num_tokens, chosen, E), E))
 
 
@@ -103,6 +103,10 @@ def _sum_in_order(x: Float[Array, "T k"]) -> Float[Array, "T 1"]:
     for i in range(1, x.shape[1]):
         total += x[:, i : i + 1]
     return total
+
+
+def _sum_of_all(x: Float[Array, "T E"]) -> Float[Array, "T 1"]:
+    return lax.platform_dependent(x, cpu=row_sum, default=ordered_sum)
 
 
 class Experts(nnx.Module):
@@ -143,8 +147,7 @@ class SharedExpert(nnx.Module):
 
     def __call__(self, x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
         """Return the result in float32."""
-        gate_up = self.gate_up.in_float32(x, at.num_tokens)
-        inner = at.kernels.gated(gate_up, at.num_tokens, activation=self.activation, dtype=x.dtype)
+        inner = self.gate_up.gated(x, at.num_tokens, at.kernels, self.activation)
         return self.down.in_float32(inner, at.num_tokens)
 
 

@@ -1,5 +1,6 @@
 """Norms over the last axis, each with an optional layer axis (``stack``) in its parameters."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -11,11 +12,15 @@ from jaxgen.models.linear import Shape
 from jaxgen.models.walk import LayerContext
 
 
+class NormWeight(nnx.Param[jax.Array]):
+    """A weight or bias [*stack, width] of a norm, which a kernel of norms reads."""
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) * weight. A float32 weight is multiplied before the result is rounded to the dtype of x."""
 
     def __init__(self, width: int, *, eps: float, dtype: str, stack: Shape = ()):
-        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype)))
+        self.weight = NormWeight(jnp.ones((*stack, width), jnp.dtype(dtype)))
         self.eps = eps
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
@@ -28,8 +33,9 @@ class LayerNorm(nnx.Module):
 
     def __init__(self, config: NormConfig, width: int, *, dtype: str, stack: Shape = ()):
         of_weight = jnp.dtype("float32" if config.scale_in_float32 else dtype)
-        self.weight = nnx.Param(jnp.ones((*stack, width), of_weight)) if config.affine else None
-        self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if config.affine and config.bias else None
+        self.weight = NormWeight(jnp.ones((*stack, width), of_weight)) if config.affine else None
+        has_bias = config.affine and config.bias
+        self.bias = NormWeight(jnp.zeros((*stack, width), jnp.dtype(dtype))) if has_bias else None
         self.eps = config.eps
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:

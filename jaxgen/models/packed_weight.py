@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.kernels.kernels import Kernel, Kernels, PackedProduct
+from jaxgen.kernels.references import as_it_is, stored_rows
 
 
 @jax.tree_util.register_dataclass
@@ -61,12 +62,20 @@ class PackedWeight:
             x, self.data, self.layer, num_tokens, residual, out_features=self.out_features, dtype=dtype
         )
 
+    def gated_product(
+        self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], *, activation: str
+    ) -> Float[Array, "T F"] | None:
+        """Return the gated ``activation`` of the product, rounded once; None if the kernel does not join the two."""
+        gated = self.kernel.gated_product
+        return gated and gated(x, self.data, self.layer, num_tokens, activation=activation, dtype=x.dtype)
+
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert.
 
         Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``; rows after those of all experts hold
         nothing to read.
         """
+        assert self.kernel.expert_product is not None, "experts' weights are packed for it"
         return self.kernel.expert_product(x, self.data, self.layer, starts, out_features=self.out_features)
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
@@ -87,11 +96,10 @@ def plain_product(x: Float[Array, "T I"], weight: Float[Array, "O I"]) -> Float[
 
 def packing(kernels: Kernels) -> PackedProduct:
     """Return the packed product of these kernels, or XLA's own product in its place, which packs nothing."""
-    return kernels.packed or PackedProduct(_as_it_is, _product, _rows, _Experts(kernels.expert_product))
-
-
-def _as_it_is(weight: Array) -> Array:
-    return weight
+    of_experts = _Experts(kernels.expert_product)
+    if kernels.packed is None:
+        return PackedProduct(as_it_is, _product, stored_rows, of_experts)
+    return kernels.packed if kernels.packed.expert_product else replace(kernels.packed, expert_product=of_experts)
 
 
 def _product(
@@ -107,10 +115,6 @@ def _product(
     del num_tokens, out_features
     y = plain_product(x, data[layer]).astype(dtype)
     return y if residual is None else residual + y
-
-
-def _rows(data: Array, ids: Array) -> Array:
-    return data[ids]
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,20 @@ from flax import nnx
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, PartFormat, PartWeight, place_of
+from jaxgen.core.operations import NORMS
 from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import GroupedWeight
-from jaxgen.kernels.kernels import Kernels
+from jaxgen.kernels.kernels import EXPERTS_AXES, Kernels
 from jaxgen.models.linear import Matrix
 from jaxgen.models.mixed_weight import MixedCodes, MixedQuantizedWeight, joined, map_parts
 from jaxgen.models.model import PackedParams, abstract_model, abstract_params, dotted
+from jaxgen.models.norms import NormWeight
 from jaxgen.models.packed_weight import PackedWeight, packing
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 
 Place = Callable[[str, Any], Any]
-_EXPERTS = 4
-"""Axes of a stack of layers of experts' matrices."""
 
 
 def placing(config: ModelConfig, kernels: Kernels) -> Place:
@@ -38,7 +38,11 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
     GroupedWeight becomes a QuantizedWeight if the kernels multiply codes, and a MixedWeight a MixedQuantizedWeight.
     """
     formats = placed_formats(config, kernels)
-    matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
+    leaves = {dotted(path): leaf for path, leaf in nnx.to_flat_state(abstract_model(config)[1])}
+    matrices = {path for path, leaf in leaves.items() if isinstance(leaf, Matrix)}
+    # XLA gives a kernel a slice of a stack as an offset, which Mosaic refuses unless it is aligned.
+    apart = {path for path, leaf in leaves.items() if isinstance(leaf, NormWeight) and path.startswith("layers.")}
+    splits = kernels.separate_layers and NORMS in kernels.own
 
     def place(path: str, value: Any) -> Any:
         if isinstance(value, AnyWeight):
@@ -49,6 +53,8 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
             return _placed_codes(value, formats[path], kernels, config)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
             return place_matrix(value, kernels)
+        if splits and path in apart and isinstance(value, jax.Array | np.ndarray):
+            return SeparateWeights.split(value)
         return jax.device_put(value) if isinstance(value, np.ndarray) else value
 
     return place
@@ -117,12 +123,12 @@ def _placed_part(arrays: Any, part_format: PartFormat, kernels: Kernels, config:
 
 def place_matrix(value: Any, kernels: Kernels) -> Any:
     """Return a Matrix [*layers, *experts, out, in] on the device in the layout of these kernels."""
-    if kernels.packed is not None:
+    if kernels.packed is not None and kernels.packed.packs(value.shape, value.dtype.name):
         return PackedWeight.pack(jax.device_put(value), kernels.packed)
     if kernels.separate_layers and value.ndim > 2:
         return SeparateWeights.split(value)
     value = jax.device_put(value)
-    return StackedWeight(value, jnp.zeros((), jnp.int32)) if value.ndim == _EXPERTS else value
+    return StackedWeight(value, jnp.zeros((), jnp.int32)) if value.ndim == EXPERTS_AXES else value
 
 
 def _numbers(weight: AnyWeight, dtype: str) -> np.ndarray:

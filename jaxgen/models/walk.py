@@ -70,7 +70,8 @@ def walk(
     def visit_one(layer: Layer, index: Int[Array, ""], window: Window, carry: Any) -> Any:
         return visit(layer, LayerContext(batch, positional.of_layer(index), index, window, kernels), carry)
 
-    return fold_layers(layers, config.num_layers, visit_one, carry, _windows(config, batch))
+    windows = _windows(config, batch)
+    return fold_layers(layers, config.num_layers, visit_one, carry, windows, unrolled=kernels.separate_layers)
 
 
 def context_alone(

@@ -4,6 +4,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from jaxgen.core.operations import Choices
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 
@@ -65,6 +66,9 @@ class ChosenKernels(Protocol):
 
     @property
     def reason(self) -> str: ...
+
+    @property
+    def choices(self) -> Choices: ...
 
     @property
     def skips_padding(self) -> bool: ...

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
-from jaxgen.arrays import ArrayLike
+from jaxgen.arrays import ArrayLike, ordered_sum
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.sampling import exact_sum
 from jaxgen.sampling.condition import Condition, either
@@ -101,7 +101,7 @@ def token_logprobs(
     """
     x = _finite_above(logits.astype(jnp.float32))
     greatest = jnp.maximum(jnp.max(x, axis=-1), -_MAX)[:, None]
-    log_mass = jnp.log(jnp.sum(jnp.exp(x - greatest), axis=-1, keepdims=True))
+    log_mass = jnp.log(jax.lax.platform_dependent(jnp.exp(x - greatest), cpu=_sum, default=ordered_sum))
 
     def logprob(values: Array) -> Array:
         return jnp.where(values == -jnp.inf, -jnp.inf, values - greatest - log_mass)
@@ -153,6 +153,10 @@ def adjust_logits(
     y = either(needs.penalised, penalise, lambda: x)
     y = either(needs.biased, lambda: bias(y), lambda: y)
     return either(needs.masked, lambda: mask(y), lambda: y)
+
+
+def _sum(x: Float32[Array, "R V"]) -> Float32[Array, "R 1"]:
+    return jnp.sum(x, axis=-1, keepdims=True)
 
 
 def _finite_above(x: Float32[Array, "R V"]) -> Float32[Array, "R V"]:

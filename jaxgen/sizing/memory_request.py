@@ -14,7 +14,7 @@ from jaxgen.core.config import (
 from jaxgen.core.errors import NoRoomError
 from jaxgen.sizing.allocation import Allocation, estimate_temporaries, without_cache
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
-from jaxgen.sizing.token_budget import CPU_NARROW
+from jaxgen.sizing.token_budget import CPU_NARROW, GPU_NARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class MemoryRequest:
 def narrow_width(scheduler: SchedulerConfig, *, is_cpu: bool) -> int | None:
     """Return the tokens of the narrow program, or None if they are more than half of the token budget.
 
-    One per row; on a CPU a few, since what a row costs there is not hidden behind the reading of weights.
+    One per row, up to a number of which more would not be hidden behind the reading of weights.
     """
-    width = min(scheduler.max_num_seqs, CPU_NARROW) if is_cpu else scheduler.max_num_seqs
+    width = min(scheduler.max_num_seqs, CPU_NARROW if is_cpu else GPU_NARROW)
     return width if 2 * width <= scheduler.token_budget else None

@@ -12,6 +12,8 @@ from jaxgen.hardware.device_info import DeviceInfo
 
 CPU_NARROW = 16
 """Most sequences of a step that the narrow program takes on a CPU, and the fewest rows by default."""
+GPU_NARROW = 64
+"""The same on a GPU: the rows of the smallest tile of its products."""
 CPU_BUDGET = 64
 CPU_WIDTH = 384
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""

@@ -80,6 +80,8 @@ class Verifier:
         scenarios += [self.continued, self.as_prompt, self.embedded]
         if self._engine.stats().offload is not None:
             scenarios.append(self.restored)
+        if self._engine.stats().narrow_steps:
+            scenarios.append(self.in_wide_steps)  # the last: the engine has no narrow program afterwards
         return [scenario() for scenario in scenarios]
 
     def again(self) -> Scenario:
@@ -192,6 +194,15 @@ class Verifier:
         for request in self._requests:
             self._compare(scenario, request, self._alone(request, salt))
         scenario.happened["restored tokens"] = self._restored_tokens() - before
+        return scenario
+
+    def in_wide_steps(self) -> Scenario:
+        """Compute each request alone by the wide program, where the narrow one has computed its decodes."""
+        scenario = self._begin("in wide steps alone")
+        scenario.happened["narrow steps before"] = self._engine.stats().narrow_steps
+        self._engine.runner.disable_narrow()
+        for request in self._requests:
+            self._compare(scenario, request, self._alone(request, self._new_salt()))
         return scenario
 
     def _restored_tokens(self) -> int:

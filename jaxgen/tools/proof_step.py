@@ -1,6 +1,7 @@
 """A step of random rows in the shapes of served steps, whose attention is compared with float64."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from jaxgen.runner.step_layout import StepLayout
 
 LAYERS = 2
 MOST_DECODES = 24
+COUNTS = 1, 64, 256
+"""Numbers of tokens in a step, with those of a full one."""
 COMPARED = 128
 """Number of prompt tokens that are compared; all tokens must be finite."""
 CONTEXTS = (1, 2, 63, 64, 65, 511, 512, 513, 1100, 700)
@@ -38,7 +41,7 @@ SOFT_CAP = 1.5
 
 
 def model_of(shapes: ServedShapes) -> DecoderConfig:
-    """Return a small model with this attention."""
+    """Return a small model with this attention, in the first of its windows."""
     config = llama_config(
         vocab_size=32,
         hidden_size=shapes.heads * shapes.head_dim,
@@ -49,7 +52,7 @@ def model_of(shapes: ServedShapes) -> DecoderConfig:
         head_dim=shapes.head_dim,
         max_position=shapes.max_model_len,
         dtype=shapes.dtype,
-        window=shapes.window,
+        window=shapes.windows[0],
         norm_eps=1e-5,
         rope=RopeConfig(),
     )
@@ -63,6 +66,10 @@ class Row:
 
     length: int
     context: int
+
+    @property
+    def start(self) -> int:
+        return self.context - self.length
 
 
 def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
@@ -107,41 +114,69 @@ class Inputs(NamedTuple):
             sinks[:, 1:] = generator.standard_normal((LAYERS, shapes.heads - 1), np.float32)
         return cls(ids, q, k, v, sinks)
 
-    def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
-        """Return K and V of the step's tokens."""
-        budget, (_, _, *head) = self.q.shape[1], self.k[0].shape
+    def new(self, rows: list[Row], budget: int) -> list[Float[np.ndarray, "L T K D"]]:
+        """Return K and V of a step's tokens, which are all or the first tokens of these rows."""
+        _, _, *head = self.k[0].shape
         result = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
         for target, source in zip(result, (self.k, self.v), strict=True):
-            given = [of_row[:, -row.length :] for row, of_row in zip(rows, source, strict=True)]
+            given = [of_row[:, row.start : row.context] for row, of_row in zip(rows, source, strict=False)]
             together = np.concatenate(given, axis=1)
             target[:, : together.shape[1]] = together
         return result
 
 
-def check_step(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, budget: int) -> None:
-    """Write and attend twice, as a step of ``budget`` tokens does in each layer.
+def check_steps(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes) -> None:
+    """Write and attend as steps do in each layer, in a program of each of the token budgets.
 
-    Raises AssertionError if the outputs are wrong or differ.
+    Raises AssertionError if the outputs of the widest program are wrong or differ the next time, or if a token has
+    other bits in a narrower program, or in a step of fewer tokens.
     """
+    widest, *_ = budgets = sorted(shapes.token_budgets, reverse=True)
+    rows = rows_of_step(replace(shapes, max_num_seqs=min(shapes.max_num_seqs, widest)), widest)
+    inputs = Inputs.random(rows, shapes, widest)
+    run = _program(kernels, model, shapes, widest, rows, inputs)
+    whole, again = run(rows), run(rows)
+    assert np.isfinite(whole.astype(np.float32)).all(), f"a step of {widest} tokens gives numbers that are not finite"
+    assert np.array_equal(whole, again), f"a step of {widest} tokens gives other bits again"
+    _compare(whole, rows, inputs, shapes)
+    for budget in budgets:
+        if budget != widest:
+            run = _program(kernels, model, shapes, budget, rows, inputs)
+        for count in sorted({min(count, budget) for count in (*COUNTS, budget)}, reverse=True):
+            some = run(_first_tokens(rows, count))
+            assert np.array_equal(some, whole[:, : some.shape[1]]), (
+                f"attention has other bits among {count} tokens in a step of {budget}"
+            )
+
+
+def _first_tokens(rows: list[Row], count: int) -> list[Row]:
+    """Return the rows of the first ``count`` tokens of a step."""
+    result = []
+    for row in rows:
+        if count:
+            length = min(row.length, count)
+            result.append(Row(length, row.start + length))
+            count -= length
+    return result
+
+
+def _program(
+    kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, budget: int, rows: list[Row], inputs: Inputs
+) -> Callable[[list[Row]], np.ndarray]:
+    """Return a function of rows, all or the first tokens of ``rows``, that runs a step of ``budget`` tokens."""
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
-    rows = rows_of_step(shapes, budget)
-    inputs = Inputs.random(rows, shapes, budget)
     cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
     layout = StepLayout(model, _config(shapes, len(cache.data)), budget)
     step = jax.jit(_make_step(layout), donate_argnums=0)
-    given = (
-        _state(layout, inputs.ids),
-        _words(rows, budget, shapes.max_num_seqs),
-        inputs.q,
-        *inputs.new(rows),
-        inputs.sinks,
-    )
-    cache, first = step(cache, *given)
-    _, second = step(cache, *given)
-    got, again = (np.asarray(out)[:, : sum(row.length for row in rows)] for out in (first, second))
-    assert np.isfinite(got.astype(np.float32)).all(), f"a step of {budget} tokens gives numbers that are not finite"
-    assert np.array_equal(got, again), f"a step of {budget} tokens gives other bits again"
-    _compare(got, rows, inputs, shapes)
+    state = _state(layout, inputs.ids)
+
+    def run(some: list[Row]) -> np.ndarray:
+        nonlocal cache
+        words = _words(some, budget, shapes.max_num_seqs)
+        cache, outputs = step(cache, state, words, inputs.q[:, :budget], *inputs.new(some, budget), inputs.sinks)
+        return np.asarray(outputs)[:, : sum(row.length for row in some)]
+
+    return run
 
 
 def _config(shapes: ServedShapes, num_blocks: int) -> EngineConfig:
@@ -207,7 +242,7 @@ def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 
     _, _, K, D = inputs.k[0].shape
     cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
     for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
-        token = np.arange(row.context - row.length)
+        token = np.arange(row.start)
         for which, source in enumerate((keys, values)):
             cache[ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
     return jnp.asarray(cache)
@@ -221,7 +256,7 @@ def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedSha
         for layer in range(LAYERS):
             wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
             for offset in offsets:
-                position = row.context - row.length + offset
+                position = row.start + offset
                 want = _attention(inputs.q[layer, start + offset], *wide, inputs.sinks[layer], position, shapes)
                 error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
                 assert error <= PROOF_TOLERANCE[shapes.dtype], (

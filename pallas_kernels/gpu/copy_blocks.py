@@ -18,10 +18,24 @@ PIECE_BYTES = 32 * 1024
 """Most bytes of a bulk copy."""
 REGISTER_BYTES = 16 * 1024
 """Most bytes that go through the registers of a CTA at once."""
+_WARPGROUP = 128
 STAGES = 6
 """Pieces that a CTA has in flight."""
 _MAX_BOX = 256
 """Most rows of a bulk copy, and most elements of a row."""
+_DTYPES = ("bfloat16", "float16")
+
+
+def supports(*, numbers: int, head_dim: int, dtype: str, bulk: bool = True) -> str | None:
+    """Return why the kernels cannot copy blocks of ``numbers`` elements, or None if they can."""
+    if dtype not in _DTYPES:
+        return f"blocks are {dtype}, not {' or '.join(_DTYPES)}"
+    if not bulk:
+        return f"blocks of {numbers} numbers are not multiples of {_WARPGROUP}" if numbers % _WARPGROUP else None
+    row_bytes = head_dim * jnp.dtype(dtype).itemsize
+    if head_dim > _MAX_BOX or row_bytes % 16:
+        return f"a head of {head_dim} numbers is more than {_MAX_BOX}, or no multiple of 16 bytes"
+    return None
 
 
 def gather_blocks(

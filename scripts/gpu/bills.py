@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.operations import ATTENTION
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
@@ -82,9 +83,9 @@ def _added(fewer: list[Kernel], more: list[Kernel]) -> list[Kernel]:
 def _kernels(model: DecoderConfig, budget: int, program: str) -> list[Kernel]:
     load = StepLoad("", model, (budget,), FULL.steps.rows, FULL.steps.context)
     config = step_config(load, budget, min(budget, 256))
-    kernels, reason = made_for(DEVICE, model, config.cache.block_size)
-    if kernels is None:
-        raise ValueError(reason)
+    kernels = made_for(DEVICE, model, config.cache.block_size)
+    if ATTENTION not in kernels.own:
+        raise ValueError(kernels.reason)
     compiled = compile_program(H200, separate_programs(model, config, kernels, budget)[program], kernels)
     return bill_of(compiled.hlo, load_of(load, budget))
 

@@ -183,7 +183,7 @@ def _layers_of(graph: Any, params: Params, kernels: Kernels) -> Callable[[jax.Ar
         def visit(layer: Any, _index: Any, _window: Any, total: jax.Array) -> Any:
             return layer(x, at, total)
 
-        return fold_layers(layers, LAYERS, visit, x)
+        return fold_layers(layers, LAYERS, visit, x, unrolled=kernels.separate_layers)
 
     return partial(program, placed)
 

@@ -213,7 +213,8 @@ class _EngineCollector(Collector):
             counters |= _kv_event_counters(stats.kv_events)
         model = [self._engine.model.name]
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
-        kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
+        chosen = {name: choice.implementation for name, choice in stats.kernel_choices.items()}
+        kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason, **chosen})
         yield kernels
         cache = InfoMetricFamily("jaxgen_cache_config", "The KV cache's shape, as routers read it.", labels=_LABEL)
         if stats.block_size:  # known once the engine is ready; a router may divide by it

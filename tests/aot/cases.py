@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from pallas_kernels.gpu.attention.items import MOST_VALUES
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
+from pallas_kernels.gpu.dense_product import dense_product, gated_product
 from pallas_kernels.gpu.expert_product import expert_product
+from pallas_kernels.gpu.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX
 from pallas_kernels.gpu.write_kv import write_kv
@@ -111,6 +113,63 @@ def grouped_args(tokens: int, per_token: int, experts: int, inputs: int, outputs
     return *codes, array(1, experts, inputs // GROUP, outputs)
 
 
+DENSE_LAYERS = 2
+
+
+def dense(weight: Any, x: Any, layer: Any, num_tokens: Any, residual: Any = None) -> Any:
+    """As ``experts``; of the dtype of the residual, or in float32 without one, as logits are."""
+    dtype = jnp.float32 if residual is None else x.dtype
+    return dense_product(x, weight, layer, num_tokens, residual, out_features=weight.shape[1], dtype=dtype)
+
+
+def gated(weight: Any, x: Any, layer: Any, num_tokens: Any, *, activation: str = "silu") -> Any:
+    return gated_product(x, weight, layer, num_tokens, activation=activation, dtype=x.dtype)
+
+
+def dense_args(tokens: int, inputs: int, outputs: int, *, residual: bool = False) -> tuple[Any, ...]:
+    weight, x = array(DENSE_LAYERS, outputs, inputs), array(tokens, inputs)
+    return weight, x, index(), index(), *((array(tokens, outputs),) if residual else ())
+
+
+NORM = {"eps": 1e-5}
+
+
+def dense_cases() -> tuple[Case, ...]:
+    """Return the products and norms of Llama-3-8B and Qwen3-8B, and some at the edges of what the kernels take."""
+    products: dict[str, tuple[Callable[..., Any], Any]] = {
+        "qkv": (dense, dense_args(256, 4096, 6144)),
+        "out": (dense, dense_args(256, 4096, 4096, residual=True)),
+        "gate_up": (gated, dense_args(256, 4096, 28672)),
+        "down": (dense, dense_args(256, 14336, 4096, residual=True)),
+        "head": (dense, dense_args(256, 4096, 128256)),
+        "qwen3_gate_up": (gated, dense_args(256, 4096, 24576)),
+        "qwen3_down": (dense, dense_args(256, 12288, 4096, residual=True)),
+        "qwen3_head": (dense, dense_args(256, 4096, 151936)),
+        "wide": (dense, dense_args(2048, 4096, 8192, residual=True)),
+        "odd_rows": (dense, dense_args(225, 448, 320, residual=True)),
+        "gelu_tanh": (partial(gated, activation="gelu_tanh"), dense_args(64, 3840, 30720)),
+        "swiglu_clipped": (partial(gated, activation="swiglu_clipped"), dense_args(64, 2880, 5760)),
+    }
+    rows, heads, weight = array(256, 4096), array(8192, 128, dtype=jnp.float32), array(4096)
+    parts = array(2, 256, 4096, dtype=jnp.float32)
+    norms: dict[str, tuple[Callable[..., Any], Any]] = {
+        "rms_norm": (rms_norm, (rows, weight, index())),
+        "rms_norm_of_heads": (rms_norm, (heads, array(128, dtype=jnp.float32), index())),
+        "layer_norm": (layer_norm, (rows, weight, weight, index())),
+        "layer_norm_of_heads": (layer_norm, (heads, None, None, index())),
+        "add_rms_norm": (add_rms_norm, (rows, parts, weight, index())),
+        "add_layer_norm": (add_layer_norm, (rows, parts, weight, weight, index())),
+        "add_layer_norm_12288": (
+            add_layer_norm,
+            (array(64, 12288), array(1, 64, 12288, dtype=jnp.float32), array(12288), array(12288), index()),
+        ),
+    }
+    return (
+        *(Case(f"dense_product_{name}", kernel, args, in_place=False) for name, (kernel, args) in products.items()),
+        *(Case(name, partial(norm, **NORM), args, in_place=False, needs=None) for name, (norm, args) in norms.items()),
+    )
+
+
 SPILLED = {"gemma_2_9b": 128}
 """By heads of 256: numbers of an item or a piece, stored before its tiles are walked and loaded after it."""
 FEW_SPILLED, AMPERE_SPILLED, BLACKWELL_SPILLED = 16, 64, 224
@@ -156,6 +215,7 @@ CASES = (
     Case("expert_product_int4", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int4), in_place=False),
     Case("expert_product_int8", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int8), in_place=False),
     Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
+    *dense_cases(),
     *(
         Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, FEW_SPILLED))
         for name, shape in SHAPES.items()

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.kernels.choice import ampere, hopper
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
@@ -18,12 +18,11 @@ from jaxgen.layerwise.programs import width_programs
 from jaxgen.runner.programs import step_program
 from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from scripts.loads.large import LLAMA3_8B
+from tests.aot.calls import of_ends, of_layer
 from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for
 
-MODEL: ModelConfig = replace(LLAMA3_8B, num_layers=3, vocab_size=1024, hidden_size=512, intermediate_size=1024)
+MODEL = replace(LLAMA3_8B, num_layers=3, vocab_size=1024, hidden_size=512, intermediate_size=1024)
 BUDGET, NARROW = 256, 128
-CALLS = 4
-"""Of Pallas kernels in a layer."""
 
 
 def kernels_of(target: Target) -> Kernels:
@@ -34,8 +33,8 @@ def config_of(max_num_seqs: int) -> EngineConfig:
     return EngineConfig(CacheConfig(64, 1024), SchedulerConfig(BUDGET, max_num_seqs, 8192), 0, 4)
 
 
-def check(compiled: Executable, num_layers: int) -> None:
-    assert compiled.num_mosaic == CALLS * num_layers
+def check(compiled: Executable, num_mosaic: int) -> None:
+    assert compiled.num_mosaic == num_mosaic
     assert not compiled.fused_mosaic
 
 
@@ -44,8 +43,10 @@ def check(compiled: Executable, num_layers: int) -> None:
     [(33, BUDGET), (64, BUDGET), (128, BUDGET), (256, BUDGET), (64, NARROW), (128, NARROW)],
 )
 def test_of_a_step(target: Target, max_num_seqs: int, width: int) -> None:
-    step = step_program(MODEL, config_of(max_num_seqs), kernels_of(target), width)
-    check(compile_for(target, step.function, step.shapes, STEP_DONATES, read=False), MODEL.num_layers)
+    kernels = kernels_of(target)
+    step = step_program(MODEL, config_of(max_num_seqs), kernels, width)
+    compiled = compile_for(target, step.function, step.shapes, STEP_DONATES, read=False)
+    check(compiled, MODEL.num_layers * of_layer(MODEL, kernels) + of_ends(MODEL, kernels, heads=2))  # one of prompts
 
 
 @pytest.mark.parametrize("max_num_seqs", [33, 64, 128, 256])
@@ -53,7 +54,8 @@ def test_of_a_layer_by_itself(target: Target, max_num_seqs: int) -> None:
     config, kernels = config_of(max_num_seqs), kernels_of(target)
     pool = jax.eval_shape(lambda: LayerPool.zeros(MODEL, config.cache, kernels, num_open=64, keep_inputs=False))
     _, layer, _ = width_programs(MODEL, config, kernels, BUDGET, pool)
-    check(compile_for(target, layer.function, layer.shapes, layer.donated, read=False), num_layers=1)
+    compiled = compile_for(target, layer.function, layer.shapes, layer.donated, read=False)
+    check(compiled, of_layer(MODEL, kernels))
 
 
 def test_an_offset_is_seen(target: Target) -> None:

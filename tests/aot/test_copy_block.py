@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.config import CacheConfig
+from jaxgen.core.operations import ATTENTION
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.models.kv_cache import KVCache, init_cache
@@ -21,8 +22,8 @@ def test_a_block_is_copied_in_place(target: Target, keep_inputs: bool) -> None:
     assert cores is not None
     device = DeviceInfo("gpu", target.device.device_kind, cores, compute_capability=(9, 0))
     cache = CacheConfig(block_size=64, num_blocks=256, keep_inputs=keep_inputs)
-    kernels, reason = made_for(device, model, cache.block_size)
-    assert kernels is not None, reason
+    kernels = made_for(device, model, cache.block_size)
+    assert ATTENTION in kernels.own, kernels.reason
     shapes = jax.eval_shape(lambda: init_cache(model, cache, kernels))
     block = jax.ShapeDtypeStruct((), jnp.int32)
     found = compile_program(target, Program(KVCache.copy, (shapes, block, block), (0,)), kernels)

@@ -12,6 +12,7 @@ import pytest
 
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.operations import ATTENTION
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
@@ -40,6 +41,8 @@ class Server:
 
 
 LAYERS = 2
+MOST_INDICES = 64
+"""Most bytes of indices of stacked weights, which are not counted."""
 SHARE = EngineOptions().gpu_memory_utilization
 MOST_LEFT = 0.05
 """Share of the pool that may be left unused: slack, and what is planned twice."""
@@ -63,8 +66,8 @@ def test_a_default_server_fits(target: Target, server: Server) -> None:
     memory = DeviceMemory("gpu", int(server.mib * MIB * SHARE))
     options, weights = EngineOptions(), parameter_bytes(model)
     config = resolve(options, model, memory, token_budget=default_budget(device).tokens, params_bytes=weights)
-    kernels, reason = made_for(device, model, config.cache.block_size)
-    assert kernels is not None, reason
+    kernels = made_for(device, model, config.cache.block_size)
+    assert ATTENTION in kernels.own, kernels.reason
     programs = separate_programs(model.of_layers(LAYERS), config, kernels, config.scheduler.token_budget)
     found_of = {name: compile_program(target, one, kernels) for name, one in programs.items()}
     compiled, args = found_of[LAYERS_PROGRAM], programs[LAYERS_PROGRAM].shapes
@@ -78,7 +81,7 @@ def test_a_default_server_fits(target: Target, server: Server) -> None:
         *(server.model, server.kind, config.scheduler.token_budget, config.scheduler.max_num_seqs),
         *(config.cache.num_blocks, needed // MIB, memory.free_bytes // MIB, most // MIB),
     )
-    assert compiled.arguments == kept - of_other_layers(model, found.cache, weights)
+    assert 0 <= compiled.arguments - (kept - of_other_layers(model, found.cache, weights)) <= MOST_INDICES
     assert (1 - MOST_LEFT) * memory.free_bytes < needed <= memory.free_bytes - found.slack // 2
     sizes = {"params_bytes": weights, "temporary_bytes": step_bytes}
     assert refit(options, model, config, memory, **sizes) is config, "it is compiled once"

@@ -50,6 +50,7 @@ def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedModel:
     """A model whose blocks fill a small accelerator, and whose programs are not compiled."""
     monkeypatch.setattr(build_module, "compile_to_fit", lambda options, model, config, *_: (config, None))
     monkeypatch.setattr(build_module, "identity_of", lambda *_, **__: UNKNOWN)
+    monkeypatch.setattr(build_module, "findings_file", lambda *_: None)
     found = resolve_on_device(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
     return replace(found, memory=DeviceMemory("gpu", found.params_bytes + 4 * LEAST_SLACK))
 

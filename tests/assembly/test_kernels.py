@@ -26,7 +26,8 @@ def test_a_program_that_holds_the_gpu_proves_nothing(monkeypatch: pytest.MonkeyP
     jax.devices()
     monkeypatch.setattr(resolve, "find_gpu", lambda platforms: H200)
     monkeypatch.setattr(resolve, "device_info", lambda: H200.device)
-    made = replace(REFERENCE_GPU, name="those"), ""
+    copies = replace(REFERENCE_GPU, name="those", gather_blocks=refuse)
+    made = copies.compared_with(REFERENCE_GPU)
     monkeypatch.setattr(kernels, "made_for", lambda *_: made)
     monkeypatch.setattr("jaxgen.kernels.choice.made_for", lambda *_: made)
     monkeypatch.setattr(kernel_proof, "run_proof", refuse)
@@ -41,8 +42,8 @@ def test_what_will_be_served() -> None:
         shapes = served_shapes(LLAMA, options, 256, budgets, None)
         return shapes.token_budgets, shapes.max_num_seqs
 
-    assert widths(EngineOptions()) == ((256,), 256)
-    assert widths(EngineOptions(token_budget=1024)) == ((1024, 256), 256)
+    assert widths(EngineOptions()) == ((256, 64), 256)
+    assert widths(EngineOptions(token_budget=1024)) == ((1024, 64), 256)
     assert widths(EngineOptions(token_budget=1024, single_shape=True)) == ((1024,), 256)
     assert widths(EngineOptions(max_num_seqs=64)) == ((256, 64), 64)
-    assert widths(EngineOptions(), [16, 256, 64]) == ((256, 16), 256)
+    assert widths(EngineOptions(), [16, 256, 64]) == ((256, 64, 16), 256)

@@ -11,15 +11,31 @@ import pytest
 from jaxgen.assembly import programs
 from jaxgen.assembly.programs import compile_programs
 from jaxgen.assembly.resolve import resolve_on_device
+from jaxgen.assembly.resolved_model import ResolvedModel
 from jaxgen.core.config import EngineConfig, EngineOptions
+from jaxgen.core.identity import Identity
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.programs import CompiledStep
+from tests.assembly.test_digest import PROGRAM
+from tests.support.fake_gpu import H200
 from tests.support.goldens import GOLDENS
 
 COMPILED = object.__new__(CompiledStep)
 """Of which nothing is asked."""
+
+
+def test_what_a_gpu_s_start_finds_is_of_its_narrow_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = resolve_on_device(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
+    config, on_gpu = resolved.configure(EngineOptions(num_blocks=64)), replace(resolved, device=H200.device)
+
+    def name(where: ResolvedModel, text: str) -> Path | None:
+        monkeypatch.setattr(programs, "narrow_texts", lambda _: [text])
+        return programs.findings_file(where, config, Identity({"a": 1}), COMPILED)
+
+    assert name(on_gpu, PROGRAM) == name(on_gpu, PROGRAM) != name(on_gpu, PROGRAM.replace('"a":2', '"a":3'))
+    assert name(resolved, PROGRAM) == name(resolved, "another")
 
 
 def test_the_name_of_kept_programs_has_all_that_they_are_made_from(

@@ -10,13 +10,14 @@ from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.moe_config import MoEConfig
+from jaxgen.core.operations import Choice
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels import choice
+from jaxgen.kernels import choice, gpu_support
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
-from jaxgen.kernels.kernels import Kernels
+from jaxgen.kernels.kernels import FIELDS, Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
-from jaxgen.kernels.proving.verdict import ExpertShapes, Verdict
+from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, ExpertShapes, Finding, Verdict, operations_of
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.cpu.parts import ELEMENTS
@@ -34,8 +35,11 @@ RTX_50 = DeviceInfo("gpu", "NVIDIA GeForce RTX 5090", 170, compute_capability=(1
 TURING = DeviceInfo("gpu", "Tesla T4", 40, compute_capability=(7, 5))
 
 
+RIGHT = Verdict(otherwise=Finding("right"))
+
+
 def chosen(
-    device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64, verdict: Verdict | None = None
+    device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64, verdict: Verdict = NOTHING_PROVEN
 ) -> Kernels:
     return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory(), verdict)
 
@@ -58,6 +62,8 @@ def test_native_ones_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
     assert other == native_kernels(ELEMENTS, "float32")
     assert found.build != other.build
     assert found.packed is not None
+    assert found.own == ("attention", "products", "norms", "activations", "rotation")
+    assert (found.skips_padding, found.choices["copies"]) == (True, Choice("XLA"))
     assert [record.levelno for record in caplog.records] == [logging.INFO] * 2
 
 
@@ -88,6 +94,8 @@ def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> No
     found = chosen(AMX, "bfloat16")
     assert found.packed is None
     assert found.write_kv != write_kv_ref
+    assert found.choices["products"] == Choice("XLA", "XLA's use amx_bf16")
+    assert (found.name, found.skips_padding) == ("native attention", False)
     assert "amx_bf16" in caplog.text
 
 
@@ -106,7 +114,10 @@ def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> No
 def test_where_there_are_none(
     device: DeviceInfo, dtype: DType, head_dim: int, block_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert chosen(device, dtype, head_dim, block_size) == reference(device)
+    found = chosen(device, dtype, head_dim, block_size, RIGHT)
+    twins = reference(device)
+    assert all(getattr(found, field) == getattr(twins, field) for field in FIELDS["attention"])
+    assert reason in found.choices["attention"].reason
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert reason in caplog.text
 
@@ -123,22 +134,63 @@ def test_where_there_are_none(
 def test_those_for_a_gpu_are_taken_if_they_are_right(
     device: DeviceInfo, made: Kernels, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert chosen(device, "bfloat16", verdict=Verdict("right")) is made
-    found = chosen(device, "bfloat16", verdict=Verdict("timed out", "their proof was not done after 180 s"))
+    assert chosen(device, "bfloat16", verdict=RIGHT) == made
+    slow = Verdict(otherwise=Finding("timed out", "their proof was not done after 180 s"))
+    found = chosen(device, "bfloat16", verdict=slow)
     assert found == REFERENCE_GPU
-    assert found.reason == f"of the {made.name} kernels their proof was not done after 180 s"
+    assert found.reason.startswith(f"{', '.join(made_of(made))}: their proof was not done after 180 s")
     assert chosen(device, "bfloat16") == REFERENCE_GPU
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING, logging.WARNING]
-    assert f"kernels: {made.name}\n" in caplog.text
+    assert f"kernels: {made.name}, and XLA's for " in caplog.text
     assert found.reason in caplog.text
 
 
+def made_of(made: Kernels) -> list[str]:
+    """The operations of a model without experts and codes that have such kernels."""
+    return [name for name in made.own if name in operations_of(LLAMA)]
+
+
+@pytest.mark.parametrize("refused", made_of(choice.hopper(132)))
+def test_an_operation_whose_proof_fails_falls_back_alone(refused: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = choice.hopper(132)
+    verdict = Verdict({refused: Finding("wrong", "wrong by 0.1")}, Finding("right"))
+    found = chosen(HOPPER, "bfloat16", verdict=verdict)
+    for name, fields in FIELDS.items():
+        expected = REFERENCE_GPU if name == refused else made
+        assert all(getattr(found, field) == getattr(expected, field) for field in fields), name
+    assert (found.name, found.reason) == ("Hopper", f"{refused}: wrong by 0.1")
+    assert found.choices[refused] == Choice("XLA", "wrong by 0.1")
+    assert found.own == tuple(name for name in made_of(made) if name != refused)
+    assert found.reason in caplog.text
+
+
+def test_a_step_of_hopper_has_no_sums_of_xlas_unless_an_operation_is_refused() -> None:
+    """Then a narrow program may have the bits of a wide one, which a start checks."""
+    assert chosen(HOPPER, "bfloat16", verdict=RIGHT).sums_alone
+    for refused in ("attention", "products", "norms"):
+        verdict = Verdict({refused: Finding("wrong", "by 1")}, Finding("right"))
+        assert not chosen(HOPPER, "bfloat16", verdict=verdict).sums_alone
+    assert choose(HOPPER, EXPERTS, 64, directory(), RIGHT).sums_alone
+    wrong = Verdict({"experts": Finding("wrong", "by 1")}, Finding("right"))
+    assert not choose(HOPPER, EXPERTS, 64, directory(), wrong).sums_alone
+    coded = replace(LLAMA, dtype="bfloat16", head_dim=64, weight_formats=(("layers.mlp.down.weight", INT8),))
+    assert not choose(HOPPER, coded, 64, directory(), RIGHT).sums_alone
+    assert not chosen(HOPPER, "bfloat16", verdict=RIGHT).skips_padding  # XLA rotates padding too
+
+
 def test_experts_alone_fall_back_if_only_their_product_is_wrong() -> None:
-    found = choose(HOPPER, EXPERTS, 64, directory(), Verdict("right", experts="they failed on this device"))
+    failed = Finding("wrong", "they failed on this device")
+    found = choose(HOPPER, EXPERTS, 64, directory(), Verdict({"experts": failed}, Finding("right")))
     made = choice.hopper(132)
     assert found.ragged_paged_attention is made.ragged_paged_attention
     assert found.expert_product is choice.GPU_EXPERT_PRODUCT
-    assert found.reason == "XLA's loop over tiles for experts: they failed on this device"
+    assert found.reason == "experts: they failed on this device"
+
+
+def test_times_of_a_proof_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    timed = Finding("right", measured="0.98 of XLA's time")
+    chosen(HOPPER, "bfloat16", verdict=Verdict({"copies": timed}, Finding("right")))
+    assert "kernels: copies take 0.98 of XLA's time" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -147,16 +199,20 @@ def test_experts_alone_fall_back_if_only_their_product_is_wrong() -> None:
 )
 def test_keys_and_values_that_no_kernel_writes(device: DeviceInfo, kv_heads: int, reason: str) -> None:
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, num_heads=kv_heads, num_kv_heads=kv_heads)
-    kernels, found = choice.made_for(device, model, 64)
-    assert (kernels is None) == bool(reason)
-    assert reason in found
+    found = choice.made_for(device, model, 64).choices["attention"]
+    assert (found.implementation == "XLA") == bool(reason)
+    assert reason in found.reason
 
 
 def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
+    """On a GPU other operations keep their kernels."""
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
     assert choose(CPU, model, 64, directory()) == native_kernels(ELEMENTS, "bfloat16")
-    found = choose(HOPPER, model, 64, directory(), Verdict("right"))
-    assert (found, found.reason) == (REFERENCE_GPU, "no others read a KV cache of int8")
+    found = choose(HOPPER, replace(EXPERTS, kv_dtype="int8"), 64, directory(), RIGHT)
+    made = choice.hopper(132)
+    assert found.own == tuple(name for name in made.own if name not in ("attention", "copies", "codes"))
+    assert found.expert_product is made.expert_product
+    assert found.reason == "attention: no others read a KV cache of int8; copies: no others copy a KV cache of int8"
 
 
 DOWN = "layers.mlp.experts.down.weight"
@@ -166,9 +222,9 @@ EXPERTS = replace(
 
 
 def test_experts_on_hopper_have_a_kernel_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose(HOPPER, EXPERTS, 64, directory(), Verdict("right")) is choice.hopper(132)
+    assert choose(HOPPER, EXPERTS, 64, directory(), RIGHT) == choice.hopper(132)
     assert choice.hopper(132).expert_product != REFERENCE_GPU.expert_product
-    assert "loop" not in caplog.text
+    assert "because" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -177,7 +233,7 @@ def test_experts_on_hopper_have_a_kernel_of_their_own(caplog: pytest.LogCaptureF
 )
 def test_experts_of_few_bits_on_hopper_have_it_too(form: WeightFormat) -> None:
     model = replace(EXPERTS, weight_formats=((DOWN, form),))
-    assert choose(HOPPER, model, 64, directory(), Verdict("right")) is choice.hopper(132)
+    assert choose(HOPPER, model, 64, directory(), RIGHT) == choice.hopper(132)
     kernels = choice.hopper(132)
     product = kernels.floats if form.floats else kernels.quantized
     assert product is not None
@@ -198,12 +254,11 @@ def test_experts_of_few_bits_on_hopper_have_it_too(form: WeightFormat) -> None:
 def test_where_experts_have_xlas_loop(
     device: DeviceInfo, model: DecoderConfig, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = choose(device, model, 64, directory(), Verdict("right"))
-    assert found.expert_product is REFERENCE_GPU.expert_product
+    found = choose(device, model, 64, directory(), RIGHT)
+    operation = "codes" if any(model.weight_formats) else "experts"
+    assert all(getattr(found, field) is getattr(REFERENCE_GPU, field) for field in FIELDS[operation])
     assert found.write_kv is not REFERENCE_GPU.write_kv
-    assert (found.quantized, found.floats) == (REFERENCE_GPU.quantized, REFERENCE_GPU.floats)
-    assert "XLA's loop" in found.reason
-    assert reason in found.reason
+    assert reason in found.choices[operation].reason
     assert found.reason in caplog.text
 
 
@@ -228,8 +283,10 @@ def test_shapes_of_experts() -> None:
 
 
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
-    assert "ptxas 12.9.41" in chosen(HOPPER, "bfloat16", verdict=Verdict("right")).reason
+    monkeypatch.setattr(gpu_support, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
+    found = chosen(HOPPER, "bfloat16", verdict=RIGHT)
+    assert found == REFERENCE_GPU
+    assert "ptxas 12.9.41" in found.reason
 
 
 def test_kernels_of_one_device_are_equal() -> None:
@@ -260,8 +317,8 @@ def test_kernels_for_programs_that_take_windows_as_data() -> None:
     assert found.ragged_paged_attention is REFERENCE_GPU.ragged_paged_attention
     assert found.write_kv is REFERENCE_GPU.write_kv
     # Weights are in the layout that the products of the Hopper kernels read.
-    assert (found.expert_product, found.quantized) == (hopper.expert_product, hopper.quantized)
-    assert found.floats == hopper.floats
+    kept = [field for name, fields in FIELDS.items() if name != "attention" for field in fields]
+    assert all(getattr(found, field) is getattr(hopper, field) for field in kept)
     assert "Hopper" in found.reason
     for kernels in (REFERENCE, REFERENCE_GPU, choice.native(native())):
         assert for_windows_as_data(kernels, (8, None)) is kernels

@@ -1,5 +1,6 @@
 """Programs whose layers are written out, with weights of their own, and what attention plans once for all of them."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from jaxgen.core.decoder_config import opt_config
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
+from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import abstract_packed_params, pack_params, placing
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.runner.programs import step_program
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
+from tests.support.gpu_twins import PACKED, TWINS
 
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
 OPT = opt_config(
@@ -42,6 +45,48 @@ def test_the_answers_are_those_of_a_scan(model: Any) -> None:
     apart, scanned = (run(make_engine(model, kernels=kernels), requests) for kernels in (REFERENCE_GPU, REFERENCE))
     for one in requests:
         assert tokens(apart[one.request_id]) == tokens(scanned[one.request_id])
+
+
+def test_a_product_reads_a_stack_and_the_rest_is_taken_apart() -> None:
+    """Matrices that the product does not take, and weights of norms, of which kernels read no slice."""
+    placed = pack_params(LLAMA, dict(params_of(LLAMA)), TWINS)
+    kinds = {path: type(value) for path, value in placed.items()}
+    stacks = {f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up")}
+    assert {path for path, kind in kinds.items() if kind is PackedWeight} == stacks
+    apart = {f"layers.{name}.weight" for name in ("attn_norm", "mlp_norm", "mlp.down")}
+    assert {path for path, kind in kinds.items() if kind is SeparateWeights} == apart
+    abstract = abstract_packed_params(LLAMA, TWINS)
+    assert [one.shape for one in jax.tree.leaves(placed)] == [one.shape for one in jax.tree.leaves(abstract)]
+
+
+def test_the_answers_of_stacked_products_are_those_of_a_scan() -> None:
+    requests = [request(f"r{i}", p, max_tokens=8, temperature=0.0, ignore_eos=True) for i, p in enumerate(PROMPTS)]
+    stacked, scanned = (run(make_engine(LLAMA, kernels=kernels), requests) for kernels in (TWINS, REFERENCE))
+    for one in requests:
+        assert tokens(stacked[one.request_id]) == tokens(scanned[one.request_id])
+
+
+def test_each_operation_of_a_step_is_that_of_the_kernels() -> None:
+    """A step calls the products with stacks, one for gates and what they multiply, and the norms, also the last."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, kernel: Any) -> Any:
+        def call(x: Any, *args: Any, **options: Any) -> Any:
+            calls[f"{name} {x.shape}"] += 1
+            return kernel(x, *args, **options)
+
+        return call
+
+    packed = replace(
+        PACKED,
+        product=counted("product", PACKED.product),
+        gated_product=counted("gated", PACKED.gated_product),
+    )
+    kernels = replace(TWINS, packed=packed, rms_norm=counted("norm", TWINS.rms_norm))
+    step = step_program(LLAMA, engine_config(), kernels, 16)
+    jax.eval_shape(step.function, *step.shapes)
+    # one trace serves both layers, whose product of gates is joined with their activation
+    assert calls == {"product (16, 64)": 2, "gated (16, 64)": 1, "norm (16, 64)": 3}
 
 
 def test_only_stacked_matrices_are_taken_apart() -> None:

@@ -115,7 +115,7 @@ def program(config: MoEConfig, dtype: str, make: Callable[[], Kernels]) -> tuple
         def visit(layer: Any, _index: Any, _window: Any, sum_: jax.Array) -> Any:
             return layer(x, at, sum_)
 
-        return fold_layers(layers, LAYERS, visit, residual)
+        return fold_layers(layers, LAYERS, visit, residual, unrolled=kernels.separate_layers)
 
     def call(x: np.ndarray, num_tokens: int, residual: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(run(placed, x, np.int32(num_tokens), np.zeros_like(x) if residual is None else residual))

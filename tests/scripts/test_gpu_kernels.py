@@ -21,7 +21,7 @@ from pallas_kernels.gpu.write_kv import write_kv
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.result.plan import OTHER_REGISTERS
 from scripts.gpu.result.report import Run
-from scripts.gpu.rows import kernel_checks
+from scripts.gpu.rows import kernel_checks, own_products
 from scripts.gpu.rows import kernels as device_kernels
 from scripts.gpu.rows.kernel_checks import check_attention, check_bits
 from scripts.gpu.rows.ragged import Padding, padded, random_rows
@@ -119,6 +119,22 @@ def test_products_of_experts_are_checked() -> None:
     assert kernel_checks.check_expert_product(product)().failure is None
     wrong = kernel_checks.check_expert_product(lambda x, *rest: product(x, *rest).at[:, 0].add(0.1))()
     assert str(wrong.failure).startswith("a product of experts is wrong by 0.1")
+
+
+def test_dense_products_whose_bits_follow_the_number_of_rows_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = device_kernels.dense_kernels(bench())
+
+    def by_count(x: Any, weight: Any, layer: Any, num_tokens: Any, **options: Any) -> jax.Array:
+        return right.product(x, weight, layer, num_tokens, **options) * jnp.where(num_tokens < 9, 1 + 2**-20, 1)
+
+    def wrong(*args: Any, **options: Any) -> jax.Array:
+        return right.gated(*args, **options) * 1.01
+
+    assert own_products.bits(bench(), 64, 128)().failure is None
+    kernels = replace(right, product=by_count, gated=wrong)
+    monkeypatch.setattr(own_products, "dense_kernels", lambda _: kernels)
+    failure = str(own_products.bits(bench(), 64, 128)().failure)
+    assert failure.startswith("product: other bits for [1, 8] rows; gated: error 0.0")
 
 
 def test_random_rows_are_ragged_and_fit() -> None:

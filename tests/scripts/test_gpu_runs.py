@@ -147,6 +147,8 @@ def assert_figures(rows: dict[str, Any], ceilings: dict[str, float]) -> None:
     assert rows["check_bits"]["detail"]["equal"] is True
     assert rows["products_qkv"]["detail"]["tokens"].keys() == {"8", "16"}
     assert {found["products"] for found in rows["products_qkv"]["detail"]["tokens"].values()} == {2}
+    assert [rows[name]["detail"]["equal"] for name in ("bits_products_own_qkv", "bits_norms_own")] == [True, True]
+    assert rows["products_own_qkv"]["detail"]["tokens"].keys() == {"1", "8", "16"}
     host = rows["host_step_tiny_16_full"]["detail"]
     assert 0 < host["schedule_seconds"] < host["host_seconds"]
     assert host["not_profiled"].startswith("the profile has no stream")

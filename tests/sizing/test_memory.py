@@ -140,6 +140,10 @@ def test_a_narrow_program_is_of_half_the_budget_at_most() -> None:
     assert plan(CPU, token_budget=24, max_num_seqs=12, single_shape=True).narrow_width is None
 
 
+def test_on_a_gpu_the_narrow_program_has_64_tokens_at_most() -> None:
+    assert [plan(GPU, token_budget=256, max_num_seqs=rows).narrow_width for rows in (256, 64, 32)] == [64, 64, 32]
+
+
 def test_only_a_gpu_s_steps_run_ahead() -> None:
     assert plan(GPU).run_ahead
     assert not plan(CPU).run_ahead

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxgen.assembly import resolve
+from jaxgen.assembly import kernels, resolve
+from jaxgen.core.operations import ATTENTION
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu
+from jaxgen.kernels.choice import REFERENCE_GPU, made_for
 from jaxgen.kernels.proving import proof as kernel_proof
 from pallas_kernels.gpu.attention import ragged_paged_attention
 
@@ -26,12 +28,18 @@ def pretend(how: str, seconds: float) -> None:
     ragged_paged_attention._HEAD_DIMS += (32,)  # type: ignore[assignment]  # that of the embedded model
     resolve.find_gpu = lambda platforms: H200  # type: ignore[attr-defined]
     resolve.device_info = lambda: H200.device  # type: ignore[attr-defined]
+    kernels.made_for = _attention_alone  # type: ignore[attr-defined,assignment]
     kernel_proof.COMMAND = (sys.executable, "-m", "tests.support.fake_gpu", how)  # type: ignore[assignment]
     kernel_proof.PROOF_SECONDS = seconds
 
 
+def _attention_alone(*about: Any) -> Any:
+    """Return kernels for the device of which only attention is its own, so that nothing else is proven."""
+    made = made_for(*about)
+    return made.without(dict.fromkeys(set(made.own) - {ATTENTION}, "left out"), REFERENCE_GPU)
+
+
 def prove(how: str, result: str) -> None:
-    from jaxgen.kernels.choice import REFERENCE_GPU
     from jaxgen.tools import prove_kernels
 
     def hang(*_: Any, **__: Any) -> Any:
@@ -39,7 +47,7 @@ def prove(how: str, result: str) -> None:
 
     prove_kernels.device_info = lambda: H200.device  # type: ignore[attr-defined]
     found = REFERENCE_GPU if how == "right" else replace(REFERENCE_GPU, write_kv=hang)
-    prove_kernels.made_for = lambda *_: (found, "")  # type: ignore[attr-defined]
+    prove_kernels.kernels_of = lambda *_: found
     prove_kernels.main(result)
 
 

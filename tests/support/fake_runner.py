@@ -67,7 +67,9 @@ class FakeRunner:
     clock: Clock = field(default_factory=Clock)
     runs_ahead: bool = True
     copies_blocks: bool = False
-    kernels: Any = field(default_factory=lambda: SimpleNamespace(name="fake", reason="", skips_padding=False))
+    kernels: Any = field(
+        default_factory=lambda: SimpleNamespace(name="fake", reason="", choices={}, skips_padding=False)
+    )
     log: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
 

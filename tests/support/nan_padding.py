@@ -13,6 +13,7 @@ from jaxgen.kernels.kernels import Kernel, Kernels
 def with_nan_in_padding(kernels: Kernels) -> Kernels:
     """Return native kernels whose results are NaN in each row that holds nothing."""
     assert kernels.packed is not None
+    assert kernels.packed.expert_product is not None
     assert kernels.quantized is not None
 
     def attended(

@@ -1,6 +1,7 @@
 """The verifier: it passes on a sound engine, covers what it says, and finds a single bit."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
 from tests.support.engines import LLAMA, engine_config, make_engine
+from tests.support.fake_runner import FakeRunner, FakeTokens, ask, loop_of
 from tests.support.native import native as library
 from tests.support.quantized import FP4, INT8, ORDERED, quantized
 
@@ -128,3 +130,47 @@ def test_what_did_not_happen_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("with a cached prefix", "all at once"):
         assert not scenarios[name].mismatches
         assert not scenarios[name].passed
+
+
+@dataclass
+class TwoPrograms(FakeRunner):
+    """A runner with a narrow program, whose tokens are larger by ``off``."""
+
+    off: int = 0
+    has_narrow: bool = True
+
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        return self.has_narrow and plan.decodes_only
+
+    def disable_narrow(self) -> None:
+        self.has_narrow = False
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> Any:
+        off = self.off if self.uses_narrow(plan) else 0
+        return SimpleNamespace(tokens=FakeTokens(self, [chunk.end + off for chunk in plan.chunks]))
+
+    rehearse = run
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_decodes_of_a_narrow_program_are_computed_by_the_wide_one_too(
+    off: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = loop_of(TwoPrograms(off=off))
+    monkeypatch.setattr("jaxgen.tools.determinism._make_requests", lambda *_: [ask("a", 3, max_tokens=4)])
+    verifier = Verifier(engine, requests=1, seed=1)
+    others = (
+        "again",
+        "cached",
+        "together",
+        "filled_at_random",
+        "among_strangers",
+        "continued",
+        "as_prompt",
+        "embedded",
+    )
+    for name in others:
+        monkeypatch.setattr(verifier, name, lambda: Scenario("left out"))
+    *_, last = verifier.verify()
+    assert (last.name, last.happened["narrow steps before"]) == ("in wide steps alone", 3)
+    assert (last.covered, len(last.mismatches)) == (True, off)

@@ -12,7 +12,7 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.proving.verdict import ExpertShapes, ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import ExpertShapes, Finding, ServedShapes
 from jaxgen.tools import prove_kernels
 from jaxgen.tools.proof_step import LONGEST, model_of, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
@@ -45,15 +45,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def set_kernels(kernels: Kernels) -> None:
         monkeypatch.setattr(prove_kernels, "device_info", lambda: HOPPER)
-        monkeypatch.setattr(prove_kernels, "made_for", lambda *_: (kernels, ""))
+        monkeypatch.setattr(prove_kernels, "kernels_of", lambda *_: kernels)
 
     return set_kernels
 
 
-def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
-    """Return the last verdict."""
-    *_, verdict = prove_kernels.prove(shapes, expected)
-    return verdict
+def prove(shapes: ServedShapes, expected: DeviceInfo) -> Finding:
+    """Return what is wrong with attention or copies, if something is."""
+    *_, report = prove_kernels.prove(shapes, expected, ["attention", "copies"])
+    wrong = [one for one in report.findings.values() if not one.is_right]
+    return report.otherwise or (wrong or [Finding("right")])[0]
 
 
 def changed(**kernels: Any) -> Kernels:
@@ -137,6 +138,16 @@ def of_earlier_owners(
     return out + 0 * jnp.where(lens > 0, cache[last, layer, 1].sum((1, 2, 3)), 0).sum()
 
 
+def of_its_width(q: Any, *args: Any, **options: Any) -> Any:
+    return attention_ref(q, *args, **options) * jnp.asarray(1 + 2**-7 * (len(q) == 8), q.dtype)
+
+
+def test_attention_of_other_bits_in_a_narrow_step_is_refused(made: Any) -> None:
+    made(changed(ragged_paged_attention=of_its_width))
+    found = prove(replace(CAPPED, token_budgets=(12, 8)), HOPPER)
+    assert "attention has other bits among 8 tokens in a step of 8" in found.reason
+
+
 def in_the_wrong_slot(cache: Any, layer: Any, k: Any, v: Any, slots: Any) -> Any:
     return write_kv_ref(cache, layer, k, v, slots.at[-1].add(1))
 
@@ -165,13 +176,14 @@ def test_wrong_ones(made: Any, kernels: Kernels, says: str) -> None:
 EXPERTS = replace(CAPPED, experts=ExpertShapes(experts=9, per_token=2, width=64, inner=32))
 
 
-def check_experts(shapes: ServedShapes, says: str) -> None:
-    """Check that the others stay right, and what the verdict says of the product of experts, at first and at last."""
-    first, last = prove_kernels.prove(shapes, HOPPER)
-    assert first == Verdict("right", experts="their proof did not end")
-    assert last.outcome == "right"
-    assert bool(last.experts) == bool(says)
-    assert says in last.experts
+def check_experts(shapes: ServedShapes, says: str, *operations: str) -> None:
+    """Check what is found of the product of experts, and that it is told what is being proven."""
+    *first, last = prove_kernels.prove(shapes, HOPPER, operations)
+    assert [report.proving for report in first] == list(operations)
+    assert (last.proving, list(last.findings)) == (None, list(operations))
+    for found in last.findings.values():
+        assert found.outcome == ("wrong" if says else "right")
+        assert says in found.reason
 
 
 def off_in_one_row(x: Any, *args: Any) -> Any:
@@ -195,10 +207,9 @@ def of_its_company(x: Any, weights: Any, layer: Any, starts: Any) -> Any:
         (of_its_company, "a product of experts has other bits among other rows"),
     ],
 )
-def test_products_of_experts(made: Any, product: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_kernels, "check_step", lambda *_: None)
+def test_products_of_experts(made: Any, product: Any, says: str) -> None:
     made(changed(expert_product=product))
-    check_experts(EXPERTS, says)
+    check_experts(EXPERTS, says, "experts")
 
 
 CODED = replace(EXPERTS, experts=ExpertShapes(9, 2, 64, 32, (WeightFormat(4, 32, floats=True), WeightFormat(8, None))))
@@ -212,15 +223,14 @@ def off_in_a_code(x: Any, weight: GroupedCodes, *args: Any, **about: Any) -> Any
 @pytest.mark.parametrize(
     ("product", "says"), [(plain_expert_product, ""), (off_in_a_code, "a product of experts is wrong by")]
 )
-def test_products_of_coded_experts(made: Any, product: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_kernels, "check_step", lambda *_: None)
+def test_products_of_coded_experts(made: Any, product: Any, says: str) -> None:
     assert REFERENCE_GPU.quantized is not None
     assert REFERENCE_GPU.floats is not None
     quantized, floats = (
         replace(one, expert_product=product) for one in (REFERENCE_GPU.quantized, REFERENCE_GPU.floats)
     )
     made(changed(expert_product=expert_product_ref, quantized=quantized, floats=floats))
-    check_experts(CODED, says)
+    check_experts(CODED, says, "codes")
 
 
 def test_what_is_told_in_json_is_read() -> None:

@@ -1,6 +1,6 @@
 """Compile, make and start the runner that a configuration asks for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -8,7 +8,7 @@ from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
-from jaxgen.layerwise.programs import compile_layers
+from jaxgen.layerwise.programs import WidthPrograms, compile_layers
 from jaxgen.layerwise.start import start_streaming
 from jaxgen.models.model import PackedParams
 from jaxgen.runner.interface import Runner
@@ -40,18 +40,34 @@ def program_texts(compiled: Compiled) -> Iterator[str]:
 
     A narrow program is used only where its bits are those of the wide one.
     """
-    for text in _texts(compiled):
-        yield text or uuid4().hex  # of one that XLA does not show nothing says that it is equal to another
-
-
-def _texts(compiled: Compiled) -> Iterable[str | None]:
     if isinstance(compiled, CompiledStep):
-        run: Any = compiled.run
-        return run.texts if isinstance(run, SeparateStep) else [run.as_text()]
-    layers = compiled.layers
-    wide = layers.widths[max(layers.widths)]
-    programs: Iterable[Any] = dict.fromkeys((wide.begin, *wide.layers, wide.end, *layers.project))
-    return (program.as_text() for program in programs)
+        yield from _texts(compiled.run)
+    else:
+        layers = compiled.layers
+        yield from _texts(layers.widths[max(layers.widths)], *layers.project)
+
+
+def narrow_texts(compiled: Compiled) -> Iterator[str]:
+    """Yield XLA's final text of each narrow program."""
+    if isinstance(compiled, CompiledStep):
+        yield from _texts(*filter(None, [compiled.narrow]))
+    else:
+        widths = compiled.layers.widths
+        yield from _texts(*(widths[width] for width in sorted(widths)[:-1]))
+
+
+def _texts(*compiled: Any) -> Iterator[str]:
+    """Yield the text of each program once, of a program that XLA does not show one that is equal to no other."""
+    found: list[str | None] = []
+    programs: dict[Any, None] = {}
+    for one in compiled:
+        if isinstance(one, SeparateStep):
+            found += one.texts
+        else:
+            parts = (one.begin, *one.layers, one.end) if isinstance(one, WidthPrograms) else (one,)
+            programs |= dict.fromkeys(parts)
+    for text in (*found, *(program.as_text() for program in programs)):
+        yield text or uuid4().hex
 
 
 def make_runner(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:

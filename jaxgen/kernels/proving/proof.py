@@ -1,4 +1,4 @@
-"""Prove a GPU's kernels in a child process, and keep the verdict for the next start. Host only, no jax.
+"""Prove a GPU's kernels in a child process, and keep the findings for the next start. Host only, no jax.
 
 A faulty kernel can crash its process, make the GPU unusable for it, or hang. So a child computes with the kernels, in
 the shapes that will be served and under a time limit. It runs before this process opens the GPU and takes its memory.
@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 from jaxgen.files.cache_files import find_json, keep_json, named_by
 from jaxgen.hardware.nvidia import Gpu, ptxas, versions
-from jaxgen.kernels.proving.verdict import Outcome, ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import Finding, Outcome, Report, ServedShapes, Verdict, read_findings
 
 logger = logging.getLogger(__name__)
 
@@ -48,37 +50,73 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
 
 
 def judge(
-    shapes: ServedShapes, gpu: Gpu, sources: str, folder: Path | None, *, may_run: bool, again: bool = False
+    shapes: ServedShapes,
+    gpu: Gpu,
+    sources: str,
+    folder: Path | None,
+    operations: Sequence[str],
+    *,
+    may_run: bool,
+    again: bool = False,
 ) -> Verdict:
-    """Return the cached verdict, or run the proof and cache its verdict.
+    """Return the kept findings on the kernels of ``operations``, and those of a proof of the others, which are kept.
 
     ``sources``: digest of the kernels' code. ``may_run``: False if this process has opened the GPU, which leaves no
-    memory for a child. ``again``: ignore a cached one.
+    memory for a child. ``again``: ignore what is kept.
     """
     key = proof_key(shapes, gpu, sources)
     path = None if folder is None else folder / named_by(key)
-    stored = None if again else find_json(path, "the kernels are proven again")
-    if stored is not None:
-        return Verdict(stored["outcome"], _as_stored(stored["reason"]), _as_stored(stored.get("experts", "")))
+    stored = {} if again else _stored(path)
+    known = {name: replace(one, reason=_as_stored(one.reason)) for name, one in stored.items()}
+    missing = [name for name in operations if name not in stored]
+    if not missing:
+        return Verdict(known)
     if not may_run:
-        return Verdict(
-            "unavailable",
+        unavailable = (
             "this process has opened the GPU before, so no other can prove them, and no verdict is kept: start the "
-            "engine before JAX is used, or jaxgen serve once, or say kernels='unproven'",
+            "engine before JAX is used, or jaxgen serve once, or say kernels='unproven'"
         )
+        return Verdict(known, Finding("unavailable", unavailable))
     logger.info("proving the kernels on %s in a process of their own, which may take a minute, once", gpu.device.kind)
-    verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, PROOF_SECONDS)
-    if verdict.is_final:
-        keep_json(path, {**asdict(verdict), "key": key})
-    return verdict
+    job = {"shapes": asdict(shapes), "device": asdict(gpu.device), "operations": missing}
+    verdict = run_proof(job, PROOF_SECONDS)
+    final = {name: one for name, one in verdict.findings.items() if one.is_final}
+    if final:
+        keep_json(path, {"findings": {name: asdict(one) for name, one in (stored | final).items()}, "key": key})
+    return replace(verdict, findings={**known, **verdict.findings})
+
+
+def _stored(path: Path | None) -> dict[str, Finding]:
+    """Return the kept findings; none if there is no file, or it has another form."""
+    values = find_json(path, "the kernels are proven again")
+    findings = None if values is None else values.get("findings")
+    return {} if findings is None else read_findings(findings)
 
 
 def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
-    """Run the proof in a child process, which ends with this one or after ``seconds``."""
+    """Return what child processes find of the ``operations`` of a job; they end with this one or after ``seconds``.
+
+    What ends a child is found of the operation that it was at. Another child proves the operations that follow.
+    """
+    deadline, findings, left = time.monotonic() + seconds, dict[str, Finding](), list(job["operations"])
+    while left:
+        report, failure = _prove({**job, "operations": left}, max(0.0, deadline - time.monotonic()), seconds)
+        findings |= report.findings
+        if failure is None or not failure.is_final or report.proving is None:
+            return Verdict(findings, report.otherwise or failure or Verdict().otherwise)
+        findings[report.proving] = failure
+        left = left[left.index(report.proving) + 1 :]
+        if failure.outcome == "timed out":
+            return Verdict(findings, Finding("unavailable", "the proof of others took all of the time; start again"))
+    return Verdict(findings)
+
+
+def _prove(job: dict[str, Any], left: float, seconds: float) -> tuple[Report, Finding | None]:
+    """Run a child process for ``left`` of ``seconds``; return what it has told, and why it has not ended well."""
     # The child takes only the GPU memory that it needs, not a server's share. Its checks are assertions, so no -O.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
     with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
-        file = Path(work, "verdict.json")
+        file = Path(work, "report.json")
         process = subprocess.Popen(
             [*COMMAND, str(file), *sys.path],
             stdin=subprocess.PIPE,  # closes when this process ends, in any way, and that ends the child
@@ -93,19 +131,17 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
-            process.wait(seconds)
+            process.wait(left)
             status: int | None = process.returncode
         except subprocess.TimeoutExpired:
             status = None
         finally:
             _end(process)
         log.seek(0)
-        told = Verdict(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
-        if status == 0 and told is not None:
-            return told
-        failed = _failure(status, seconds, log.read())
-        # What it has told before it failed is of all kernels but the product of experts, which it proves last.
-        return failed if told is None or not failed.is_final else replace(told, experts=failed.reason)
+        told = Report.read(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+        if status == 0 and told is not None and told.proving is None:
+            return told, None
+        return told or Report({}), _failure(status, seconds, log.read())
 
 
 def _as_stored(reason: str) -> str:
@@ -125,13 +161,13 @@ def _end(process: "subprocess.Popen[str]") -> None:
             process.stdin.close()
 
 
-def _failure(status: int | None, seconds: float, log: str) -> Verdict:
-    """Return the verdict of a process that ended with a status; None: it had to be ended."""
+def _failure(status: int | None, seconds: float, log: str) -> Finding:
+    """Return the finding on a process that ended with a status; None: it had to be ended."""
     if status is None:
-        return Verdict("timed out", f"their proof was not done after {seconds:.0f} s")
+        return Finding("timed out", f"their proof was not done after {seconds:.0f} s")
     last_line = log.strip().splitlines()[-1:] or ["it said nothing"]
     if status >= 0:
-        return Verdict("crashed", f"the process of their proof ended with status {status}: {last_line[0]}")
+        return Finding("crashed", f"the process of their proof ended with status {status}: {last_line[0]}")
     name = signal.Signals(-status).name
     outcome: Outcome = "killed" if name in _FROM_OUTSIDE else "crashed"
-    return Verdict(outcome, f"the process of their proof was ended by {name}")
+    return Finding(outcome, f"the process of their proof was ended by {name}")

@@ -1,15 +1,18 @@
 """The shapes in which GPU kernels are proven, and the verdict of a proof. Host only, no jax."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
 from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.operations import CODES, EXPERTS, OPERATIONS
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.kernels.proving.layer_shapes import NormShape, ProductShape, norms_of, products_of, read_shapes
 
 EXPERT_WEIGHTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
-Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
+Outcome = Literal["right", "wrong", "slow", "crashed", "timed out", "killed", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def _single(form: AnyFormat | None) -> WeightFormat | None:
 
 @dataclass(frozen=True, slots=True)
 class ServedShapes:
-    """Shapes of the attention and experts that a server will run: those of a model, and the bounds of its steps.
+    """Shapes of what a server will run: those of a model, and the bounds of its steps.
 
     ``token_budgets``: tokens of each program that will run.
     """
@@ -71,6 +74,8 @@ class ServedShapes:
     sinks: bool = False
     """Whether each query head has a sink."""
     experts: ExpertShapes | None = None
+    products: tuple[ProductShape, ...] = ()
+    norms: tuple[NormShape, ...] = ()
 
     @property
     def window(self) -> int | None:
@@ -88,7 +93,7 @@ class ServedShapes:
         max_num_seqs: int,
         max_model_len: int,
     ) -> "ServedShapes":
-        """Return the shapes of a model's attention and experts."""
+        """Return the shapes of a model."""
         attention = model.attention if isinstance(model, DecoderConfig) else AttentionConfig()
         return cls(
             model.num_heads,
@@ -103,6 +108,8 @@ class ServedShapes:
             soft_cap=attention.soft_cap is not None,
             sinks=attention.sinks,
             experts=ExpertShapes.of(model),
+            products=products_of(model),
+            norms=norms_of(model),
         )
 
     @classmethod
@@ -110,19 +117,31 @@ class ServedShapes:
         """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
         lists = {name: tuple(values[name]) for name in ("windows", "token_budgets")}
         experts = values["experts"]
-        return cls(**values | lists | {"experts": None if experts is None else ExpertShapes.read(experts)})
+        of_layers = {
+            "products": read_shapes(ProductShape, values["products"]),
+            "norms": read_shapes(NormShape, values["norms"]),
+            "experts": None if experts is None else ExpertShapes.read(experts),
+        }
+        return cls(**values | lists | of_layers)
+
+
+def operations_of(model: ModelConfig) -> tuple[str, ...]:
+    """Return the operations of a model's steps."""
+    experts, codes = ExpertShapes.of(model), any(model.weight_formats)
+    missing = {EXPERTS} if experts is None or all(experts.formats) else set[str]()
+    return tuple(name for name in OPERATIONS if name not in (missing if codes else missing | {CODES}))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Outcome of a proof and, if it is not ``right``, the reason in words for the log.
+class Finding:
+    """What the proof of one operation's kernels found and, if they are not ``right``, the reason in words for the log.
 
-    ``experts``: why the product of experts may not be used although the others are right; empty: it may.
+    ``measured``: their time, in words; empty: they were not timed.
     """
 
     outcome: Outcome
     reason: str = ""
-    experts: str = ""
+    measured: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -132,3 +151,48 @@ class Verdict:
     def is_final(self) -> bool:
         """Whether another proof of the same kernels would end with the same outcome, so that it may be kept."""
         return self.outcome not in ("killed", "unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Findings by operation; ``otherwise`` holds for the operations that have none."""
+
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    otherwise: Finding = Finding("unavailable", "nothing has proven the others")
+
+    def refused(self, operations: Iterable[str]) -> dict[str, str]:
+        """Return the operations whose kernels may not be used, and why."""
+        found = {name: self.findings.get(name, self.otherwise) for name in operations}
+        return {name: one.reason for name, one in found.items() if not one.is_right}
+
+    def measured(self, operations: Iterable[str]) -> list[tuple[str, str]]:
+        """Return the operations whose kernels were timed, and their times in words."""
+        found = ((name, self.findings[name].measured) for name in operations if name in self.findings)
+        return [(name, words) for name, words in found if words]
+
+
+NOTHING_PROVEN = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a process that proves kernels has told so far: findings, and the operation ``proving`` that it is at.
+
+    ``otherwise``: why it proves nothing more.
+    """
+
+    findings: Mapping[str, Finding]
+    proving: str | None = None
+    otherwise: Finding | None = None
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "Report":
+        """Return the report that ``dataclasses.asdict`` has told, and JSON has carried."""
+        otherwise = values["otherwise"]
+        findings = read_findings(values["findings"])
+        return cls(findings, values["proving"], None if otherwise is None else Finding(**otherwise))
+
+
+def read_findings(values: Mapping[str, Any]) -> dict[str, Finding]:
+    """Return findings that ``dataclasses.asdict`` has told, and JSON has carried."""
+    return {name: Finding(**fields) for name, fields in values.items()}

@@ -119,11 +119,30 @@ def _experts(call: Call) -> Cost:
     return rows * inputs * x.bits // 8 + of_experts + result.num_bytes, 2 * rows * inputs * outputs, x.dtype
 
 
+def _dense(call: Call) -> Cost:
+    """A weight [L, O, I] is read for one layer. Rows of padding are skipped."""
+    x = next(array for array in call.operands if len(array.shape) == 2)
+    weight = next(array for array in call.operands if len(array.shape) == 3)
+    (layers, outputs, inputs), rows = weight.shape, min(call.load.tokens, x.shape[0])
+    of_rows = (x.num_bytes + sum(result.num_bytes for result in call.results)) * rows // x.shape[0]
+    return weight.num_bytes // layers + of_rows, 2 * rows * inputs * outputs, x.dtype
+
+
+def _by_rows(call: Call) -> Cost:
+    """All that has a row for each token, but those of padding; what else there is, is small."""
+    rows = max(array.shape[-2] for array in call.results)
+    of_rows = [array for array in (*call.operands, *call.results) if array.shape[-2:-1] == (rows,)]
+    return sum(array.num_bytes for array in of_rows) * min(call.load.tokens, rows) // rows, 0, ""
+
+
 COSTS: Mapping[str, Callable[[Call], Cost]] = {
     "attention_in_pieces": _in_pieces,
     "attention_of_tiles": _of_tiles,
     "attention_combine": _combined,
     "write_kv": _written,
     "expert_product": _experts,
+    "dense_product": _dense,
+    "gated_product": _dense,
+    **dict.fromkeys(("sum_of_parts", "rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"), _by_rows),
 }
 """By a kernel's name, the cost of a call."""

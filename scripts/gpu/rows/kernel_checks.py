@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.choice import REFERENCE, made_for
 from jaxgen.kernels.kernels import Kernel, Kernels
 from jaxgen.kernels.proving.proof import run_proof
-from jaxgen.kernels.proving.verdict import ServedShapes
+from jaxgen.kernels.proving.verdict import ServedShapes, operations_of
 from pallas_kernels.proof import prove_expert_product
 from scripts.gpu.result.report import Measurement, Run
 from scripts.gpu.rows.bench import Bench, UnavailableError
@@ -23,7 +23,7 @@ from scripts.gpu.rows.timing import compiled as program_of
 from scripts.gpu.rows.work import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
 from tests.support.attention_cases import TOLERANCE, Case, Inputs, compiled, expected, make_inputs
 
-START_SECONDS = 75.0
+START_SECONDS = 150.0
 BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
 N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
 """Blocks, layers, KV heads, block size, head dimension, hidden size and query heads of the other checks."""
@@ -69,9 +69,14 @@ def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
         raise UnavailableError("the driver has no GPU for JAX")
     began = time.monotonic()
     shapes = _shapes(model, tokens, rows)
-    verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, START_SECONDS)
-    detail = {"gpu": asdict(gpu), "outcome": verdict.outcome, "seconds_in_all": round(time.monotonic() - began, 1)}
-    return Measurement(detail=detail, failure=verdict.reason or verdict.experts or None)
+    kernels = made_for(gpu.device, model, BLOCK_SIZE)
+    operations = [name for name in operations_of(model) if name in kernels.own]
+    job = {"shapes": asdict(shapes), "device": asdict(gpu.device), "operations": operations}
+    verdict = run_proof(job, START_SECONDS)
+    detail = {"gpu": asdict(gpu), "findings": {name: asdict(one) for name, one in verdict.findings.items()}}
+    refused = verdict.refused(operations)
+    failure = "; ".join(f"{name}: {reason}" for name, reason in refused.items()) or kernels.reason or None
+    return Measurement(detail=detail | {"seconds_in_all": round(time.monotonic() - began, 1)}, failure=failure)
 
 
 def case(bench: Bench, case: Case) -> Run:

@@ -1,15 +1,18 @@
 """Choose the kernels to check: those made for the device, even where a server would choose others."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.operations import ATTENTION, COPIES
 from jaxgen.kernels.choice import hopper, maker_of, reference
 from jaxgen.kernels.kernels import Kernel, Kernels
 from jaxgen.runner.model_runner import device_info
+from pallas_kernels.add_norm import add_rms_norm_ref
+from pallas_kernels.dense_product import dense_product_ref, gated_product_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.result.plan import REGISTERS, Registers
-from scripts.gpu.rows.bench import Bench
+from scripts.gpu.rows.bench import Bench, UnavailableError
 
 BLOCK_SIZE = 64
 HOPPER = (9, 0)
@@ -18,11 +21,15 @@ HOPPER = (9, 0)
 def kernels_for(bench: Bench, *, num_ctas: int | None = None, model: ModelConfig | None = None) -> Kernels:
     """Return Pallas kernels on grids of ``num_ctas`` thread blocks (None: one per multiprocessor), or else XLA's.
 
-    A ``model`` whose KV cache has codes has XLA's kernels, as in a server.
+    A ``model`` whose KV cache has codes has XLA's attention and copies, as in a server.
     """
-    if model is not None and model.kv_dtype != "auto":
-        return reference(device_info())
-    return _kernels_for(bench.registers, num_ctas) if bench.sizes.pallas else reference(device_info())
+    twins = reference(device_info())
+    if not bench.sizes.pallas:
+        return twins
+    kernels = _kernels_for(bench.registers, num_ctas)
+    if model is None or model.kv_dtype == "auto":
+        return kernels
+    return kernels.without(dict.fromkeys((ATTENTION, COPIES), f"none for a cache of {model.kv_dtype}"), twins)
 
 
 @cache
@@ -44,3 +51,27 @@ def recompute_kernel(bench: Bench, *, run: int = 1) -> tuple[str, Kernel]:
     from pallas_kernels.gpu.partial_recompute import partial_recompute  # here: importing Mosaic takes time
 
     return "Hopper", partial(partial_recompute, run=run, num_ctas=device.num_cores)
+
+
+@dataclass(frozen=True)
+class DenseKernels:
+    """Products with dense weights whose sums have one order, and a norm."""
+
+    name: str
+    product: Kernel
+    gated: Kernel
+    add_rms_norm: Kernel
+
+
+def dense_kernels(bench: Bench) -> DenseKernels:
+    """Return the kernels for Hopper, or in a dry run their twins. UnavailableError on other devices."""
+    device = device_info()
+    if not bench.sizes.pallas:
+        return DenseKernels("XLA", dense_product_ref, gated_product_ref, add_rms_norm_ref)
+    if device.compute_capability != HOPPER:
+        raise UnavailableError("these kernels are for compute capability 9.0")
+    from pallas_kernels.gpu.dense_product import dense_product, gated_product  # here: as above
+    from pallas_kernels.gpu.norms import add_rms_norm
+
+    kernels = (partial(kernel, num_ctas=device.num_cores) for kernel in (dense_product, gated_product, add_rms_norm))
+    return DenseKernels("Hopper", *kernels)

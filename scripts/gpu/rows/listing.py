@@ -6,7 +6,7 @@ from functools import cache
 
 from scripts.gpu.result.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, attention_configuration
 from scripts.gpu.rows import step_rows
-from scripts.gpu.rows.needs import EXPERTS, WRITE_KV, of_case, of_load, of_model, served_rows, step_configuration
+from scripts.gpu.rows.needs import DENSE, EXPERTS, WRITE_KV, of_case, of_load, of_model, served_rows, step_configuration
 from scripts.gpu.rows.sizes import Sizes
 from scripts.gpu.rows.work import BITS, BITS_TOKENS, RANDOM_TOKENS
 
@@ -62,7 +62,7 @@ def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
     yield replace(small, process="smoke", configuration=step_configuration(tokens, rows), needs=needs)
     yield _smoke_kernel(EXPERTS)
     start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
-    yield replace(start, limit=100.0, splits=False, process="tools", needs=needs)
+    yield replace(start, limit=180.0, splits=False, process="tools", needs=needs)
 
 
 def _other_smoke(sizes: Sizes) -> Iterator[PlannedRow]:
@@ -130,6 +130,19 @@ def _products(sizes: Sizes) -> Iterator[PlannedRow]:
         bits = PlannedRow(f"bits_products_{name}", "products", "products:bits", (inputs, outputs))
         yield bits
         yield replace(bits, name=f"{bits.name}_whole_sums", arguments=(inputs, outputs, step_rows.WHOLE_SUMS))
+    yield from _own_products(sizes)
+
+
+def _own_products(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield the products and the norm of our own: first whether they run and have the same bits, then their times."""
+    common = PlannedRow("", "own_products", "own_products:bits", process="smoke", configuration=DENSE)
+    for name, inputs, outputs in sizes.products:
+        yield replace(common, name=f"bits_products_own_{name}", arguments=(inputs, outputs))
+    norms = replace(common, name="bits_norms_own", entry="own_products:norms", configuration=None)
+    yield replace(norms, arguments=(sizes.own_norm_width,))
+    for name, inputs, outputs in sizes.products:
+        row = PlannedRow(f"products_own_{name}", "own_products", "own_products:measure", (inputs, outputs))
+        yield replace(row, needs=(DENSE,))
 
 
 def _tools(sizes: Sizes) -> Iterator[PlannedRow]:

@@ -11,6 +11,7 @@ MULTIPROCESSORS = 132
 """Multiprocessors of an H200: their number decides which kernels a load needs."""
 WRITE_KV = "write_kv"
 EXPERTS = "expert_product"
+DENSE = "dense_product"
 
 
 def attention_needs(heads: int, kv_heads: int, head_dim: int, tokens: int) -> tuple[str, ...]:

@@ -57,6 +57,10 @@ class Sizes:
     product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     bits_tokens: tuple[int, ...] = (16, 64, 256)
     products: tuple[tuple[str, int, int], ...] = PRODUCTS
+    own_tokens: tuple[int, ...] = (1, 16, 64, 128, 256, 512, 1024, 2048)
+    """Rows of our own products, all of one program."""
+    own_bits_tokens: tuple[int, ...] = (1, 8, 9, 63, 64, 65, 128, 250, 256, 257, 1000, 2048)
+    own_norm_width: int = 4096
     copied_blocks: int = 64
     goldens: tuple[str, ...] = OF_FAMILIES
     families: tuple[tuple[str, DecoderConfig], ...] = (
@@ -107,6 +111,9 @@ DRY = Sizes(
     product_tokens=(8, 16),
     bits_tokens=(8, 16),
     products=(("qkv", 64, 128),),
+    own_tokens=(1, 8, 16),
+    own_bits_tokens=(1, 8, 9),
+    own_norm_width=128,
     copied_blocks=2,
     goldens=("llama",),
     families=(("tiny_moe", TINY_MOE),),

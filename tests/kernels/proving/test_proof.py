@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,19 +15,30 @@ from typing import Any
 
 import pytest
 
+from jaxgen.files.cache_files import keep_json, named_by
 from jaxgen.hardware import nvidia
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu, compiler_trouble, find_gpu
 from jaxgen.kernels.proving import proof as kernel_proof
 from jaxgen.kernels.proving.proof import judge, run_proof
-from jaxgen.kernels.proving.verdict import ServedShapes, Verdict
+from jaxgen.kernels.proving.verdict import Finding, Report, ServedShapes, Verdict
 from tests.support.damaged_files import DAMAGES
 from tests.support.paths import ROOT
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
 SHAPES = ServedShapes(32, 8, 128, "bfloat16", (None,), 64, (256,), 256, 8192)
-RIGHT = "import json, sys; json.dump({'outcome': 'right', 'reason': ''}, open(sys.argv[1], 'w'))"
-WRONG = RIGHT.replace("right", "wrong").replace("''", "'wrong by 0.1'")
+OPERATIONS = ["attention", "copies"]
+JOB = {"operations": OPERATIONS}
+
+
+def telling(found: dict[str, Finding], proving: str | None = None, then: str = "") -> str:
+    """Return the code of a proof that tells what it has found of operations that it is asked for, and ``then``."""
+    report = json.dumps(asdict(Report(found, proving)))
+    return f"import pathlib, sys; pathlib.Path(sys.argv[1]).write_text({report!r}); {then}"
+
+
+RIGHT = telling(dict.fromkeys(OPERATIONS, Finding("right")))
+WRONG = telling(dict.fromkeys(OPERATIONS, Finding("wrong", "wrong by 0.1")))
 
 
 @pytest.fixture
@@ -54,26 +65,33 @@ def proof(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 )
 def test_how_a_proof_ends(proof: Callable[[str], None], code: str, outcome: str, says: str, final: bool) -> None:
     proof(code)
-    verdict = run_proof({}, seconds=60)
-    assert (verdict.outcome, verdict.is_final) == (outcome, final)
-    assert says in verdict.reason
+    verdict = run_proof(JOB, seconds=60)
+    found = verdict.findings.get("copies", verdict.otherwise)
+    assert (found.outcome, found.is_final) == (outcome, final)
+    assert says in found.reason
+    assert ("copies" in verdict.refused(OPERATIONS)) == (outcome != "right")
 
 
-TOLD = Verdict("right", experts="their proof did not end")
-"""Before a process proves the product of experts."""
+def test_what_ends_a_proof_is_found_of_the_operation_that_it_was_at(proof: Callable[[str], None]) -> None:
+    """Another process proves those that follow."""
+    names = ["norms", "attention", "copies"]
+    aborts = telling({"norms": Finding("right")}, "attention", "import os; os.abort()")
+    follows = telling({"copies": Finding("wrong", "by 1")})
+    proof(f"import sys; sys.stdin.readline().count('attention') or exec({follows!r}) or sys.exit(); {aborts}")
+    assert run_proof({"operations": names}, seconds=60) == Verdict(
+        {
+            "norms": Finding("right"),
+            "attention": Finding("crashed", "the process of their proof was ended by SIGABRT"),
+            "copies": Finding("wrong", "by 1"),
+        }
+    )
 
 
-@pytest.mark.parametrize(
-    ("code", "verdict"),
-    [
-        ("pass", TOLD),
-        ("import os; os.abort()", Verdict("right", experts="the process of their proof was ended by SIGABRT")),
-        ("import os; os.kill(os.getpid(), 9)", Verdict("killed", "the process of their proof was ended by SIGKILL")),
-    ],
-)
-def test_what_is_proven_before_experts_stays_proven(proof: Callable[[str], None], code: str, verdict: Verdict) -> None:
-    proof(f"import pathlib, sys; pathlib.Path(sys.argv[1]).write_text({json.dumps(asdict(TOLD))!r}); {code}")
-    assert run_proof({}, seconds=60) == verdict
+def test_one_that_is_killed_says_nothing_of_the_rest(proof: Callable[[str], None]) -> None:
+    proof(telling({"attention": Finding("right")}, "copies", "import os; os.kill(os.getpid(), 9)"))
+    verdict = run_proof(JOB, seconds=60)
+    assert list(verdict.refused(OPERATIONS)) == ["copies"]
+    assert not verdict.otherwise.is_final
 
 
 def test_one_that_hangs_is_ended_with_all_that_it_started(proof: Callable[[str], None], tmp_path: Path) -> None:
@@ -85,8 +103,8 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(proof: Callable[[str],
         f"os.replace({str(pids) + '.part'!r}, {str(pids)!r})\n"
         "time.sleep(600)"
     )
-    verdict = run_proof({}, seconds=2)
-    assert (verdict.outcome, verdict.reason) == ("timed out", "their proof was not done after 2 s")
+    verdict = run_proof(JOB, seconds=2)
+    assert verdict == Verdict(otherwise=Finding("timed out", "their proof was not done after 2 s"))
     deadline = time.monotonic() + 120
     while any(_runs(int(pid)) for pid in pids.read_text().split()):
         assert time.monotonic() < deadline
@@ -102,16 +120,17 @@ def _runs(pid: int) -> bool:
 def test_the_real_one_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as there is no GPU. That Python is told to leave out assertions must not let all pass."""
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    verdict = run_proof({"shapes": asdict(SHAPES), "device": asdict(H200.device)}, seconds=120)
-    assert verdict.outcome == "unavailable"
-    assert "another process opened" in verdict.reason
+    verdict = run_proof({**JOB, "shapes": asdict(SHAPES), "device": asdict(H200.device)}, seconds=120)
+    assert (dict(verdict.findings), verdict.otherwise.outcome) == ({}, "unavailable")
+    assert "another process opened" in verdict.otherwise.reason
 
 
 @pytest.mark.full  # a process that proves: tests/tools/test_prove_kernels.py proves here
 def test_right_kernels_are_found_right_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_proof, "COMMAND", (sys.executable, "-m", "tests.support.fake_gpu", "right"))
     shapes = replace(SHAPES, heads=4, kv_heads=2, head_dim=16, token_budgets=(32,), max_num_seqs=4, max_model_len=128)
-    assert run_proof({"shapes": asdict(shapes), "device": asdict(H200.device)}, seconds=120) == Verdict("right")
+    verdict = run_proof({**JOB, "shapes": asdict(shapes), "device": asdict(H200.device)}, seconds=120)
+    assert verdict.findings == dict.fromkeys(OPERATIONS, Finding("right"))
 
 
 def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
@@ -124,7 +143,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
         "sys.stdin.readline(); Thread(target=_end_with_parent, daemon=True).start()\n"
         f"Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)'''\n"
         "kernel_proof.COMMAND = (kernel_proof.sys.executable, '-c', code)\n"
-        "kernel_proof.run_proof({}, 600)"
+        "kernel_proof.run_proof({'operations': ['copies']}, 600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 120
@@ -139,74 +158,114 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
 
 
+def judged(
+    folder: Path | None,
+    *,
+    shapes: ServedShapes = SHAPES,
+    gpu: Gpu = H200,
+    sources: str = "code",
+    operations: Sequence[str] = OPERATIONS,
+    may_run: bool = True,
+    again: bool = False,
+) -> Finding:
+    """Return what is found of the last operation."""
+    verdict = judge(shapes, gpu, sources, folder, operations, may_run=may_run, again=again)
+    return verdict.findings.get(operations[-1], verdict.otherwise)
+
+
 def test_a_second_start_does_not_prove_again(proof: Callable[[str], None], tmp_path: Path) -> None:
     proof(RIGHT)
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
+    assert judged(tmp_path).is_right
     proof(WRONG)
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=False).is_right  # nor does one that holds the device
+    assert judged(tmp_path).is_right
+    assert judged(tmp_path, may_run=False).is_right  # nor does one that holds the device
+
+
+def test_what_no_start_has_proven_is_proven_alone(proof: Callable[[str], None], tmp_path: Path) -> None:
+    proof(telling({"attention": Finding("wrong", "by 1")}))
+    assert judged(tmp_path, operations=["attention"]).outcome == "wrong"
+    proof(f"import json, sys; assert json.loads(sys.stdin.readline())['operations'] == ['copies']; {RIGHT}")
+    assert judged(tmp_path).is_right
+    assert judged(tmp_path, operations=["attention"]).outcome == "right"  # told by the last
+
+
+@pytest.mark.parametrize(
+    "other", [{"outcome": "right", "reason": ""}, {"outcome": "wrong", "reason": "", "experts": ""}]
+)
+def test_findings_of_another_form_are_not_read(
+    proof: Callable[[str], None], tmp_path: Path, other: dict[str, Any]
+) -> None:
+    key = kernel_proof.proof_key(SHAPES, H200, "code")
+    keep_json(tmp_path / named_by(key), {**other, "key": key})
+    proof(telling(dict.fromkeys(OPERATIONS, Finding("crashed", "by itself"))))
+    assert judged(tmp_path).outcome == "crashed"
+    assert judged(tmp_path, may_run=False).outcome == "crashed"
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        (replace(SHAPES, token_budgets=(512,)), H200, "code"),
-        (SHAPES, Gpu(H200.device, "13000 590.1"), "code"),
-        (SHAPES, Gpu(replace(H200.device, kind="NVIDIA H100"), H200.driver), "code"),
-        (SHAPES, H200, "other code"),
+        {"shapes": replace(SHAPES, token_budgets=(512,))},
+        {"gpu": Gpu(H200.device, "13000 590.1")},
+        {"gpu": Gpu(replace(H200.device, kind="NVIDIA H100"), H200.driver)},
+        {"sources": "other code"},
     ],
 )
 def test_what_is_kept_holds_for_nothing_else(
-    proof: Callable[[str], None], tmp_path: Path, other: tuple[ServedShapes, Gpu, str]
+    proof: Callable[[str], None], tmp_path: Path, other: dict[str, Any]
 ) -> None:
     proof(RIGHT)
-    judge(SHAPES, H200, "code", tmp_path, may_run=True)
+    judged(tmp_path)
     proof(WRONG)
-    assert judge(*other, tmp_path, may_run=True).outcome == "wrong"
+    assert judged(tmp_path, **other).outcome == "wrong"
 
 
 def test_one_that_hung_is_tried_again_on_request_only(
     proof: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_proof, "PROOF_SECONDS", 0.2)
-    proof("import time; time.sleep(600)")
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).outcome == "timed out"
+    """What it kept from being proven is proven at the next start."""
+    monkeypatch.setattr(kernel_proof, "PROOF_SECONDS", 0.5)
+    proof(telling({}, "attention", "import time; time.sleep(600)"))
+    assert judged(tmp_path).outcome == "unavailable"
+    assert judged(tmp_path, operations=["attention"]).outcome == "timed out"
     monkeypatch.setattr(kernel_proof, "PROOF_SECONDS", 60)
-    proof(RIGHT)
-    kept = judge(SHAPES, H200, "code", tmp_path, may_run=True)
+    proof(telling({"copies": Finding("right")}))
+    assert judged(tmp_path).is_right
+    kept = judged(tmp_path, operations=["attention"])
     assert kept.outcome == "timed out"
     assert "--kernels prove" in kept.reason
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True, again=True).is_right
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
+    proof(RIGHT)
+    assert judged(tmp_path, operations=["attention"], again=True).is_right
+    assert judged(tmp_path, operations=["attention"]).is_right
 
 
 def test_one_that_was_killed_is_tried_again(proof: Callable[[str], None], tmp_path: Path) -> None:
     proof("import os; os.kill(os.getpid(), 9)")
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).outcome == "killed"
+    assert judged(tmp_path).outcome == "killed"
     proof(RIGHT)
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
+    assert judged(tmp_path).is_right
 
 
 def test_none_runs_beside_an_open_device(proof: Callable[[str], None], tmp_path: Path) -> None:
     proof(RIGHT)
-    verdict = judge(SHAPES, H200, "code", tmp_path, may_run=False)
-    assert verdict.outcome == "unavailable"
-    assert "kernels='unproven'" in verdict.reason
+    found = judged(tmp_path, may_run=False)
+    assert found.outcome == "unavailable"
+    assert "kernels='unproven'" in found.reason
 
 
 def test_nothing_is_kept_without_a_folder_and_a_damaged_file_is_made_anew(
     proof: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     proof(RIGHT)
-    assert judge(SHAPES, H200, "code", None, may_run=True).is_right
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
+    assert judged(None).is_right
+    assert judged(tmp_path).is_right
     (kept,) = tmp_path.iterdir()
     whole = kept.read_bytes()
     assert json.loads(whole.partition(b"\nSHA-256")[0])["key"]["driver"] == H200.driver
     for damage in DAMAGES.values():
         kept.write_bytes(damage(whole))
         caplog.clear()
-        assert judge(SHAPES, H200, "code", tmp_path, may_run=True) == Verdict("right")
+        assert judged(tmp_path) == Finding("right")
         assert [one.getMessage() for one in caplog.records] == [f"{kept} is damaged: the kernels are proven again"]
         assert kept.read_bytes() == whole
 

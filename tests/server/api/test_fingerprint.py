@@ -5,6 +5,8 @@ from typing import Any
 import openai
 import pytest
 
+from jaxgen.core.operations import Choice
+from jaxgen.core.stats import EngineStats
 from jaxgen.server.app import create_app
 from tests.server.api.test_chat import chat_engine, user
 from tests.support.fakes import MODEL
@@ -46,3 +48,10 @@ def test_capabilities_say_what_it_is_made_of() -> None:
         with client_of(engine) as client:
             found = client.get("/capabilities").json()
         assert (found["digest"], found["digest_parts"]) == (engine.digest, engine.digest_parts)
+
+
+def test_capabilities_say_which_kernels_each_operation_has() -> None:
+    numbers = EngineStats(kernel_choices={"products": Choice("XLA", "too slow")})
+    with client_of(fake_engine(numbers=numbers)) as client:
+        found = client.get("/capabilities").json()
+    assert found["kernels"] == {"products": {"implementation": "XLA", "reason": "too slow"}}

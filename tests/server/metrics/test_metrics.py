@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.operations import Choice
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
@@ -45,6 +46,7 @@ def test_metrics() -> None:
     numbers = EngineStats(
         kernels_reason="no faster ones",
         kernels="native",
+        kernel_choices={"attention": Choice("native"), "products": Choice("XLA", "no faster ones")},
         num_running=3,
         num_waiting=2,
         block_size=16,
@@ -76,7 +78,9 @@ def test_metrics() -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert (head.status_code, head.content) == (200, b"")
     found = samples(answer.text)
-    assert found["jaxgen_kernels_info", "nativeno faster ones"] == 1
+    (labels,) = (one for one in answer.text.splitlines() if one.startswith("jaxgen_kernels_info{"))
+    for label in ('kernels="native"', 'reason="no faster ones"', 'attention="native"', 'products="XLA"'):
+        assert label in labels
     assert found["jaxgen_cache_config_info", "168"] == 1  # block_size and num_gpu_blocks
     expected = {
         "num_requests_running": 3,

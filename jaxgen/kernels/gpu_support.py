@@ -1,0 +1,78 @@
+"""Say which operations of a model the Pallas kernels of a GPU do not do, and why."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxgen.core import operations
+from jaxgen.core.config import ModelConfig
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.hardware.nvidia import compiler_trouble
+from jaxgen.kernels.expert_support import experts_trouble
+from jaxgen.kernels.kernels import Kernels
+from jaxgen.kernels.proving.layer_shapes import norms_of, products_of
+from pallas_kernels.gpu.dense_support import supports as dense_supports
+from pallas_kernels.gpu.norm_support import supports as norm_supports
+from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
+
+AMPERE_MAJOR, HOPPER_MAJOR, BLACKWELL_RTX_MAJOR = 8, 9, 12
+"""Major numbers of compute capabilities that the rules name."""
+
+
+def troubles(device: DeviceInfo, model: ModelConfig, block_size: int, kernels: Kernels) -> dict[str, str]:
+    """Return the operations of a model that kernels for a GPU do not do, and why. What XLA does anyway is left out."""
+    of_compiler = compiler_trouble()
+    if of_compiler is not None:
+        return dict.fromkeys(kernels.own, of_compiler)
+    assert device.compute_capability is not None, "it has kernels"
+    return dict(_found(device.compute_capability[0], model, block_size, kernels))
+
+
+def _found(major: int, model: ModelConfig, block_size: int, kernels: Kernels) -> Iterator[tuple[str, str]]:
+    yield from experts_trouble(model, made=major == HOPPER_MAJOR, placed=kernels.placed).items()
+    for name, reason in (
+        (operations.ATTENTION, _attention(major, model, block_size)),
+        (operations.COPIES, _copies(major, model, block_size)),
+        (operations.PRODUCTS, _products(major, model)),
+        (operations.NORMS, _norms(major, model)),
+    ):
+        if reason is not None:
+            yield name, reason
+
+
+def _attention(major: int, model: ModelConfig, block_size: int) -> str | None:
+    """Return why attention and the writes of its cache, which go together, do not take a model."""
+    from pallas_kernels.gpu import write_kv
+    from pallas_kernels.gpu.attention import ragged_paged_attention as attention  # here: importing Mosaic takes time
+
+    if model.kv_dtype != "auto":
+        return f"no others read a KV cache of {model.kv_dtype}"
+    shape: dict[str, Any] = {"kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    heads: dict[str, Any] = {"heads": model.num_heads, "block_size": block_size, "wgmma": major == HOPPER_MAJOR}
+    memory = BLACKWELL_RTX if major == BLACKWELL_RTX_MAJOR else HOPPER
+    return attention.supports(**shape, **heads) or write_kv.supports(
+        **shape, bulk=major != AMPERE_MAJOR, shared_memory=memory
+    )
+
+
+def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
+    from pallas_kernels.gpu import copy_blocks
+
+    if model.kv_dtype != "auto":
+        return f"no others copy a KV cache of {model.kv_dtype}"
+    of_block = 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim
+    bulk = major not in (AMPERE_MAJOR, BLACKWELL_RTX_MAJOR)
+    return copy_blocks.supports(numbers=of_block, head_dim=model.head_dim, dtype=model.dtype, bulk=bulk)
+
+
+def _products(major: int, model: ModelConfig) -> str | None:
+    """Return why the dense product takes no weight of a model. XLA multiplies with other weights."""
+    reasons = [
+        dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, capability=major)
+        for one in products_of(model)
+    ]
+    return next(iter(reasons), None) if all(reasons) else None
+
+
+def _norms(major: int, model: ModelConfig) -> str | None:
+    reasons = (norm_supports(width=one.width, capability=major) for one in norms_of(model))
+    return next((reason for reason in reasons if reason is not None), None)
