@@ -1,4 +1,4 @@
-"""The end of one half of a layer and the begin of the next: a product's parts, the residual, and a norm of the sum."""
+"""The end of one half of a layer and the beginning of the next: parts of a product, the residual, and a norm."""
 
 from jaxtyping import Array, Float, Int
 

@@ -102,6 +102,43 @@ def prove_copies(
     assert np.array_equal(np.asarray(got), want), "scattered blocks are wrong"
 
 
+def prove_short_convolution(convolve: Callable[..., Any], *, dtype: str, gated: bool = True) -> None:
+    """Compute chunks that begin and continue sequences; raise AssertionError if a result is wrong.
+
+    ``gated``: the form.
+
+    States are NaN of other layers and rows, and where no input was.
+    """
+    rng = np.random.default_rng(0)
+    num_taps, width, padding = 4, 150, 2
+    chunks = ((1, 1), (1, 9), (2, 2), (11, 11), (5, 20))  # (tokens, context) of each
+    rows, tokens = np.array([4, 0, 6, 2, 1], np.int32), sum(count for count, _ in chunks)
+    taps, bias = (rounded(rng.normal(size=shape) / 2, dtype) for shape in ((num_taps, width), (width,)))
+    projected = rounded(rng.normal(size=(tokens + padding, 3 * width if gated else width)), dtype)
+    states = np.full((8, _LAYER + 1, num_taps - 1, width), np.nan)
+    want, ends, starts = np.empty((tokens, width)), states.copy(), np.cumsum([0] + [count for count, _ in chunks])
+    for row, start, (count, context) in zip(rows, starts, chunks, strict=False):
+        own = projected[start : start + count]
+        before, after, x = np.split(own, 3, axis=1) if gated else (1.0, 1.0, own)
+        known = min(context - count, num_taps - 1)
+        state = states[row, _LAYER]
+        state[num_taps - 1 - known :] = rounded(rng.normal(size=(known, width)), dtype)
+        inputs = np.concatenate([np.nan_to_num(state), rounded(before * x, dtype)])
+        sums = sum((taps[tap] * inputs[tap : tap + count] for tap in range(num_taps)), start=bias)
+        want[start : start + count] = after * rounded(sums, dtype) if gated else sums / (1 + np.exp(-sums))
+        ends[row, _LAYER] = inputs[count:]
+    got, new = jax.jit(convolve)(
+        *(jnp.asarray(array, dtype) for array in (projected, taps, bias, states)),
+        jnp.int32(_LAYER),
+        jnp.asarray(starts, jnp.int32),
+        jnp.asarray([context for _, context in chunks], jnp.int32),
+        jnp.asarray(rows),
+        jnp.int32(len(chunks)),
+    )
+    compare(got, want, dtype)
+    np.testing.assert_array_equal(np.asarray(new).astype(np.float64), ends)
+
+
 Weights = Callable[[np.ndarray], tuple[Any, Callable[[int, np.ndarray], np.ndarray]]]
 """(which experts have rows) -> weights of all experts, and a function for their numbers.
 

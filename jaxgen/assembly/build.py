@@ -24,7 +24,8 @@ from jaxgen.kv_events.config import FLAG as KV_EVENTS_FLAG
 from jaxgen.kv_events.config import parse_kv_events
 from jaxgen.models.model import PackedParams
 from jaxgen.sizing.compile_to_fit import compile_to_fit
-from jaxgen.sizing.memory import no_wider, with_fewer_blocks
+from jaxgen.sizing.memory import with_fewer_blocks
+from jaxgen.sizing.step_bounds import no_wider
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.progress import show_progress
@@ -59,7 +60,7 @@ def build_to_fit(
         params_bytes=resolved.params_bytes,
         dequantised_bytes=resolved.dequantised_bytes,
     )
-    if fewer.cache.num_blocks == config.cache.num_blocks:
+    if fewer.cache == config.cache:
         raise _no_room(config, message)
     logger.warning(
         "the device ran out of memory with %d KV blocks, trying once more with %d: %s",

@@ -154,12 +154,16 @@ def _model(model: ModelConfig) -> dict[str, Any]:
 def _steps(config: EngineConfig) -> dict[str, Any]:
     """Return the flags that shape the programs, and those by which numbers are kept with fewer bits."""
     scheduler, cache, streaming = config.scheduler, config.cache, config.streaming
+    windows = {"windows": list(cache.windows), "window_blocks": list(cache.window_blocks)} if cache.windows else {}
+    states = {} if cache.num_snapshots is None else {"num_snapshots": cache.num_snapshots}
     return {
         "token_budget": scheduler.token_budget,
         "max_num_seqs": scheduler.max_num_seqs,
         "max_model_len": scheduler.max_model_len,
         "block_size": cache.block_size,
         "num_blocks": cache.num_blocks,
+        **windows,
+        **states,
         "max_logit_bias": config.max_logit_bias,
         "keep_inputs": cache.keep_inputs,
         "kv_host_dtype": "auto" if config.offload is None else config.offload.host_dtype,

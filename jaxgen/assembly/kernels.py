@@ -15,8 +15,8 @@ from jaxgen.kernels.gpu_proof import gpu_sources
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.proof import judge
 from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Finding, ServedShapes, Verdict, operations_of
-from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config
 from jaxgen.sizing.memory_request import narrow_width
+from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
 
 logger = logging.getLogger(__name__)
 

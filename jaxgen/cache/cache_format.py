@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from jaxgen.core.cache_kind import CacheKind
 from jaxgen.core.config import ITEMSIZE, CacheConfig, DType, ModelConfig
 from jaxgen.core.host_dtype import BITS, GROUP_BYTES, HostDType, group_of
 from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
@@ -12,8 +13,8 @@ from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
 class CacheFormat:
     """The format of a KV cache: what it keeps of each token, and how many tokens make a block.
 
-    A row is the keys, or the values, of one token and KV head in one layer. ``keep_inputs``: a block on the device also
-    has the layer inputs of its tokens, numbers of the model's ``dtype``.
+    A row is the keys, or the values, of one token and KV head in one layer. ``num_layers``: layers that have them.
+    ``keep_inputs``: a block on the device also has the layer inputs of its tokens, numbers of the model's ``dtype``.
     """
 
     block_size: int
@@ -30,7 +31,7 @@ class CacheFormat:
         """Return the format of a model's cache."""
         return cls(
             block_size=block_size,
-            num_layers=model.num_layers,
+            num_layers=model.num_layers - len(model.state_layers),
             num_kv_heads=model.num_kv_heads,
             head_dim=model.head_dim,
             hidden_size=model.hidden_size,
@@ -48,6 +49,10 @@ class CacheFormat:
     def of_layer(self) -> Self:
         """The format of one layer alone."""
         return replace(self, num_layers=1)
+
+    def of_kind(self, kind: CacheKind) -> Self:
+        """Return the format of the layers of one kind."""
+        return replace(self, num_layers=len(kind.layers))
 
     @property
     def row_bytes(self) -> int:
@@ -93,3 +98,29 @@ class CacheFormat:
         if bits is None:
             return self.block_size * self.kv_bytes
         return numbers * bits // 8 + numbers // group_of(self.head_dim) * GROUP_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class KindBlocks:
+    """The blocks of a kind of cache: how many, and the bytes of each."""
+
+    kind: CacheKind
+    num_blocks: int
+    block_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+
+def kind_blocks(model: ModelConfig, cache: CacheConfig) -> tuple[KindBlocks, ...]:
+    """Return the blocks of each kind of cache that a model is served with."""
+    whole = CacheFormat.of_cache(model, cache)
+    numbers = (cache.num_blocks, *cache.window_blocks)
+    kinds = zip(cache.kinds(model), numbers, strict=True)
+    return tuple(KindBlocks(kind, number, whole.of_kind(kind).block_bytes) for kind, number in kinds)
+
+
+def blocks_bytes(model: ModelConfig, cache: CacheConfig) -> int:
+    """Return the bytes of all blocks of a cache on the device."""
+    return sum(blocks.num_bytes for blocks in kind_blocks(model, cache))

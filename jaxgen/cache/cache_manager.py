@@ -5,13 +5,16 @@ from collections import Counter, abc
 from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.cache_part import CachePart
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.restorer import Restorer
+from jaxgen.cache.state_snapshots import StateSnapshots
+from jaxgen.cache.window_manager import WindowManager
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Chunk, Restore, Sequence, SequenceStatus
 from jaxgen.core.stats import SchedulerCounters
-from jaxgen.core.step_plan import Copy
+from jaxgen.core.step_plan import Copy, StateCopy
 
 
 class KVCacheManager:
@@ -19,7 +22,8 @@ class KVCacheManager:
 
     A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared. Of the blocks
     after these, a restore brings back those in host memory. Without a restore the beginning of the next block is
-    copied if another block has it.
+    copied if another block has it. ``parts`` give what a sequence needs in addition to these blocks, chunk by chunk.
+    A sequence begins only if they have that for all its chunks.
 
     The slots of a running sequence, and its tokens. Each part ends at the count below it, slots at blocks held::
 
@@ -44,12 +48,30 @@ class KVCacheManager:
         *,
         copies_blocks: bool,
     ) -> None:
-        """``copies_blocks``: the device can copy a block."""
-        beginnings = BlockBeginnings() if copies_blocks else None
+        """``copies_blocks``: the device can copy a block. With windows none is copied, so only full blocks are found.
+
+        Raises ValueError if a kind of cache has too few blocks, or if there is host memory for the first kind alone.
+        """
+        if tier is not None and cache.windows:
+            raise ValueError(f"a cache with windows {cache.windows} must have no host memory, which keeps one kind")
+        self.states: StateSnapshots | None = None
+        """None: the model has no states."""
+        if cache.num_snapshots is not None:
+            number = cache.num_snapshots if config.prefix_caching else 0
+            self.states = StateSnapshots(number, cache.block_size, counters)
+        # There is never a snapshot of a state within a block.
+        beginnings = BlockBeginnings() if copies_blocks and not cache.windows and self.states is None else None
         watchers = [watcher for watcher in (tier, log) if watcher is not None]
         self.pool = BlockPool(cache.num_blocks, *watchers, index=beginnings)
+        self.windows = tuple([WindowManager(number, cache, config) for number in range(len(cache.windows))])
+        self.parts: tuple[CachePart, ...] = self.windows if self.states is None else (*self.windows, self.states)
         self.prefixes = PrefixCache(
-            self.pool, cache.block_size, enabled=config.prefix_caching, log=log, beginnings=beginnings
+            self.pool,
+            cache.block_size,
+            enabled=config.prefix_caching,
+            log=log,
+            beginnings=beginnings,
+            parts=self.parts,
         )
         self._tier = tier
         self._copies: list[Copy] = []
@@ -71,7 +93,8 @@ class KVCacheManager:
     @property
     def is_all_free(self) -> bool:
         """Whether every row and every block is free."""
-        return len(self._free_rows) == self.num_rows and self.pool.num_free == self.pool.num_blocks
+        blocks_are = self.pool.num_free == self.pool.num_blocks and all(part.is_all_free for part in self.parts)
+        return blocks_are and len(self._free_rows) == self.num_rows
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -114,27 +137,38 @@ class KVCacheManager:
         ending = sum([s.max_cached <= (len(s.blocks.table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
         free = self.pool.num_free + len(freed)
-        return len(coming) <= free_rows and self.blocks_taken(coming, freed) + spare <= free
+        if len(coming) > free_rows or not all(window.has_room(coming, leaving) for window in self.windows):
+            return False
+        return self.blocks_taken(coming, freed) + spare <= free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.
 
-        Returns False and gives nothing unless ``spare`` blocks stay free. ``free_tokens`` of a step and the number
-        of other waiting sequences, ``num_waiting``, limit the seconds that a restore may take.
+        Returns False and gives nothing unless ``spare`` blocks stay free and windows have room. ``free_tokens`` of a
+        step and the number of other waiting sequences, ``num_waiting``, limit the seconds that a restore may take.
         """
         assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
+        if not all(window.has_room([sequence]) for window in self.windows):
+            return False
         hits = self.prefixes.look_up(sequence)
         new = self.blocks_for(len(sequence.tokens)) - len(hits)
         unowned = sum([self.pool.num_owners(block) == 0 for block in hits])
         if new + unowned + spare > self.pool.num_free:
             return False
+        sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
         self.pool.share(hits)
+        for part in self.parts:
+            part.share(sequence, 0, len(hits))
         blocks = sequence.blocks
         blocks.table += hits + self.pool.allocate(new)
         sequence.num_computed = len(hits) * self.block_size
         blocks.num_registered = blocks.num_shared = len(hits)
+        if self.states is not None:
+            self.states.note_known(sequence, len(hits), len(self.prefixes.look_up_blocks(sequence)))
         if self.restorer is not None:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
+        if blocks.restore is not None and self.states is not None:
+            self.states.hold(sequence, blocks.restore.end // self.block_size)
         if blocks.restore is None:
             self._copy_beginning(sequence)
         if sequence.standing.num_preemptions == 0:
@@ -142,18 +176,27 @@ class KVCacheManager:
         if self.prefixes.may_look_up(sequence):
             self._counters.prefix_queries += len(sequence.tokens)
             self._counters.prefix_hits += sequence.num_computed
-        sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
         self.stop_waiting(sequence)
         return True
 
     def begin_plan(self) -> None:
         """Note that a new plan is made."""
         self.prefixes.begin_plan()
+        for part in self.parts:
+            part.begin_plan()
 
     def take_copies(self) -> tuple[Copy, ...]:
         """Return the copies of blocks that sequences need which began to run since the last call."""
         copies, self._copies = tuple(self._copies), []
         return copies
+
+    def end_plan(self) -> tuple[tuple[StateCopy, ...], tuple[StateCopy, ...]]:
+        """Return the copies of states of the plan that was made: those to rows, and those of rows to snapshots."""
+        return ((), ()) if self.states is None else self.states.end_plan()
+
+    def cut(self, sequence: Sequence, start: int, most: int) -> int:
+        """Return how many tokens from ``start`` on, ``most`` at most, a chunk may have: a snapshot may follow them."""
+        return most if self.states is None else self.states.most_tokens(sequence, start, most)
 
     def search_again(self, sequence: Sequence) -> bool:
         """Give a partly computed sequence blocks that others have computed since it began. Returns False without any.
@@ -166,6 +209,8 @@ class KVCacheManager:
             return False
         end, before = first + len(hits), sequence.num_computed
         self.pool.share(hits)
+        for part in self.parts:
+            part.share(sequence, first, end)
         self.pool.release(blocks.table[first:end])
         blocks.table[first:end] = hits
         sequence.num_computed, blocks.num_registered = end * self.block_size, end
@@ -200,10 +245,14 @@ class KVCacheManager:
     def advance(self, chunk: Chunk) -> None:
         """Count a planned chunk as computed, and the token that it samples as pending."""
         sequence, end = chunk.sequence, chunk.end
+        in_last = end % self.block_size  # tokens
+        if in_last <= chunk.length:  # it begins a block or reaches the end of one
+            for part in self.parts:
+                part.begin_chunk(chunk)
         sequence.num_computed = end
         if chunk.samples:
             sequence.num_pending += 1
-        if end % self.block_size < chunk.length:  # it reaches the end of a block
+        if in_last < chunk.length:  # it reaches the end of a block
             self.prefixes.register(sequence)
 
     def slots_after(self, chunk: Chunk, most: int) -> int:
@@ -214,6 +263,7 @@ class KVCacheManager:
         """
         size, table = self.block_size, chunk.sequence.blocks.table
         most = min(most, (self.blocks_for(chunk.start) + 1) * size - chunk.end)
+        most = self.cut(chunk.sequence, chunk.end, most)
         if chunk.end + most > len(table) * size and self.pool.num_free:
             self.grow(chunk.sequence)
         return min(most, len(table) * size - chunk.end)
@@ -235,6 +285,8 @@ class KVCacheManager:
         sequence, blocks = restore.sequence, restore.sequence.blocks
         if not whole:
             blocks.restore = None
+            if self.states is not None:
+                self.states.drop(sequence)
             return
         restore.arrived = True
         if sequence.standing.num_preemptions == 0:
@@ -247,6 +299,8 @@ class KVCacheManager:
         if restore is None or not restore.arrived or not sequence.waits_for_host:
             return
         sequence.num_computed, sequence.blocks.restore = restore.end, None
+        if self.states is not None:
+            self.states.load(sequence)
         self.prefixes.register(sequence)
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
@@ -258,6 +312,8 @@ class KVCacheManager:
         own = sequence.blocks.num_shared if sequence.request.background else len(table)
         self.pool.release(table[own:], evict_first=True)
         self.pool.release(table[:own])
+        for part in self.parts:
+            part.release(sequence)
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
         self.clear(sequence, status)
@@ -269,6 +325,7 @@ class KVCacheManager:
         if blocks.restore is not None:
             blocks.restore.cancelled, blocks.restore = True, None
         blocks.table.clear()
+        blocks.windows = ()
         sequence.num_computed = blocks.num_registered = 0
         sequence.row, sequence.status = None, status
         if status is SequenceStatus.FINISHED:

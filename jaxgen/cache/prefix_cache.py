@@ -19,6 +19,7 @@ from struct import Struct
 from jaxgen.cache.beginnings import BlockBeginnings
 from jaxgen.cache.block_log import BlockLog, BlockStored
 from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.cache_part import CachePart
 from jaxgen.core.sequence import Sequence
 
 KEY_BYTES = 16
@@ -47,15 +48,18 @@ class PrefixCache:
         enabled: bool = True,
         log: BlockLog | None = None,
         beginnings: BlockBeginnings | None = None,
+        parts: tuple[CachePart, ...] = (),
     ) -> None:
         """``enabled`` False: no block is registered, so none is found. ``log``: is told of full blocks.
 
-        ``beginnings``: the pool's index of blocks; None: only full blocks are found.
+        ``beginnings``: the pool's index of blocks; None: only full blocks are found. ``parts``: must agree
+        on how much is found.
         """
         self.enabled = enabled
         self._log = log
         self._beginnings = beginnings
         self._pool = pool
+        self._parts = parts
         self.block_size = block_size
         self._tokens = Struct(f"<{block_size}i")
 
@@ -85,8 +89,14 @@ class PrefixCache:
     def look_up(self, sequence: Sequence, first: int = 0) -> list[int]:
         """Return the longest chain of blocks that hold the K and V of a sequence's tokens from block ``first`` on.
 
-        At least one token is left to compute, for its logits. No token may be pending.
+        All parts of the cache agree on its end. At least one token is left to compute, for its logits. No token may be
+        pending.
         """
+        blocks = self.look_up_blocks(sequence, first)
+        return blocks[: self._agreed(sequence, first, first + len(blocks)) - first]
+
+    def look_up_blocks(self, sequence: Sequence, first: int = 0) -> list[int]:
+        """Return the chain of ``look_up``, whether the other parts of the cache agree or not."""
         blocks: list[int] = []
         for key in self.keys_from(sequence, first):
             block = self._pool.find(key)
@@ -95,9 +105,22 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def _agreed(self, sequence: Sequence, first: int, length: int) -> int:
+        """Return the most blocks, from ``first`` to ``length``, on which all parts agree."""
+        before = length + 1
+        while first < length < before:
+            before = length
+            for part in self._parts:
+                length = part.agrees(sequence, first, length)
+        return length
+
     def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
-        """Return the keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""
-        return list(takewhile(holds, self.keys_from(sequence, first)))
+        """Return the keys of the longest chain of blocks from block ``first`` on that the host ``holds``.
+
+        All parts of the cache agree on its end.
+        """
+        keys = list(takewhile(holds, self.keys_from(sequence, first)))
+        return keys[: self._agreed(sequence, first, first + len(keys)) - first]
 
     def keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
         """Yield the keys of a sequence's blocks that may be looked up, from block ``first`` on."""
@@ -119,6 +142,8 @@ class PrefixCache:
                 self._log.stored(self._stored(sequence, index))
             if new and self._beginnings is not None:
                 self._beginnings.add(self._key_before(sequence, index), key, self._tokens_of(sequence, index))
+            for part in self._parts:
+                part.register(sequence, index, key)
 
     def register_rest(self, sequence: Sequence) -> None:
         """Register the block that a sequence, which is about to give its blocks back, has filled partly."""

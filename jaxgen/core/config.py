@@ -5,9 +5,11 @@ settings that the engine has resolved at start; they do not change after that.
 """
 
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Literal, Self
 
+from jaxgen.core.cache_kind import CacheKind, kinds_of, one_kind
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.core.kv_dtype import KVDType
@@ -35,6 +37,24 @@ OffloadPolicy = Literal["plan", "transfer", "recompute"]
 OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
 KVResidency = Literal["device", "host", "auto"]
 KV_RESIDENCIES: tuple[KVResidency, ...] = ("device", "host", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """A state of each sequence that some layers have in place of K and V. Its size does not depend on the context.
+
+    ``shape``, ``dtype``: of the numbers of one sequence in one of ``layers``.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one sequence in all layers."""
+        return len(self.layers) * prod(self.shape) * ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +115,30 @@ class ModelConfig:
     def inner_values(self) -> int:
         """The values of a token that its MLP, or its experts, hold at once."""
         return 3 * self.intermediate_size
+
+    @property
+    def cache_kinds(self) -> tuple[CacheKind, ...]:
+        """The kinds of cache that its layers can have; see ``CacheConfig.kinds``."""
+        return kinds_of(self.windows, self.num_layers, self.state_layers)
+
+    @property
+    def states(self) -> tuple[StateShape, ...]:
+        """The states that layers have in place of K and V."""
+        return ()
+
+    @property
+    def state_layers(self) -> frozenset[int]:
+        """The layers that have a state in place of K and V."""
+        return frozenset([layer for state in self.states for layer in state.layers])
+
+    def kinds_in(self, num_kinds: int) -> tuple[CacheKind, ...]:
+        """Return the kinds of a cache with this many: ``cache_kinds``, or the one of all layers."""
+        return self.cache_kinds if num_kinds > 1 else one_kind(self.num_layers, self.state_layers)
+
+    @property
+    def layer_stacks(self) -> tuple[int, ...]:
+        """By layer: which of the model's stacks of parameters it is in."""
+        return (0,) * self.num_layers
 
     @property
     def widest_window(self) -> int | None:
@@ -158,15 +202,39 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens. ``keep_inputs``: blocks also have the layer
-    inputs of their tokens."""
+    inputs of their tokens.
+
+    ``window_blocks``: blocks of each of the model's kinds of cache after the first; empty: all layers are of one kind.
+    ``windows``: how many tokens back each of these kinds looks (``CacheKind.window``).
+    ``num_snapshots``: copies of sequences' states that the prefix cache holds; None: the model has no states.
+    """
 
     block_size: int
     num_blocks: int
     keep_inputs: bool = False
+    window_blocks: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    num_snapshots: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.windows) != len(self.window_blocks):
+            raise ValueError(
+                f"windows {self.windows} and window_blocks {self.window_blocks} must have one number for each kind of "
+                "cache after the first"
+            )
 
     @property
     def num_slots(self) -> int:
         return self.block_size * self.num_blocks
+
+    @property
+    def blocks_of_kinds(self) -> tuple[int, ...]:
+        """The number of blocks of each kind of cache."""
+        return (self.num_blocks, *self.window_blocks)
+
+    def kinds(self, model: ModelConfig) -> tuple[CacheKind, ...]:
+        """Return the kinds of cache that the model is served with."""
+        return model.kinds_in(len(self.blocks_of_kinds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,17 @@ embedding) is listed by layer, and becomes data next to the stacked parameters.
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.config import ModelConfig, StateShape
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.layer_kind import (
+    CONV_STATE,
+    DELTA_INPUTS,
+    DELTA_STATES,
+    LAYER_KINDS,
+    ConvolutionConfig,
+    GatedDeltaConfig,
+    LayerKind,
+)
 from jaxgen.core.moe_config import MoEConfig
 
 OPT_UNUSED_POSITIONS = 2
@@ -87,7 +96,9 @@ class NormConfig:
 class AttentionConfig:
     """``scale``: of scores; None: 1 / sqrt(head_dim). ``soft_cap`` c: scores become c * tanh(score / c).
 
-    ``sinks``: each query head has a score that takes part in its softmax without a value (gpt-oss).
+    ``sinks``: each query head has a score that takes part in its softmax without a value (gpt-oss). ``output_gate``:
+    what a head reads is multiplied by a sigmoid of further outputs of the projection, behind those of the queries
+    (Qwen3-Next).
     """
 
     qkv_bias: bool = False
@@ -95,6 +106,7 @@ class AttentionConfig:
     scale: float | None = None
     soft_cap: float | None = None
     sinks: bool = False
+    output_gate: bool = False
     qk_norm: NormConfig | None = None
     """Of queries and keys before their rotation."""
     qk_norm_rows: bool = False
@@ -164,7 +176,13 @@ class DecoderConfig(ModelConfig):
     norm: NormConfig
     positions: PositionConfig
     placement: Placement = "pre"
+    layer_kinds: tuple[LayerKind, ...] = ()
+    """By layer; empty: attention in all layers."""
     attention: AttentionConfig = AttentionConfig()
+    convolution: ConvolutionConfig | None = None
+    """In place of attention, in layers of that kind."""
+    delta: GatedDeltaConfig | None = None
+    """The same."""
     mlp: MLPConfig = MLPConfig()
     moe: MoEConfig | None = None
     """In place of an MLP in all layers, where there is one."""
@@ -176,11 +194,42 @@ class DecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super(DecoderConfig, self).__post_init__()
-        for name, values in (("windows", self.windows), ("layer_ropes", self.positions.layer_ropes)):
+        by_layer = {"windows": self.windows, "layer_ropes": self.positions.layer_ropes, "layer_kinds": self.layer_kinds}
+        for name, values in by_layer.items():
             if values and len(values) != self.num_layers:
                 raise ConfigError(f"{name} has {len(values)} entries, but there are {self.num_layers} layers")
         if len({rope.rotary_dim or self.head_dim for rope in self.positions.ropes}) > 1:
             raise ConfigError("layers that rotate different numbers of dimensions are not supported")
+
+    @property
+    def stacks(self) -> tuple[LayerKind, ...]:
+        """The kinds of layers, each with a stack of parameters of its own; empty: all layers are in one stack."""
+        return tuple([kind for kind in LAYER_KINDS if kind in self.layer_kinds])
+
+    @property
+    def layer_stacks(self) -> tuple[int, ...]:
+        """By layer: which of ``stacks`` it is in."""
+        return tuple(map(self.stacks.index, self.layer_kinds)) or (0,) * self.num_layers
+
+    def layers_of_kind(self, kind: LayerKind) -> tuple[int, ...]:
+        """Return the numbers of the layers of a kind."""
+        kinds = self.layer_kinds or ("attention",) * self.num_layers
+        return tuple([layer for layer, given in enumerate(kinds) if given == kind])
+
+    @property
+    def states(self) -> tuple[StateShape, ...]:
+        """The states of each sequence: in layers with a convolution the last of its inputs, in gated delta nets also
+        what these keep, in float32."""
+        result = []
+        if self.convolution is not None:
+            shape = (self.convolution.taps - 1, self.hidden_size)
+            result.append(StateShape(CONV_STATE, self.layers_of_kind("conv"), shape, self.dtype))
+        if self.delta is not None:
+            layers, shape = self.layers_of_kind("delta"), (self.delta.taps - 1, self.delta.channels)
+            result.append(StateShape(DELTA_INPUTS, layers, shape, self.dtype))
+            kept = zip(DELTA_STATES, self.delta.shapes, strict=True)
+            result += [StateShape(name, layers, of_name, "float32") for name, of_name in kept]
+        return tuple(result)
 
     @property
     def layer_norms(self) -> tuple[str, ...]:
@@ -242,7 +291,8 @@ class DecoderConfig(ModelConfig):
     def of_layers(self, num_layers: int) -> "DecoderConfig":
         """Return the description of a decoder of the first ``num_layers`` layers."""
         positions = replace(self.positions, layer_ropes=self.positions.layer_ropes[:num_layers])
-        return replace(self, num_layers=num_layers, windows=self.windows[:num_layers], positions=positions)
+        kinds, windows = self.layer_kinds[:num_layers], self.windows[:num_layers]
+        return replace(self, num_layers=num_layers, windows=windows, positions=positions, layer_kinds=kinds)
 
 
 def llama_config(

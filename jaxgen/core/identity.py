@@ -8,7 +8,7 @@ from typing import Any
 
 DIGITS = 16
 """Hexadecimal digits of a digest: 64 bits tell any number of replicas apart."""
-_SIZES = ("num_blocks", "max_model_len")
+_SIZES = ("num_blocks", "window_blocks", "num_snapshots", "max_model_len")
 
 
 def digest_of(value: Any) -> str:

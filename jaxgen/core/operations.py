@@ -8,9 +8,14 @@ XLA = "XLA"
 
 ATTENTION, COPIES, PRODUCTS, NORMS = "attention", "copies", "products", "norms"
 ACTIVATIONS, ROTATION, EXPERTS, CODES = "activations", "rotation", "experts", "codes"
-OPERATIONS = (ATTENTION, COPIES, PRODUCTS, NORMS, ACTIVATIONS, ROTATION, EXPERTS, CODES)
+CONVOLUTIONS, DELTA_NETS = "convolutions", "delta_nets"
+OPERATIONS = (
+    *(ATTENTION, COPIES, PRODUCTS, NORMS, ACTIVATIONS, ROTATION, EXPERTS, CODES),
+    *(CONVOLUTIONS, DELTA_NETS),
+)
 """attention: with the cache's writes. copies: of the cache's blocks. products, experts: with weights that are numbers.
-codes: with quantized weights; on GPUs the products of experts alone, since XLA makes the others."""
+codes: with quantized weights; on GPUs the products of experts alone, since XLA makes the others. convolutions,
+delta_nets: of layers with a state."""
 OF_EVERY_TOKEN = (ATTENTION, PRODUCTS, NORMS, ACTIVATIONS, ROTATION)
 """Operations that every layer has, whatever its weights are."""
 

@@ -40,6 +40,24 @@ class SequenceStatus(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
+class WindowBlocks:
+    """What a sequence has in the pool of a kind of cache with a window."""
+
+    table: list[int] = field(default_factory=list)
+    """Ids of its blocks by position, as ``SequenceBlocks.table``; entries before ``num_freed`` are out of date."""
+    num_freed: int = 0
+    """Blocks at the front of ``table`` that no later token attends to, and that were given back or never held."""
+
+    def entry(self, index: int) -> int:
+        """Return the id of the block of tokens ``index * block_size`` and those after it."""
+        return self.table[index]
+
+    def ids(self, first: int = 0, end: int | None = None) -> tuple[int, ...]:
+        """Return the ids of its blocks from index ``first`` to ``end - 1``; None: to its last."""
+        return tuple(self.table[first:end])
+
+
+@dataclass(slots=True, eq=False)
 class SequenceBlocks:
     """The blocks of a sequence, and what is on its way into them. ``jaxgen.cache`` alone writes it; others ask its
     methods for blocks. ``KVCacheManager`` draws the parts of a sequence."""
@@ -48,6 +66,8 @@ class SequenceBlocks:
     """Ids of its blocks; position p is in ``table[p // block_size]``."""
     keys: list[bytes] = field(default_factory=list)
     """Prefix-cache keys of its first full blocks, as far as they were computed."""
+    windows: tuple[WindowBlocks, ...] = ()
+    """Its blocks of each kind of cache after the first."""
     num_shared: int = 0
     """Blocks at the front of ``table`` that the prefix cache found."""
     num_registered: int = 0

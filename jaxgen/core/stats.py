@@ -18,6 +18,27 @@ class SchedulerCounters:
     """Of these, tokens that were found."""
     leaks: int = 0
     """How often rows or blocks were taken, or places in a queue, although no sequence lived."""
+    snapshots_taken: int = 0
+    """Snapshots that were taken of sequences' states."""
+    snapshots_evicted: int = 0
+    """Snapshots that were given up for others."""
+    state_recomputed_tokens: int = 0
+    """Tokens whose K and V the prefix cache had, and that were computed again because no snapshot had the state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStats:
+    """Snapshots of sequences' states in the prefix cache; counters only grow."""
+
+    total: int = 0
+    """Snapshots that the device can hold."""
+    held: int = 0
+    """Snapshots that it holds now."""
+    taken: int = 0
+    evicted: int = 0
+    """Snapshots that were given up for others."""
+    recomputed_tokens: int = 0
+    """Tokens whose K and V the prefix cache had, and that were computed again because no snapshot had the state."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +122,16 @@ class KVEventStats:
     """Of these, batches that were not sent, because too many waited."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindStats:
+    """Blocks of a kind of cache, counted as in EngineStats; ``name``: see CacheKind."""
+
+    name: str
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+
+
 class Pace(Protocol):
     """Predicted seconds of a request that comes now."""
 
@@ -151,6 +182,8 @@ class EngineStats:
     """Blocks without an owner, including cached ones."""
     blocks_cached: int = 0
     """Blocks without an owner whose content the prefix cache can find."""
+    kinds: tuple[KindStats, ...] = ()
+    """All kinds of cache, of a model that has several; the counts above are those of the first."""
     prefix_queries: int = 0
     """Tokens looked up in the prefix cache."""
     prefix_hits: int = 0
@@ -174,6 +207,8 @@ class EngineStats:
     leaks: int = 0
     """How often an idle engine found rows or blocks taken, and began with an empty cache."""
     compilations_after_ready: int = 0
+    snapshots: SnapshotStats | None = None
+    """None: the model has no states."""
     offload: OffloadStats | None = None
     kv_tier: KVTierStats | None = None
     kv_events: KVEventStats | None = None

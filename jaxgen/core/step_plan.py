@@ -31,6 +31,14 @@ class Copy:
     target: int
 
 
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """A copy of a sequence's state between its row and a snapshot."""
+
+    row: int
+    snapshot: int
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """The chunks that one step computes: those of length 1 first, then longer ones; at most one of each sequence.
@@ -38,6 +46,7 @@ class StepPlan:
     ``admitted`` are the sequences that begin to run with it. Their rows are loaded to the device before the step, with
     a block table for all their tokens, and so are those of ``relocated``. From then on the device's table grows in one
     way only: a chunk in which its last block begins brings that block with it. Any others that begin in it were loaded.
+    In a kind of cache with a window a chunk brings all blocks that begin in it. The table that is loaded ends with it.
     """
 
     chunks: tuple[Chunk, ...]
@@ -47,6 +56,10 @@ class StepPlan:
     saves: tuple[Save, ...] = ()
     """Blocks to copy to the host before ``copies`` and the step."""
     copies: tuple[Copy, ...] = ()
+    state_loads: tuple[StateCopy, ...] = ()
+    """Snapshots that rows get before the step."""
+    snapshots: tuple[StateCopy, ...] = ()
+    """Snapshots to take of rows after the step."""
     restores: tuple[Restore, ...] = ()
     """Restores of admitted sequences, to begin now."""
     idle: tuple[Sequence, ...] = field(default=(), compare=False)

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import override
 
+from jaxgen.cache.block_pool import BlockPool
+from jaxgen.core.cache_kind import CacheKind
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sequence import Chunk
-from jaxgen.core.stats import EngineStats
+from jaxgen.core.stats import EngineStats, KindStats, SnapshotStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import NoBlockEvents
 from jaxgen.engine.counters import Counters
@@ -88,17 +90,44 @@ class StepMeter(Observer):
             blocks_total=scheduler.pool.num_blocks,
             blocks_free=scheduler.pool.num_free,
             blocks_cached=scheduler.pool.num_cached,
+            kinds=self._kinds(scheduler),
             prefix_queries=scheduler.counters.prefix_queries,
             prefix_hits=scheduler.counters.prefix_hits,
             preemptions=scheduler.preemptions,
             leaks=scheduler.counters.leaks,
             compilations_after_ready=self._num_compilations() - self._compilations_at_ready,
             pace=StepPace(step_time.model, step_time.spread, running, limits.max_num_seqs, ahead),
+            snapshots=self._snapshots(scheduler),
             offload=offload.stats() or runner.offload_stats(),
             kv_tier=offload.kv_tier_stats(),
             kv_events=block_events.stats(),
             **vars(self.counters),
         )
+
+    def _snapshots(self, scheduler: Scheduler) -> SnapshotStats | None:
+        """Return the snapshots of states; None: the model has no states."""
+        total, counters = self._config.cache.num_snapshots, scheduler.counters
+        if total is None:
+            return None
+        return SnapshotStats(
+            total=total,
+            held=scheduler.num_snapshots,
+            taken=counters.snapshots_taken,
+            evicted=counters.snapshots_evicted,
+            recomputed_tokens=counters.state_recomputed_tokens,
+        )
+
+    def _kinds(self, scheduler: Scheduler) -> tuple[KindStats, ...]:
+        """Return the blocks of each kind of cache; nothing if there is one."""
+        windows = self._config.cache.windows
+        if not windows:
+            return ()
+        names = [CacheKind((), window).name for window in (None, *windows)]
+        return tuple([_counted(*each) for each in zip(names, scheduler.pools, strict=True)])
+
+
+def _counted(name: str, pool: BlockPool) -> KindStats:
+    return KindStats(name=name, blocks_total=pool.num_blocks, blocks_free=pool.num_free, blocks_cached=pool.num_cached)
 
 
 def _is_piece(chunk: Chunk) -> bool:

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.operations import ATTENTION, EXPERTS, OPERATIONS, PRODUCTS
+from jaxgen.core.operations import ATTENTION, DELTA_NETS, EXPERTS, OPERATIONS, PRODUCTS
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.gpu_support import troubles
 from jaxgen.kernels.kernels import Kernels, PackedProduct, QuantizedProduct
-from jaxgen.kernels.native_support import MATRIX_UNITS, native_parts, uses_matrix_units
+from jaxgen.kernels.native_support import MATRIX_UNITS, delta_trouble, native_parts, uses_matrix_units
 from jaxgen.kernels.pallas import ampere as ampere
 from jaxgen.kernels.pallas import blackwell as blackwell
 from jaxgen.kernels.pallas import blackwell_rtx as blackwell_rtx
@@ -28,6 +28,7 @@ from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.fp8_inputs import fp8_inputs as fp8_inputs
+from pallas_kernels.gated_delta import DeltaState as DeltaState
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width
 from pallas_kernels.norms import row_sum as row_sum
@@ -56,6 +57,8 @@ def native(library: Library) -> Kernels:
         activate=library.activate,
         gated=library.gated,
         rotated_heads=library.rotated_heads,
+        short_convolution=library.short_convolution,
+        gated_delta=library.gated_delta,
         zeros=library.zeros,
         build=(("library", library.code), ("compiler", library.compiler)),
     )
@@ -113,6 +116,8 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
         kernels = native(load(directory, parts=parts, threads=device.num_cores, watch=watch))
     except UnavailableError as error:
         return _without_any(REFERENCE, f"there are no native ones: {error}")
+    if trouble := delta_trouble(model):
+        kernels = kernels.without({DELTA_NETS: trouble}, REFERENCE)
     if uses_matrix_units(device, model):
         reason = f"XLA's use {MATRIX_UNITS}"
         return replace(kernels.without(dict.fromkeys((PRODUCTS, EXPERTS), reason), REFERENCE), name="native attention")

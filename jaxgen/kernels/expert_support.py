@@ -8,7 +8,7 @@ from jaxgen.core.mixed_weight import MixedFormat
 from jaxgen.core.operations import CODES, EXPERTS
 from jaxgen.core.quantization import PLAIN_BITS, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.proving.verdict import ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes, expert_formats
 from pallas_kernels.gpu.expert_support import supports, supports_codes
 
 _HOPPER = 9
@@ -26,7 +26,8 @@ def experts_trouble(
     shapes = ExpertShapes.of(model)
     if shapes is None:
         return {}
-    if any(isinstance(form, MixedFormat) for path, form in model.weight_formats if ".experts." in path):
+    of_products = expert_formats(model)
+    if any(len(forms) > 1 or any(isinstance(form, MixedFormat) for form in forms) for forms in of_products):
         return dict.fromkeys((EXPERTS, CODES), "experts' layers have different formats")
     found: dict[str, str] = {}
     for (inputs, outputs), form in zip(shapes.products, shapes.formats, strict=True):

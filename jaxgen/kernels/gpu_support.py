@@ -16,6 +16,7 @@ from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
 
 AMPERE_MAJOR, HOPPER_MAJOR, BLACKWELL_RTX_MAJOR = 8, 9, 12
 """Major numbers of compute capabilities that the rules name."""
+UNPROVEN = "no proof covers the shapes of layers with a state yet"
 
 
 def troubles(device: DeviceInfo, model: ModelConfig, block_size: int, kernels: Kernels) -> dict[str, str]:
@@ -34,6 +35,7 @@ def _found(major: int, model: ModelConfig, block_size: int, kernels: Kernels) ->
         (operations.COPIES, _copies(major, model, block_size)),
         (operations.PRODUCTS, _products(major, model)),
         (operations.NORMS, _norms(major, model)),
+        (operations.DELTA_NETS, "there is no kernel yet, and a loop over tokens is slow"),
     ):
         if reason is not None:
             yield name, reason
@@ -66,6 +68,8 @@ def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
 
 def _products(major: int, model: ModelConfig) -> str | None:
     """Return why the dense product takes no weight of a model. XLA multiplies with other weights."""
+    if model.states:
+        return UNPROVEN
     reasons = [
         dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, capability=major)
         for one in products_of(model)
@@ -74,5 +78,7 @@ def _products(major: int, model: ModelConfig) -> str | None:
 
 
 def _norms(major: int, model: ModelConfig) -> str | None:
+    if model.states:
+        return UNPROVEN
     reasons = (norm_supports(width=one.width, capability=major) for one in norms_of(model))
     return next((reason for reason in reasons if reason is not None), None)

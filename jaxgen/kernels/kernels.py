@@ -13,8 +13,10 @@ from jaxgen.core.quantization import NATIVE_BITS, WeightFormat
 from pallas_kernels.activations import activate_ref, gated_ref
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.expert_product import expert_product_ref
+from pallas_kernels.gated_delta import gated_delta_ref
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.rotary import rotated_heads_ref
+from pallas_kernels.short_convolution import short_convolution_ref
 
 Kernel = Callable[..., Any]
 EXPERTS_AXES = 4
@@ -77,6 +79,8 @@ class Kernels:
     activate: Kernel = activate_ref
     gated: Kernel = gated_ref
     rotated_heads: Kernel = rotated_heads_ref
+    short_convolution: Kernel = short_convolution_ref
+    gated_delta: Kernel = gated_delta_ref
     expert_product: Kernel = expert_product_ref
     """Of weights that are not packed."""
     zeros: Kernel = jnp.zeros
@@ -155,6 +159,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     operations.ROTATION: ("rotated_heads",),
     operations.EXPERTS: ("expert_product",),
     operations.CODES: ("quantized", "floats"),
+    operations.CONVOLUTIONS: ("short_convolution",),
+    operations.DELTA_NETS: ("gated_delta",),
 }
 """Fields of each operation, which are chosen together: attention takes its own plan."""
 

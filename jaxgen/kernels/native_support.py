@@ -1,11 +1,21 @@
 """Say which native kernels a device will have, before they are compiled and without importing jax."""
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.layer_kind import CONV_STATE, DELTA_INPUTS, DELTA_STATES
+from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import NATIVE_BITS
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.proving.verdict import EXPERT_WEIGHTS, ExpertShapes
+from jaxgen.kernels.proving.verdict import ExpertShapes, expert_formats
 from pallas_kernels.cpu.build import Recipe, UnavailableError
-from pallas_kernels.cpu.parts import DTYPES, ELEMENTS, part_of_codes, part_of_experts
+from pallas_kernels.cpu.parts import (
+    CONVOLUTION,
+    DELTA_MULTIPLE,
+    DTYPES,
+    ELEMENTS,
+    GATED_DELTA,
+    part_of_codes,
+    part_of_experts,
+)
 
 MATRIX_UNITS = "amx_bf16"
 """XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
@@ -22,12 +32,31 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 
 def native_parts(model: ModelConfig) -> frozenset[str]:
     """Return the names of the parts of the native kernels that a model's programs call."""
-    formats = {path: form.placed(integers=NATIVE_BITS, floats=False) for path, form in model.weight_formats}
+    placed = [_placed(form) for _, form in model.weight_formats]
     parts = {ELEMENTS, model.dtype}
-    parts |= {part_of_codes(single.bits) for form in formats.values() if form is not None for single in form.forms}
-    if ExpertShapes.of(model) is not None and any(formats.get(path) is None for path in EXPERT_WEIGHTS):
+    parts |= {part_of_codes(single.bits) for form in placed if form is not None for single in form.forms}
+    of_experts = map(_placed, frozenset[AnyFormat | None]().union(*expert_formats(model)))
+    if ExpertShapes.of(model) is not None and None in of_experts:
         parts.add(part_of_experts(model.dtype))
+    states = {state.name for state in model.states}
+    if states & {CONV_STATE, DELTA_INPUTS}:
+        parts.add(CONVOLUTION)
+    if states.issuperset(DELTA_STATES) and delta_trouble(model) is None:
+        parts.add(GATED_DELTA)
     return frozenset(parts)
+
+
+def _placed(form: AnyFormat | None) -> AnyFormat | None:
+    return None if form is None else form.placed(integers=NATIVE_BITS, floats=False)
+
+
+def delta_trouble(model: ModelConfig) -> str | None:
+    """Return why gated delta nets of these sizes have no native kernel, or None."""
+    shapes = {state.name: state.shape for state in model.states}
+    _, _, changes, _ = (shapes.get(name, (0, 0, 0)) for name in DELTA_STATES)
+    if any(size % DELTA_MULTIPLE for size in changes[1:]):
+        return f"heads of {changes[2]} values are not supported, only multiples of {DELTA_MULTIPLE}"
+    return None
 
 
 def multiplies_codes(device: DeviceInfo, dtype: str) -> bool:
@@ -48,5 +77,5 @@ def uses_matrix_units(device: DeviceInfo, model: ModelConfig) -> bool:
     return (
         model.dtype == "bfloat16"
         and MATRIX_UNITS in device.features
-        and not any(form.placed(integers=NATIVE_BITS, floats=False) for _, form in model.weight_formats)
+        and not any(_placed(form) for _, form in model.weight_formats)
     )

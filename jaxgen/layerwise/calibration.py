@@ -54,7 +54,8 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
 def run_in_turn(device: LayerwiseRunner, plan: StepPlan, *, again: bool = False) -> tuple[StepOutput, StepSeconds]:
     """Run a plan's step without overlap: a layer waits for all of its context, and the link waits for the layer.
 
-    Return its output and where its time went. ``again``: see ``Runner.rehearse``. Raises what a copy raised.
+    Return its output and where its time went. ``again``: the step is run once more, so blocks that it fills stay open.
+    Raises what a copy raised.
     """
     before, started = device.stream.traffic, time.perf_counter()
     step = device.begin(plan)

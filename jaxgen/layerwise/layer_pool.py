@@ -39,23 +39,23 @@ class LayerPool:
         _, _, *of_layer = cache_shape(model, cache)
         data = jnp.zeros((N + opened, 1, *of_layer), cache_dtype(model))
         inputs = jnp.zeros((opened, B, model.hidden_size), jnp.dtype(model.dtype)) if keep_inputs else None
-        return cls(KVCache(data, kernels), inputs, N, num_open)
+        return cls(KVCache((data,), kernels), inputs, N, num_open)
 
     def placed(self, batch: StepBatch, places: Int[Array, "N"]) -> StepBatch:
         """Return a batch made for a cache of N blocks, with places instead of block ids. Padding writes nothing."""
-        B = self.cache.block_size
-        block = jnp.minimum(batch.slots // B, self.num_blocks - 1)
-        slots = jnp.where(batch.slots < self.num_blocks * B, places[block] * B + batch.slots % B, self.cache.num_slots)
-        return replace(batch, block_tables=places[batch.block_tables], slots=slots)
+        B, (slots,), (tables,) = self.cache.block_size, batch.slots, batch.block_tables
+        block = jnp.minimum(slots // B, self.num_blocks - 1)
+        placed = jnp.where(slots < self.num_blocks * B, places[block] * B + slots % B, self.cache.num_slots)
+        return replace(batch, block_tables=(places[tables],), slots=(placed,))
 
     def of_layer(self, batch: StepBatch, layer: Int[Array, ""]) -> StepBatch:
         """Return a placed batch for one layer, with the block indices of ``cache``."""
         N, B, shift = self.num_blocks, self.cache.block_size, layer * self.num_open
-        tables = batch.block_tables
+        (tables,), (slots,) = batch.block_tables, batch.slots
         return replace(
             batch,
-            block_tables=tables + jnp.where(tables >= N, shift, 0),
-            slots=batch.slots + jnp.where(batch.slots >= N * B, shift * B, 0),
+            block_tables=(tables + jnp.where(tables >= N, shift, 0),),
+            slots=(slots + jnp.where(slots >= N * B, shift * B, 0),),
         )
 
     def keep(self, x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "LayerPool":

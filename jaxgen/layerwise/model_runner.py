@@ -8,7 +8,8 @@ when layer i - 1 has been computed.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import batched
 
@@ -84,6 +85,7 @@ class LayerwiseRunner:
 
     runs_ahead = False
     copies_blocks = False
+    _rehearses = False
 
     def __init__(
         self,
@@ -153,16 +155,9 @@ class LayerwiseRunner:
         ``narrow``: which program runs it. Raises what a copy raised; then the content of cache and rows is undefined
         until ``reset``.
         """
-        return self._run(plan, narrow)
-
-    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
-        """See Runner. Blocks that the step fills stay open, as the next run writes them too."""
-        return self._run(plan, narrow, again=True)
-
-    def _run(self, plan: StepPlan, narrow: bool | None, *, again: bool = False) -> StepOutput:
         before, started = self.stream.traffic, time.perf_counter()
         step = self.begin(plan, narrow=narrow)
-        if again:
+        if self._rehearses:
             step.filled = ()
         incoming = self.ask(step, 0)
         for layer in range(self.num_layers):
@@ -176,6 +171,15 @@ class LayerwiseRunner:
         output.tokens.block_until_ready()
         self._count(plan, step, self.stream.traffic.since(before), time.perf_counter() - started)
         return output
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """See Runner. Blocks that the step fills stay open, as the next run writes them too."""
+        self._rehearses = True
+        try:
+            yield
+        finally:
+            self._rehearses = False
 
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""

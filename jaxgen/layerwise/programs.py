@@ -195,7 +195,7 @@ def width_programs(
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
         bound = bind_layer(layer_graph, params)
-        pool = pool.keep(x, batch.slots)
+        pool = pool.keep(x, batch.slots[0])
         x, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 

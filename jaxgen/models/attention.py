@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -14,6 +15,7 @@ from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import Angles
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.layer_pattern import NO_KIND, layers_of
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.norms import HeadNorm, Norm, make_norm
@@ -30,8 +32,9 @@ def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> Ste
         return batch
     q = jnp.zeros((len(batch.tokens), config.num_heads, config.head_dim), config.dtype)  # only its shape is used
     rows = batch.query_starts, batch.context_lens, batch.num_rows, batch.num_decodes
-    windows = set(config.windows) or {None}
-    plans = {window or 0: make(q, cache.data, *rows, window=window) for window in windows}
+    layers = layers_of(config, len(cache.arrays))
+    kind_of = {at.window: at.kind for at in layers if at.kind != NO_KIND}
+    plans = {window or 0: make(q, cache.arrays[kind], *rows, window=window) for window, kind in kind_of.items()}
     return replace(batch, attention_plan=plans)
 
 
@@ -48,9 +51,9 @@ def attend(
     planned = {} if kernels.plan_attention is None else {"plan": batch.attention_plan[window or 0]}
     out: Array = kernels.ragged_paged_attention(
         q,
-        cache.data,
-        at.index,
-        batch.block_tables,
+        cache.arrays[at.kind],
+        at.place,
+        batch.block_tables[at.kind],
         batch.query_starts,
         batch.context_lens,
         batch.num_rows,
@@ -65,7 +68,7 @@ def attend(
 
 
 class Attention(nnx.Module):
-    """Causal self-attention over the blocked cache. Query, key and value projections are one product.
+    """Causal self-attention over the blocked cache. Queries, their gates, keys and values are projected by one product.
 
     The output is of all heads together; ``out`` projects it.
     """
@@ -75,9 +78,8 @@ class Attention(nnx.Module):
         options, dtype = config.attention, config.dtype
         heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
         size = config.hidden_size
-        self.qkv = Linear(
-            size, (heads + 2 * kv_heads) * width, bias=options.qkv_bias, dtype=dtype, rngs=rngs, stack=stack
-        )
+        projected = heads * (2 if options.output_gate else 1) + 2 * kv_heads
+        self.qkv = Linear(size, projected * width, bias=options.qkv_bias, dtype=dtype, rngs=rngs, stack=stack)
         self.out = Linear(heads * width, size, bias=options.out_bias, dtype=dtype, rngs=rngs, stack=stack)
         self.q_norm = self._make_norm(heads, stack)
         self.k_norm = self._make_norm(kv_heads, stack)
@@ -97,45 +99,55 @@ class Attention(nnx.Module):
         self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext
     ) -> tuple[Float[Array, "T HD"], KVCache]:
         """Return the output of all heads, and the cache with the tokens' K and V."""
-        q, k, v = self._projected(x, at)
+        projected = self.qkv(x, at.num_tokens)
+        q, k, v = self._split(projected, at)
         sinks = None if self.sinks is None else self.sinks[...]
-        cache = cache.write(at.index, k, v, at.batch.slots)
-        return attend(self.config, q, cache, at, sinks).reshape(x.shape[0], -1), cache
+        cache = cache.write(at.kind, at.place, k, v, at.slots)
+        out = attend(self.config, q, cache, at, sinks).reshape(x.shape[0], -1)
+        return self._gated(out, projected), cache
 
     def keys_values(self, x: Float[Array, "T D"], norm: RowNorm, cache: KVCache, at: LayerContext) -> KVCache:
         """Return the cache with K and V of ``norm(x)``; see ``Layer.keys_values``."""
         weight, kernels = self.qkv.weight.get_value(), at.kernels
         if kernels.partial_recompute is None or isinstance(weight, KernelWeight):
-            _, k, v = self._projected(norm(x), at)
-            return cache.write(at.index, k, v, at.batch.slots)
+            _, k, v = self._split(self.qkv(norm(x), at.num_tokens), at)
+            return cache.write(at.kind, at.place, k, v, at.slots)
         biases = None if self.qkv.bias is None else self.qkv.bias[...][None]
         k_norm = None if self.k_norm is None else partial(self._normed, self.k_norm, at=at)
         options: dict[str, Any] = {"norm": norm, "k_norm": k_norm, "run": cache.block_size}
-        angles, slots = at.positional.angles, at.batch.slots
-        data = kernels.partial_recompute(cache.data, at.index, x, weight[None], biases, angles, slots, **options)
-        return replace(cache, data=data)
+        array, angles = cache.arrays[at.kind], at.positional.angles
+        array = kernels.partial_recompute(array, at.place, x, weight[None], biases, angles, at.slots, **options)
+        return cache.with_array(array, at.kind)
 
-    def _projected(
-        self, x: Float[Array, "T D"], at: LayerContext
+    def _split(
+        self, projected: Float[Array, "T N"], at: LayerContext
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
         """Return queries, keys and values of the tokens, for all heads."""
         heads, kv_heads, width = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        qkv, positional, num_tokens = self.qkv(x, at.num_tokens), at.positional, at.num_tokens
+        positional, num_tokens = at.positional, at.num_tokens
 
         def take(first: int, count: int, norm: Norm | None, angles: Angles | None) -> Array:
-            rows = qkv
+            rows = projected
             if norm is not None:
                 part = self._normed(norm, take(first, count, None, None), at)
                 rows, first = part.reshape(len(part), -1), 0
             taken: Array = at.kernels.rotated_heads(rows, angles, num_tokens, first=first, heads=count, head_dim=width)
             return taken
 
+        keys = 2 * heads if self.config.attention.output_gate else heads
         q = take(0, heads, self.q_norm, positional.angles)
-        k = take(heads, kv_heads, self.k_norm, positional.angles)
-        v = take(heads + kv_heads, kv_heads, None, None)
+        k = take(keys, kv_heads, self.k_norm, positional.angles)
+        v = take(keys + kv_heads, kv_heads, None, None)
         if positional.query_scale is not None:
             q = (q.astype(jnp.float32) * positional.query_scale).astype(q.dtype)
         return q, k, v
+
+    def _gated(self, out: Float[Array, "T HD"], projected: Float[Array, "T N"]) -> Float[Array, "T HD"]:
+        """Return what the heads read, times its gate if it has one."""
+        if not self.config.attention.output_gate:
+            return out
+        gate = jax.nn.sigmoid(projected[:, out.shape[1] : 2 * out.shape[1]].astype(jnp.float32))
+        return (out.astype(jnp.float32) * gate).astype(out.dtype)
 
     def _normed(self, norm: Norm, x: Float[Array, "T H d"], at: LayerContext) -> Float[Array, "T H d"]:
         """Return queries or keys as they are rotated."""

@@ -15,7 +15,8 @@ class BlockTokens:
     """Tokens that fill blocks of the cache: what layers need of a StepBatch to write K and V."""
 
     positions: Int[ArrayLike, "T"]
-    slots: Int[ArrayLike, "T"]
+    slots: tuple[Int[ArrayLike, "T"]]
+    """Of the one kind of cache."""
     num_tokens: Int[ArrayLike, ""]
 
     @classmethod
@@ -26,7 +27,7 @@ class BlockTokens:
         m, B = len(ids), len(positions) // len(ids)
         blocks = jnp.where(jnp.arange(m) < count, ids, num_blocks)
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
-        return cls(positions, slots, count * B)
+        return cls(positions, (slots,), count * B)
 
 
 @jax.tree_util.register_dataclass
@@ -34,20 +35,21 @@ class BlockTokens:
 class StepBatch:
     """Chunks laid end to end, padded: T tokens, R = min(T, S) chunks, M = blocks of the longest sequence.
 
-    Padding has no effect. A padded token writes to slot num_slots, which is dropped, and belongs to no row. A padded
-    row has no tokens, and its sampled token is not read.
+    Padding has no effect. A padded token writes to the slot after the last, which is dropped, and belongs to no row. A
+    padded row has no tokens, and its sampled token is not read.
     """
 
     tokens: Int[ArrayLike, "T"]
     positions: Int[ArrayLike, "T"]
-    slots: Int[ArrayLike, "T"]
-    """The slot in the cache for each token's K and V."""
+    slots: tuple[Int[ArrayLike, "T"], ...]
+    """By kind of cache: the slot in its array for each token's K and V."""
     token_rows: Int[ArrayLike, "T"]
     """The row of the RowState, of S = max_num_seqs, that each token belongs to; S for padding."""
     query_starts: Int[ArrayLike, "R1"]
     """Chunk r owns tokens query_starts[r] : query_starts[r + 1]; R1 = R + 1."""
     context_lens: Int[ArrayLike, "R"]
-    block_tables: Int[ArrayLike, "R M"]
+    block_tables: tuple[Int[ArrayLike, "R M"], ...]
+    """By kind of cache. In a kind with a window, entries before the window repeat its first block."""
     rows: Int[ArrayLike, "R"]
     """The row of the RowState that each chunk belongs to; S for padding."""
     num_tokens: Int[ArrayLike, ""]

@@ -1,4 +1,4 @@
-"""The decoder that a DecoderConfig describes: one module for all families whose layers are attention and an MLP."""
+"""The decoder that a DecoderConfig describes: one module for all families whose layers mix tokens and have an MLP."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,17 +9,28 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.layer_kind import LayerKind
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.attention import Attention, plan_attention
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.gated_delta_net import GatedDeltaNet
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Embedding, Linear, Shape
 from jaxgen.models.mlp import MLP
 from jaxgen.models.moe import MoE
 from jaxgen.models.norms import Norm, make_norm, normed
 from jaxgen.models.positions import Positional
+from jaxgen.models.short_convolution import ShortConvolution
 from jaxgen.models.walk import LayerContext, run_layer, walk
+
+Mixer = Attention | ShortConvolution | GatedDeltaNet
+_MIXERS: dict[LayerKind, tuple[str, type[Mixer]]] = {
+    "attention": ("attn", Attention),
+    "conv": ("conv", ShortConvolution),
+    "delta": ("delta", GatedDeltaNet),
+}
+"""What mixes tokens in layers of a kind, and the name that its parameters have."""
 
 
 def make_mlp(config: DecoderConfig, rngs: nnx.Rngs, stack: Shape) -> MLP | MoE:
@@ -30,11 +41,11 @@ def make_mlp(config: DecoderConfig, rngs: nnx.Rngs, stack: Shape) -> MLP | MoE:
 
 
 class DecoderLayers(nnx.Module):
-    """All decoder layers, stacked; a slice by ``layer_stack`` is one layer."""
+    """A stack of decoder layers of one kind; a slice by ``layer_stack`` is one layer."""
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
-        self.config = config
-        stack = (config.num_layers,)
+    def __init__(self, config: DecoderConfig, kind: LayerKind = "attention", *, rngs: nnx.Rngs):
+        self.config, self.kind = config, kind
+        stack = (len(config.layers_of_kind(kind)),)
 
         def norm(name: str) -> Norm | None:
             if name not in config.layer_norms:
@@ -42,7 +53,8 @@ class DecoderLayers(nnx.Module):
             return make_norm(config.norm, config.hidden_size, dtype=config.dtype, stack=stack)
 
         self.attn_norm, self.attn_post_norm = norm("attn_norm"), norm("attn_post_norm")
-        self.attn = Attention(config, rngs=rngs, stack=stack)
+        name, make = _MIXERS[kind]
+        setattr(self, name, make(config, rngs=rngs, stack=stack))
         self.mlp_norm, self.mlp_post_norm = norm("mlp_norm"), norm("mlp_post_norm")
         self.mlp = make_mlp(config, rngs, stack)
 
@@ -51,16 +63,22 @@ class DecoderLayers(nnx.Module):
         return Positional.of(self.config, positions)
 
     @property
+    def mixer(self) -> Mixer:
+        """What mixes the tokens of each sequence."""
+        mixer: Mixer = getattr(self, _MIXERS[self.kind][0])
+        return mixer
+
+    @property
     def input_norm(self) -> Norm | None:
         """The norm of the layer's input before the projections, if there is one."""
         return None if self.config.placement == "post_sum" else self.attn_norm
 
     def __call__(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> tuple[Float[Array, "T D"], KVCache]:
-        """Return the layer's output, and the cache with its K and V."""
+        """Return the layer's output, and the cache with its K and V, or with its states."""
         placement, add = self.config.placement, partial(self._add, at=at)
         read = normed(self.input_norm, x, at)
-        heads, cache = self.attn(read, cache, at)
-        attended = add(partial(self.attn.out, heads, at.num_tokens), self.attn_post_norm, x)
+        mixed, cache = self.mixer(read, cache, at)
+        attended = add(partial(self.mixer.out, mixed, at.num_tokens), self.attn_post_norm, x)
         if placement == "post_sum":
             attended = normed(self.attn_norm, attended, at)
             return normed(self.mlp_norm, add(partial(self.mlp, attended, at), None, attended), at), cache
@@ -72,7 +90,10 @@ class DecoderLayers(nnx.Module):
 
     def keys_values(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> KVCache:
         """Return the cache with K and V of tokens with these inputs; see ``Layer.keys_values``."""
-        return self.attn.keys_values(x, partial(normed, self.input_norm, at=at), cache, at)
+        mixer = self.mixer
+        if not isinstance(mixer, Attention):
+            return cache
+        return mixer.keys_values(x, partial(normed, self.input_norm, at=at), cache, at)
 
     def _add(
         self,
@@ -89,6 +110,15 @@ class DecoderLayers(nnx.Module):
         return x + (y if scale == 1.0 else (y.astype(jnp.float32) * scale).astype(y.dtype))
 
 
+class LayerStacks(nnx.Module):
+    """The layers of a model with several kinds: a stack for each, by its name."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.kinds = config.stacks
+        for kind in self.kinds:
+            setattr(self, kind, DecoderLayers(config, kind, rngs=rngs))
+
+
 class Decoder(nnx.Module):
     """A decoder: from tokens of a StepBatch to hidden states, and from hidden states to logits."""
 
@@ -102,7 +132,7 @@ class Decoder(nnx.Module):
         linear = partial(Linear, bias=False, dtype=dtype, rngs=rngs)
         self.project_in = None if narrow == width else linear(narrow, width)
         self.project_out = None if narrow == width else linear(width, narrow)
-        self.layers = DecoderLayers(config, rngs=rngs)
+        self.layers = (LayerStacks if config.stacks else DecoderLayers)(config, rngs=rngs)
         self.norm = make_norm(config.norm, width, dtype=dtype) if config.final_norm else None
         self.lm_head = None if tied else embedding(config.vocab_size, narrow, head=True, bias=config.head.bias)
 
@@ -110,8 +140,15 @@ class Decoder(nnx.Module):
         """Return the final hidden states (of the embedding's width) of all tokens, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
         carry = self.embedded(batch), cache
-        x, cache = walk(self.layers, self.config, batch, cache.kernels, run_layer, carry)
+        x, cache = walk(self.stacks, self.config, batch, cache.kernels, run_layer, carry)
         return self.final(x, batch, cache.kernels), cache
+
+    @property
+    def stacks(self) -> tuple[DecoderLayers, ...]:
+        """The stacks of its layers' parameters; see ``ModelConfig.layer_stacks``."""
+        if isinstance(self.layers, LayerStacks):
+            return tuple([getattr(self.layers, kind) for kind in self.layers.kinds])
+        return (self.layers,)
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
         """Return the input of the first layer."""

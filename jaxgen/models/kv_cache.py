@@ -17,12 +17,26 @@ from jaxgen.kernels.kernels import Kernels
 class KVCache:
     """K and V of all blocks and layers, in the layout that pallas_kernels documents, and the kernels for it.
 
-    ``inputs``: the layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept.
+    ``arrays``: one for each kind of cache, with the layers of that kind and the blocks of its pool. ``inputs``: the
+    layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept. A cache that keeps them,
+    and one whose blocks are gathered and scattered, has one kind. ``states``: one array for each of
+    ``ModelConfig.states``, [S, its layers, *its shape], by row of the RowState. The row of a new sequence holds
+    another's state, so layers read zeros for what lies before position 0.
     """
 
-    data: Num[ArrayLike, "N L 2 K B W"]
+    arrays: tuple[Num[ArrayLike, "_ _ 2 K B W"], ...]
     kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
     inputs: Float[ArrayLike, "N L B E"] | None = None
+    states: tuple[Float[ArrayLike, "..."], ...] = ()
+
+    @property
+    def data(self) -> Num[ArrayLike, "N L 2 K B W"]:
+        """The array of the first kind, which has all layers unless there are others."""
+        return self.arrays[0]
+
+    def with_array(self, array: Num[ArrayLike, "N L 2 K B W"], kind: int = 0) -> "KVCache":
+        """Return the cache with another array of a kind."""
+        return replace(self, arrays=(*self.arrays[:kind], array, *self.arrays[kind + 1 :]))
 
     @property
     def block_size(self) -> int:
@@ -33,10 +47,16 @@ class KVCache:
         return self.data.shape[0] * self.data.shape[4]
 
     def write(
-        self, layer: Int[Array, ""], k: Float[Array, "T K D"], v: Float[Array, "T K D"], slots: Int[Array, "T"]
+        self,
+        kind: int,
+        place: Int[Array, ""],
+        k: Float[Array, "T K D"],
+        v: Float[Array, "T K D"],
+        slots: Int[Array, "T"],
     ) -> "KVCache":
-        """Return the cache with token t's K and V at ``slots[t]``; a slot past the last one is not written."""
-        return replace(self, data=self.kernels.write_kv(self.data, layer, k, v, slots))
+        """Return the cache with token t's K and V, in the layer at ``place`` of a kind's array, at ``slots[t]``; a slot
+        past the last one is not written."""
+        return self.with_array(self.kernels.write_kv(self.arrays[kind], place, k, v, slots), kind)
 
     def keep(self, layer: Int[Array, ""], x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "KVCache":
         """Return the cache with token t's input to ``layer`` at ``slots[t]``, as ``write`` does, if it keeps inputs."""
@@ -45,6 +65,10 @@ class KVCache:
         B = self.block_size
         return replace(self, inputs=self.inputs.at[slots // B, layer, slots % B].set(x, mode="drop"))
 
+    def with_states(self, which: int, array: Float[Array, "..."]) -> "KVCache":
+        """Return the cache with another array for state number ``which``."""
+        return replace(self, states=(*self.states[:which], array, *self.states[which + 1 :]))
+
     def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Num[Array, "L 2 K B W"], ...]:
         """Return the blocks ``ids``, each an array of its own; those after the first ``count`` are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)
@@ -52,11 +76,12 @@ class KVCache:
 
     def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L 2 K B W"]) -> "KVCache":
         """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
-        return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
+        return self.with_array(self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
 
     def copy(self, source: Int[Array, ""], target: Int[Array, ""]) -> "KVCache":
         """Return the cache with what block ``source`` holds in block ``target`` as well."""
-        return jax.tree.map(lambda blocks: blocks.at[target].set(blocks[source]), self)
+        data, inputs = jax.tree.map(lambda blocks: blocks.at[target].set(blocks[source]), (self.data, self.inputs))
+        return replace(self.with_array(data), inputs=inputs)
 
     def gather_inputs(self, ids: Int[Array, "m"]) -> tuple[Float[Array, "L B E"] | None, ...]:
         """Return the inputs of the blocks ``ids``, each an array of its own; None if they are not kept."""
@@ -76,16 +101,24 @@ def cache_dtype(model: ModelConfig) -> jnp.dtype:
     return jnp.dtype(CODE_DTYPES.get(model.kv_dtype, model.dtype))
 
 
-def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
-    width = row_width(model.head_dim, cache_dtype(model))
-    return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, width)
+def cache_shape(model: ModelConfig, cache: CacheConfig, kind: int = 0) -> tuple[int, int, int, int, int, int]:
+    """Return the shape of the array of a kind of cache."""
+    width, layers = row_width(model.head_dim, cache_dtype(model)), cache.kinds(model)[kind].layers
+    return (cache.blocks_of_kinds[kind], len(layers), 2, model.num_kv_heads, cache.block_size, width)
 
 
-def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
+def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE, *, num_rows: int = 0) -> KVCache:
     """Return a cache of zeros; attention masks slots that are not written yet, whatever is there.
 
-    With native kernels a block takes memory only once it is written.
+    ``num_rows``: rows that have states. With native kernels a block takes memory only once it is written.
     """
     dtype, of_inputs = jnp.dtype(model.dtype), (cache.num_blocks, model.num_layers, cache.block_size, model.hidden_size)
     inputs = kernels.zeros(of_inputs, dtype) if cache.keep_inputs else None
-    return KVCache(kernels.zeros(cache_shape(model, cache), cache_dtype(model)), kernels, inputs)
+    shapes = [cache_shape(model, cache, kind) for kind in range(len(cache.blocks_of_kinds))]
+    arrays = tuple([kernels.zeros(shape, cache_dtype(model)) for shape in shapes])
+    return KVCache(arrays, kernels, inputs, init_states(model, num_rows, kernels))
+
+
+def init_states(model: ModelConfig, num_rows: int, kernels: Kernels = REFERENCE) -> tuple[Array, ...]:
+    """Return zeros for the states of as many rows, or snapshots of them: one array for each of the model's states."""
+    return tuple([kernels.zeros((num_rows, len(one.layers), *one.shape), jnp.dtype(one.dtype)) for one in model.states])

@@ -30,6 +30,9 @@ Graph = nnx.GraphDef[nnx.Module]
 class Model(Protocol):
     """The interface of a model for a step."""
 
+    @property
+    def stacks(self) -> tuple[nnx.Module, ...]: ...
+
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T W"]: ...

@@ -58,10 +58,16 @@ class Positional:
         return replace(self, angles=(cos[kind], sin[kind]), kinds=())
 
 
-def window_of_layer(windows: Sequence[int | None], layer: Int[ArrayLike, ""] | int) -> Window:
-    """Return a layer's window: a number of the program if it is the same in all layers, else an array."""
-    if len(set(windows)) <= 1:
-        return windows[0] if windows else None
+def window_of_layer(
+    windows: Sequence[int | None], layer: Int[ArrayLike, ""] | int, body: Sequence[int] | None = None
+) -> Window:
+    """Return a layer's window: a number of the program if all layers of the same ``body`` have it, else an array.
+
+    ``body``: the numbers of these layers; None: all layers.
+    """
+    of_body = set(windows if body is None else [windows[number] for number in body])
+    if len(of_body) <= 1:
+        return of_body.pop() if of_body else None
     return jnp.asarray([NO_WINDOW if window is None else window for window in windows], jnp.int32)[layer]
 
 

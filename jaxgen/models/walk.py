@@ -1,6 +1,6 @@
 """The walk over a model's layers, and what each layer is told on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -13,7 +13,8 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens, StepBatch
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layer_stack import fold_layers
+from jaxgen.models.layer_pattern import NO_KIND, layers_of
+from jaxgen.models.layer_stack import LayerHere, fold_layers
 from jaxgen.models.positions import Positional, Window, window_of_layer
 
 
@@ -25,8 +26,12 @@ class LayerContext:
     """BlockTokens: K and V are written, and no row attends."""
     positional: Positional
     """That of this layer."""
-    index: Int[ArrayLike, ""]
-    """The layer's place in the cache's arrays."""
+    number: Int[ArrayLike, ""]
+    """The layer's number in the model."""
+    kind: int
+    """The layer's kind of cache, or NO_KIND."""
+    place: Int[ArrayLike, ""]
+    """The layer's place in the array of its kind."""
     window: Window
     """None also where no row attends."""
     kernels: Kernels
@@ -35,6 +40,12 @@ class LayerContext:
     def num_tokens(self) -> Int[ArrayLike, ""]:
         """The number of tokens before the padding."""
         return self.batch.num_tokens
+
+    @property
+    def slots(self) -> Int[ArrayLike, "T"]:
+        """The slots of the tokens' K and V in the array of the layer's kind."""
+        assert self.kind != NO_KIND, "only layers that keep K and V write them"
+        return self.batch.slots[self.kind]
 
 
 @runtime_checkable
@@ -59,32 +70,34 @@ Visit = Callable[[Layer, LayerContext, Any], Any]
 
 
 def walk(
-    layers: nnx.Module, config: ModelConfig, batch: StepBatch | BlockTokens, kernels: Kernels, visit: Visit, carry: Any
+    stacks: Sequence[nnx.Module],
+    config: ModelConfig,
+    batch: StepBatch | BlockTokens,
+    kernels: Kernels,
+    visit: Visit,
+    carry: Any,
 ) -> Any:
-    """Apply ``visit`` to each of the stacked ``layers``, what it is told, and ``carry``, in order.
+    """Apply ``visit`` to each layer of a model's ``stacks``, what it is told, and ``carry``, in order.
 
     Returns the last carry. A cache is part of it, since XLA updates a carry in place and would copy a scanned array.
     """
-    positional = cast(Layer, layers).positional(batch.positions)
+    positional = cast(Layer, stacks[0]).positional(batch.positions)
 
-    def visit_one(layer: Layer, index: Int[Array, ""], window: Window, carry: Any) -> Any:
-        return visit(layer, LayerContext(batch, positional.of_layer(index), index, window, kernels), carry)
+    def visit_one(layer: Layer, here: LayerHere, carry: Any) -> Any:
+        return visit(layer, LayerContext(batch, positional.of_layer(here.number), *here, kernels), carry)
 
-    windows = _windows(config, batch)
-    return fold_layers(layers, config.num_layers, visit_one, carry, windows, unrolled=kernels.separate_layers)
+    # K and V depend on no window, so one trace of layers that only write them serves all.
+    layers = layers_of(config, len(batch.slots), windows=isinstance(batch, StepBatch))
+    return fold_layers(stacks, layers, visit_one, carry, unrolled=kernels.separate_layers)
 
 
 def context_alone(
     layer: Layer, config: ModelConfig, batch: StepBatch | BlockTokens, kernels: Kernels, number: Int[Array, ""]
 ) -> LayerContext:
-    """Return what layer ``number`` is told where the cache's arrays have no other layer."""
+    """Return what layer ``number`` is told where the cache's one array has no other layer."""
     positional = layer.positional(batch.positions).of_layer(number)
-    return LayerContext(batch, positional, jnp.int32(0), window_of_layer(_windows(config, batch), number), kernels)
-
-
-def _windows(config: ModelConfig, batch: StepBatch | BlockTokens) -> tuple[int | None, ...]:
-    """Return the layers' windows. K and V depend on none, so one trace of layers that only write them serves all."""
-    return config.windows if isinstance(batch, StepBatch) else ()
+    window = window_of_layer(config.windows if isinstance(batch, StepBatch) else (), number)
+    return LayerContext(batch, positional, number, 0, jnp.int32(0), window, kernels)
 
 
 def run_layer(
@@ -92,4 +105,4 @@ def run_layer(
 ) -> tuple[Float[Array, "T D"], KVCache]:
     """Return the layer's output, and the cache with its K and V, and with its input if the cache keeps inputs."""
     x, cache = carry
-    return layer(x, cache.keep(at.index, x, at.batch.slots), at)
+    return layer(x, cache if at.kind == NO_KIND else cache.keep(at.number, x, at.slots), at)

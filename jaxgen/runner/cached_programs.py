@@ -28,6 +28,7 @@ from jaxgen.files.cache_files import find, keep, make_room
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.runner.program import shapes_of
 from jaxgen.runner.programs import CompiledStep, RowPrograms
+from jaxgen.runner.state_snapshots import StatePrograms
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +119,13 @@ def _read(path: Path, kernels: Kernels) -> CompiledStep | None:
     with suppress(OSError):
         os.utime(path)
     rows = RowPrograms(programs["load_row"], programs["load_penalties"], programs["load_allowed"])
+    states = StatePrograms(programs["load_state"], programs["take_snapshot"]) if "load_state" in programs else None
     step = programs["run"], programs.get("narrow"), rows, programs["copy_block"]
-    return CompiledStep(*step, kernels, **content["bytes"])
+    return CompiledStep(*step, kernels, **content["bytes"], states=states)
 
 
 def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
-    rows = compiled.rows
+    rows, states = compiled.rows, compiled.states
     programs: dict[str, Any] = {
         "run": compiled.run,
         "narrow": compiled.narrow,
@@ -131,6 +133,8 @@ def _write(path: Path, compiled: CompiledStep, entries: list[_Entry]) -> None:
         "load_penalties": rows.load_penalties,
         "load_allowed": rows.load_allowed,
         "copy_block": compiled.copy_block,
+        "load_state": states and states.load,
+        "take_snapshot": states and states.take,
     }
     names = {id(entry.executable): entry.name for entry in entries}
     try:

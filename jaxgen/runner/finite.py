@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.model import LAYERS, PackedParams, bind, graph_of
+from jaxgen.models.model import PackedParams, bind, graph_of
 from jaxgen.models.walk import Layer, LayerContext, run_layer, walk
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import begin
@@ -47,10 +47,9 @@ def make_finder(layout: StepLayout) -> Finder:
             x, cache, first_bad = carry
             x, cache = run_layer(layer, at, (x, cache))
             here = ~is_finite(x, batch.num_tokens) & (first_bad == num_layers)
-            return x, cache, jnp.where(here, at.index, first_bad)
+            return x, cache, jnp.where(here, at.number, first_bad)
 
-        layers: Any = getattr(model, LAYERS)
-        _, cache, first_bad = walk(layers, config, batch, cache.kernels, visit, (x, cache, first_bad))
+        _, cache, first_bad = walk(model.stacks, config, batch, cache.kernels, visit, (x, cache, first_bad))
         return cache, first_bad
 
     return find

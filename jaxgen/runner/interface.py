@@ -1,5 +1,6 @@
 """The interface of a runner, which runs an engine's plans on a device. Host only, no jax."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -96,18 +97,18 @@ class Runner(Protocol):
         ...
 
     def load(self, plan: StepPlan) -> None:
-        """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
+        """Copy blocks and states as the plan says, and load the rows that it admits or moves to other blocks."""
         ...
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepArrays:
-        """Load the rows that the plan admits and run its step.
+        """Load the rows that the plan admits, run its step, and take the snapshots of states that it wants.
 
         ``narrow``: whether the narrow program runs it; None: if there is one and the plan has decodes only.
         """
         ...
 
-    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepArrays:
-        """Run a step that will be run once more from the same state. Arguments as of ``run``."""
+    def rehearsal(self) -> AbstractContextManager[None]:
+        """Return a context for one step, which is run once more from the same state after it."""
         ...
 
     def wait(self) -> None:

@@ -3,9 +3,12 @@
 import atexit
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -20,6 +23,7 @@ from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import CompiledStep, init_products_buffer
 from jaxgen.runner.row_state import RowLoader, init_rows
+from jaxgen.runner.state_snapshots import DeviceSnapshots
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.step_layout import StepLayout
 
@@ -72,6 +76,7 @@ class ModelRunner:
         self._narrow_packer = Packer(config, config.narrow_width)
         self._narrow = compiled.narrow
         self._cache: KVCache
+        self._snapshots = DeviceSnapshots(model, config, compiled.states, compiled.kernels)
         self.reset()
 
     @property
@@ -93,7 +98,8 @@ class ModelRunner:
         for name in ("_cache", "rows", "_products_buffers"):  # first, since two of each may not fit
             self.__dict__.pop(name, None)
         kernels, config = self._compiled.kernels, self._config
-        self._cache = init_cache(self._model, config.cache, kernels)
+        self._snapshots.reset()
+        self._cache = init_cache(self._model, config.cache, kernels, num_rows=config.scheduler.max_num_seqs)
         self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
         packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
         self._products_buffers = {
@@ -109,9 +115,11 @@ class ModelRunner:
         return self._narrow is not None and plan.decodes_only and plan.num_tokens <= (self._config.narrow_width or 0)
 
     def load(self, plan: StepPlan) -> None:
-        """Copy the blocks that the plan copies, and load the rows that it admits or moves to other blocks."""
+        """Copy blocks and states as the plan says, and load the rows that it admits or moves to other blocks."""
         for copy in plan.copies:
             self.update_cache(self._compiled.copy_block, np.int32(copy.source), np.int32(copy.target))
+        if plan.state_loads:
+            self._cache = replace(self._cache, states=self._snapshots.load(self._cache.states, plan.state_loads))
         self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
@@ -129,13 +137,21 @@ class ModelRunner:
         words, products_buffer = packer.pack(plan), self._products_buffers[packer.width]
         result = step(self.params, self._cache, self.rows, words, products_buffer)
         self._cache, self.rows, self._products_buffers[packer.width], output = result
+        self._snapshots.take(self._cache.states, plan.snapshots)
         if self._config.run_ahead:  # else they are waited for at once
             output.tokens.copy_to_host_async()
         return output
 
-    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
-        """See Runner. The second run starts from the same state if the plan's input tokens are known on the host."""
-        return self.run(plan, narrow=narrow)
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """See Runner. The second run starts from the same state if the plan's input tokens are known on the host.
+
+        The host keeps the states meanwhile: they may be gigabytes, and the plan of the device's memory has them once.
+        """
+        states = [np.array(state) for state in self._cache.states]
+        yield
+        self._cache = replace(self._cache, states=())  # first, since two of each may not fit
+        self._cache = replace(self._cache, states=tuple([jnp.array(state) for state in states]))
 
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""

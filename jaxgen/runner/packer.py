@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int32
 
 from jaxgen.arrays import PackedWords
-from jaxgen.core.config import EngineConfig
+from jaxgen.core.config import CacheConfig, EngineConfig
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
@@ -21,8 +21,13 @@ LAST_SAMPLED = -1
 
 
 @cache
-def batch_layout(width: int, num_rows: int) -> PackedWords:
-    """Return the layout of a packed plan of ``width`` tokens (T) in ``num_rows`` (R) chunks."""
+def batch_layout(width: int, num_rows: int, num_kinds: int = 1) -> PackedWords:
+    """Return the layout of a packed plan of ``width`` tokens (T) in ``num_rows`` (R) chunks.
+
+    ``new_blocks`` has the blocks of the first kind of cache, one at most for each chunk, and ``begun_blocks`` those of
+    each further kind, at the tokens that they begin with; -1: none.
+    """
+    begun = {"begun_blocks": ((num_kinds - 1, width), np.int32)} if num_kinds > 1 else {}
     return PackedWords(
         num_tokens=((), np.int32),
         num_rows=((), np.int32),
@@ -35,6 +40,7 @@ def batch_layout(width: int, num_rows: int) -> PackedWords:
         new_blocks=((num_rows,), np.int32),
         tokens=((width,), np.int32),
         prompt_targets=((width,), np.int32),
+        **begun,
     )
 
 
@@ -46,13 +52,16 @@ class Packer:
         self.width = width or config.scheduler.token_budget
         self._num_rows = min(self.width, config.scheduler.max_num_seqs)
         self._block_size = config.cache.block_size
-        self._layout = batch_layout(self.width, self._num_rows)
+        self._num_windows = len(config.cache.window_blocks)
+        self._layout = batch_layout(self.width, self._num_rows, 1 + self._num_windows)
         self._first = self._layout.first_words
         self._empty = np.zeros(self._layout.size, np.int32)
         views = self._layout.views(self._empty)
         views["rows"][:] = config.scheduler.max_num_seqs
         views["new_blocks"][:] = -1
         views["prompt_targets"][:] = -1
+        if self._num_windows:
+            views["begun_blocks"][:] = -1
 
     def pack(self, plan: StepPlan) -> np.ndarray:
         """Return the plan's words. Raises ValueError if the plan exceeds the shape."""
@@ -86,7 +95,18 @@ class Packer:
             if chunk.sequence.params.prompt_logprobs is not None:
                 begin = first["prompt_targets"] + ends[index] - chunk.length
                 self._pack_targets(chunk, words[begin : begin + chunk.length])
+            if self._num_windows:
+                self._pack_begun(chunk, ends[index] - chunk.length, words)
         return words
+
+    def _pack_begun(self, chunk: Chunk, first_token: int, words: np.ndarray) -> None:
+        """Pack the blocks of the further kinds of cache that begin in a chunk, which is laid from ``first_token``."""
+        size = self._block_size
+        block, end = -(-chunk.start // size), -(-chunk.end // size)
+        first = self._first["begun_blocks"] + first_token - chunk.start
+        for kind, of_window in enumerate(chunk.sequence.blocks.windows):
+            at = first + kind * self.width
+            words[at + block * size : at + chunk.end : size] = of_window.ids(block, end)
 
     @staticmethod
     def _pack_targets(chunk: Chunk, targets: np.ndarray) -> None:
@@ -95,15 +115,14 @@ class Packer:
         targets[: len(wanted)] = wanted
 
 
-def unpack(
-    words: Int32[Array, "W"], state: RowState, width: int, block_size: int, num_slots: int
-) -> tuple[StepBatch, RowState]:
-    """Return the batch of a packed plan of ``width`` tokens, and the state with the new blocks of decodes."""
-    S = state.last_tokens.shape[0]
-    packed = batch_layout(width, min(width, S)).split(words)
+def unpack(words: Int32[Array, "W"], state: RowState, width: int, cache: CacheConfig) -> tuple[StepBatch, RowState]:
+    """Return the batch of a packed plan of ``width`` tokens, and the state with the plan's new blocks."""
+    S, B, num_blocks = state.last_tokens.shape[0], cache.block_size, cache.blocks_of_kinds
+    packed = batch_layout(width, min(width, S), len(num_blocks)).split(words)
     starts, lens, rows = packed["query_starts"], packed["context_lens"], packed["rows"]
     begun = jnp.where(packed["new_blocks"] >= 0, rows, S)
-    tables = state.block_tables.at[begun, (lens - 1) // block_size].set(packed["new_blocks"], mode="drop")
+    first_tables, *others = state.block_tables
+    tables = [first_tables.at[begun, (lens - 1) // B].set(packed["new_blocks"], mode="drop")]
     index = jnp.arange(width)
     # The chunk of each token: how many chunks end at or before it. For padding it is empty or past the last.
     chunk = jnp.sum(index[:, None] >= starts[1:], axis=1, dtype=jnp.int32)
@@ -111,17 +130,25 @@ def unpack(
     chunk = jnp.where(real, chunk, 0)
     positions = jnp.where(real, lens[chunk] - starts[chunk + 1] + index, 0)
     token_rows = jnp.where(real, rows[chunk], S)
-    block = tables.at[token_rows, positions // block_size].get(mode="fill", fill_value=0)
+    for table, blocks in zip(others, packed.get("begun_blocks", ()), strict=True):
+        begun = jnp.where(blocks >= 0, token_rows, S)
+        tables.append(table.at[begun, positions // B].set(blocks, mode="drop"))
+    held = [table.at[token_rows, positions // B].get(mode="fill", fill_value=0) for table in tables]
     tokens = packed["tokens"]
     fed = state.last_tokens.at[token_rows].get(mode="fill", fill_value=0)
     batch = StepBatch(
         tokens=jnp.where(tokens == LAST_SAMPLED, fed, tokens),
         positions=positions,
-        slots=jnp.where(real, block * block_size + positions % block_size, num_slots),
+        slots=tuple(
+            jnp.where(real, block * B + positions % B, N * B) for block, N in zip(held, num_blocks, strict=True)
+        ),
         token_rows=token_rows,
         query_starts=starts,
         context_lens=lens,
-        block_tables=tables.at[rows].get(mode="clip"),
+        block_tables=tuple(
+            _seen(table.at[rows].get(mode="clip"), lens - jnp.diff(starts), window, B)
+            for table, window in zip(tables, (None, *cache.windows), strict=True)
+        ),
         rows=rows,
         num_tokens=packed["num_tokens"],
         num_rows=packed["num_rows"],
@@ -129,7 +156,23 @@ def unpack(
         want_logprobs=packed["want_logprobs"] != 0,
         prompt_targets=packed["prompt_targets"],
     )
-    return batch, replace(state, block_tables=tables)
+    return batch, replace(state, block_tables=tuple(tables))
+
+
+def _seen(
+    tables: Int32[Array, "R M"], chunk_starts: Int32[Array, "R"], window: int | None, block_size: int
+) -> Int32[Array, "R M"]:
+    """Return the block tables in which entries before a chunk's window repeat the first block of the window.
+
+    Other sequences may have the blocks before it. Kernels may read them and give them no weight, which hides no
+    infinity.
+    """
+    if window is None:
+        return tables
+    first = jnp.maximum(chunk_starts - (window - 1), 0) // block_size
+    return jnp.where(
+        jnp.arange(tables.shape[1]) < first[:, None], jnp.take_along_axis(tables, first[:, None], 1), tables
+    )
 
 
 def _sampling(chunk: Chunk) -> Sampling:

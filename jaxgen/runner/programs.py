@@ -27,6 +27,7 @@ from jaxgen.runner.row_state import (
     mask_words,
 )
 from jaxgen.runner.separate_step import SeparateStep
+from jaxgen.runner.state_snapshots import StatePrograms, compile_states
 from jaxgen.runner.step import StepOutput, make_step
 from jaxgen.runner.step_layout import StepLayout
 
@@ -73,6 +74,8 @@ class CompiledStep:
     kernels: Kernels
     temporary_bytes: int
     aliased_bytes: int
+    states: StatePrograms | None = None
+    """None: there are no snapshots of states."""
 
 
 def compile_step(
@@ -102,6 +105,7 @@ def compile_step(
         max(_temporary_bytes(_analyses(program)) for program in (wide, narrow) if program is not None)
         + sum(buffer.size * buffer.dtype.itemsize for buffer in buffers),
         _analyses(wide)[0].alias_size_in_bytes,
+        compile_states(model, config),
     )
 
 
@@ -129,7 +133,7 @@ def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
 
 
 def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CopyBlock:
-    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
+    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels, num_rows=config.scheduler.max_num_seqs))
     copy: Any = Program(KVCache.copy, (cache, int32(), int32()), donated=(0,)).compile()
     return copy
 

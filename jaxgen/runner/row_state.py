@@ -33,7 +33,8 @@ _WORD = 0xFFFFFFFF
 class RowState:
     """State of S = max_num_seqs rows. M: blocks of the longest sequence. Row S of ``params`` is for padding."""
 
-    block_tables: Int32[ArrayLike, "S M"]
+    block_tables: tuple[Int32[ArrayLike, "S M"], ...]
+    """By kind of cache."""
     last_tokens: Int32[ArrayLike, "S"]
     """The token that each row sampled last: the next step's input, even before the host has read it."""
     params: Int32[ArrayLike, "S1 P"]
@@ -60,7 +61,7 @@ def init_rows(config: EngineConfig, vocab_size: int, zeros: Callable[..., Array]
     """Return rows before any sequence is loaded: greedy and without penalties. ``zeros`` makes the large arrays."""
     S = config.scheduler.max_num_seqs
     return RowState(
-        jnp.zeros((S, blocks_per_sequence(config)), jnp.int32),
+        tuple(jnp.zeros((S, blocks_per_sequence(config)), jnp.int32) for _ in config.cache.blocks_of_kinds),
         jnp.zeros(S, jnp.int32),
         jnp.tile(_neutral(row_layout(config), vocab_size), (S + 1, 1)),
         init_penalties(S, vocab_size, zeros),
@@ -75,8 +76,11 @@ def mask_words(vocab_size: int) -> int:
 
 def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
     """Return the state with one row loaded from ``RowLoader.words``. Meant to be jitted with the state donated."""
-    row, table, params = words[0], words[1 : 1 + state.block_tables.shape[1]], words[-state.params.shape[1] :]
-    return replace(state, block_tables=state.block_tables.at[row].set(table), params=state.params.at[row].set(params))
+    row, M, params = words[0], state.block_tables[0].shape[1], words[-state.params.shape[1] :]
+    tables = tuple(
+        table.at[row].set(words[1 + kind * M : 1 + (kind + 1) * M]) for kind, table in enumerate(state.block_tables)
+    )
+    return replace(state, block_tables=tables, params=state.params.at[row].set(params))
 
 
 def load_penalties(
@@ -101,18 +105,21 @@ class RowLoader:
         self._layout = row_layout(config)
         self._neutral = _neutral(self._layout, vocab_size)
         self._num_blocks = blocks_per_sequence(config)
+        self._first_param = 1 + self._num_blocks * len(config.cache.blocks_of_kinds)
         self._num_rows = config.scheduler.max_num_seqs
         self._vocab_size = vocab_size
-        self.num_words = 1 + self._num_blocks + self._layout.size
+        self.num_words = self._first_param + self._layout.size
 
     def words(self, sequence: Sequence) -> np.ndarray:
-        """Return row, block table and RowParams for ``load_row``."""
+        """Return row, block tables of all kinds and RowParams for ``load_row``."""
         assert sequence.row is not None, "held by every running sequence"
         words = np.zeros(self.num_words, np.int32)
         words[0] = sequence.row
-        words[1 : 1 + sequence.blocks.num_held] = sequence.blocks.ids()
-        words[1 + self._num_blocks :] = self._neutral
-        self._fill(self._layout.views(words[1 + self._num_blocks :]), sequence)
+        tables = [sequence.blocks.ids(), *(of_window.ids() for of_window in sequence.blocks.windows)]
+        for first, ids in zip(range(1, self._first_param, self._num_blocks), tables, strict=True):
+            words[first : first + len(ids)] = ids
+        words[self._first_param :] = self._neutral
+        self._fill(self._layout.views(words[self._first_param :]), sequence)
         return words
 
     def penalties(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -107,8 +107,7 @@ def begin(
 
     ``counted``: whether a row counts tokens for penalties; None: the program finds that.
     """
-    cache = layout.config.cache
-    batch, rows = unpack(words, rows, layout.width, cache.block_size, cache.num_slots)
+    batch, rows = unpack(words, rows, layout.width, layout.config.cache)
     return count_tokens(rows, layout, batch, counted), batch
 
 

@@ -35,7 +35,7 @@ class StepLayout:
     @property
     def plan(self) -> PackedWords:
         """The layout of a packed plan."""
-        return batch_layout(self.width, self.num_rows)
+        return batch_layout(self.width, self.num_rows, len(self.config.cache.blocks_of_kinds))
 
     @property
     def row_params(self) -> PackedWords:
@@ -60,5 +60,7 @@ class StepLayout:
 
     def shapes(self, kernels: Kernels) -> tuple[PackedParams, KVCache, RowState, jax.ShapeDtypeStruct]:
         """Return the shapes of parameters and cache as these kernels read them, of rows, and of a packed plan."""
-        cache: KVCache = jax.eval_shape(lambda: init_cache(self.model, self.config.cache, kernels))
+        cache: KVCache = jax.eval_shape(
+            lambda: init_cache(self.model, self.config.cache, kernels, num_rows=self.config.scheduler.max_num_seqs)
+        )
         return abstract_packed_params(self.model, kernels), cache, self.rows, self.words

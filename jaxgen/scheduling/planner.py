@@ -248,7 +248,7 @@ class StepPlanner:
         restore = sequence.blocks.restore
         if restore is not None:
             tokens = min(tokens, restore.start - sequence.num_computed)
-        tokens = min(sequence.num_uncomputed, tokens)
+        tokens = self._kv_cache.cut(sequence, sequence.num_computed, min(sequence.num_uncomputed, tokens))
         chunks.append(self._count(Chunk(sequence, sequence.num_computed, tokens)))
         room.spend(chunks[-1])
         self._kv_cache.skip_restored(sequence)

@@ -72,6 +72,8 @@ class Scheduler:
         """Make all that follows from the sequences that live: owners of rows and blocks, queues, plans in flight."""
         self._kv_cache = self._make_kv_cache()
         self.pool, self._restorer = self._kv_cache.pool, self._kv_cache.restorer
+        self.pools = (self.pool, *[window.pool for window in self._kv_cache.windows])
+        """The blocks of each kind of cache."""
         self.policy = self._make_policy(self._kv_cache)
         self._queues = self.policy.queues
         self._planner = self._make_planner(self._kv_cache, self.policy)
@@ -101,6 +103,12 @@ class Scheduler:
     def preemptions(self) -> int:
         """How often a sequence lost its row and blocks before its end."""
         return self.counters.preemptions
+
+    @property
+    def num_snapshots(self) -> int:
+        """Snapshots of states that are in use."""
+        states = self._kv_cache.states
+        return 0 if states is None else states.num_held
 
     @property
     def has_work(self) -> bool:
@@ -173,12 +181,15 @@ class Scheduler:
         long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
         saves = () if self._tier is None else self._tier.take_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
+        state_loads, snapshots = self._kv_cache.end_plan()
         plan = StepPlan(
             (*short, *long),
             tuple(admitted),
             relocated=tuple([sequence for sequence in self._planner.relocated if sequence.row is not None]),
             saves=saves,
             copies=self._kv_cache.take_copies(),
+            state_loads=state_loads,
+            snapshots=snapshots,
             restores=restores,
             idle=self._planner.idle(chunks),
             preempted=tuple(self._planner.preempted),

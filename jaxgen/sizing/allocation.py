@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
 from jaxgen.core.config import ITEMSIZE, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
@@ -32,6 +32,7 @@ class Allocation:
     ``temporaries``: of a step, with its outputs. ``rows``: state of the running sequences. ``slack``: left to
     fragmentation, to small programs, to what the estimate of temporaries missed, and on a CPU to the process itself.
     ``staging``: for copies to and from the host. ``host``: KV blocks in host memory, which on a CPU is the device's.
+    ``states``: what layers have in place of K and V, of the rows and of their snapshots.
     """
 
     weights: int
@@ -41,10 +42,12 @@ class Allocation:
     cache: int = 0
     staging: int = 0
     host: int = 0
+    states: int = 0
 
     def left(self, memory: DeviceMemory) -> int:
         """Return the bytes of ``memory`` that nothing takes; negative: the missing bytes."""
-        on_device = self.weights + self.temporaries + self.rows + self.slack + self.cache + self.staging
+        of_steps = self.weights + self.temporaries + self.rows + self.states + self.slack
+        on_device = of_steps + self.cache + self.staging
         return memory.free_bytes - on_device - (self.host if memory.is_cpu else 0)
 
     def title(self, memory: DeviceMemory) -> str:
@@ -60,16 +63,23 @@ def estimate_temporaries(model: ModelConfig, scheduler: SchedulerConfig) -> int:
     return scheduler.token_budget * per_token + scheduler.max_num_seqs * LOGITS_AT_ONCE * 4 * model.vocab_size
 
 
-def row_state_bytes(model: ModelConfig, scheduler: SchedulerConfig, block_size: int, max_logit_bias: int) -> int:
+def row_state_bytes(
+    model: ModelConfig, scheduler: SchedulerConfig, block_size: int, max_logit_bias: int, *, num_kinds: int = 1
+) -> int:
     """Return the bytes of the state of all rows (``RowState``).
 
-    A row has a block table and sampling parameters. For each token of the vocabulary it has a count, whether the prompt
-    has the token, and a bit for whether it is allowed.
+    A row has a block table for each kind of cache, and sampling parameters. For each token of the vocabulary it has a
+    count, whether the prompt has the token, and a bit for whether it is allowed.
     """
-    blocks = -(-scheduler.max_model_len // block_size)
     params = ROW_WORDS + 2 * max_logit_bias
-    per_row = 4 * (blocks + 1 + params) + _token_states(model)
-    return scheduler.max_num_seqs * per_row + 4 * params  # parameters also have a row for padding
+    per_row = 4 * (1 + params) + _token_states(model)
+    tables = num_kinds * table_bytes(scheduler, block_size)
+    return scheduler.max_num_seqs * per_row + tables + 4 * params  # parameters also have a row for padding
+
+
+def table_bytes(scheduler: SchedulerConfig, block_size: int) -> int:
+    """Return the bytes of a block table of all rows."""
+    return 4 * scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
 
 
 def _token_states(model: ModelConfig) -> int:
@@ -80,6 +90,18 @@ def _token_states(model: ModelConfig) -> int:
 def vocabulary_bytes(model: ModelConfig) -> int:
     """Return the bytes of a row that are of the vocabulary's tokens: its logits in a step, and its state."""
     return LOGITS_AT_ONCE * 4 * model.vocab_size + ROW_STATES_AT_ONCE * _token_states(model)
+
+
+def state_bytes(model: ModelConfig) -> int:
+    """Return the bytes of what a sequence has in place of K and V, which do not depend on its length."""
+    return sum(state.num_bytes for state in model.states)
+
+
+def least_snapshots(model: ModelConfig, scheduler: SchedulerConfig) -> int | None:
+    """Return the snapshots of states, one for each row, or 0 if no prefixes are kept; None: the model has no states."""
+    if not model.states:
+        return None
+    return scheduler.max_num_seqs if scheduler.prefix_caching else 0
 
 
 def slack_bytes(memory: DeviceMemory) -> int:
@@ -93,9 +115,16 @@ def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) 
     """Return the bytes of ``memory`` that the KV cache takes."""
     streaming = config.streaming
     if streaming is None:
-        return config.cache.num_blocks * CacheFormat.of_cache(model, config.cache).block_bytes
+        return blocks_bytes(model, config.cache)
     sizes = stream_sizes(model, config.cache.block_size, memory, keep_inputs=streaming.keep_inputs)
     return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
+
+
+def sequence_bytes(model: ModelConfig, config: EngineConfig, num_tokens: int) -> int:
+    """Return the most bytes that a sequence of ``num_tokens`` has while it decodes: its blocks and its states."""
+    cache = config.cache
+    held = [(part, part.kind.held_blocks(num_tokens, cache.block_size)) for part in kind_blocks(model, cache)]
+    return state_bytes(model) + sum(blocks * part.block_bytes for part, blocks in held)
 
 
 def without_cache(
@@ -107,10 +136,13 @@ def without_cache(
     max_logit_bias: int,
     params_bytes: int,
     temporary_bytes: int,
+    num_kinds: int = 1,
+    num_snapshots: int = 0,
 ) -> Allocation:
     """Return an engine's allocation without KV cache, staging and host memory."""
-    state = row_state_bytes(model, scheduler, block_size, max_logit_bias)
-    return Allocation(params_bytes, temporary_bytes, ROW_STATES_AT_ONCE * state, slack_bytes(memory))
+    rows = ROW_STATES_AT_ONCE * row_state_bytes(model, scheduler, block_size, max_logit_bias, num_kinds=num_kinds)
+    states = (scheduler.max_num_seqs + num_snapshots) * state_bytes(model)
+    return Allocation(params_bytes, temporary_bytes, rows, slack_bytes(memory), states=states)
 
 
 def allocation_of(
@@ -124,6 +156,8 @@ def allocation_of(
         max_logit_bias=config.max_logit_bias,
         params_bytes=params_bytes,
         temporary_bytes=temporary_bytes,
+        num_kinds=len(config.cache.kinds(model)),
+        num_snapshots=config.cache.num_snapshots or 0,
     )
     allocation = replace(allocation, cache=cache_bytes(model, config, memory))
     if offload is None:

@@ -8,6 +8,7 @@ from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig
 from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import refit
+from jaxgen.sizing.window_sizes import kinds_title
 
 logger = logging.getLogger(__name__)
 
@@ -38,4 +39,6 @@ def compile_to_fit[Programs: Sized](
         logger.info("a step needs more memory than estimated: compiling again, with fewer KV blocks")
         compiled = compile_(fitting)
     logger.info("device memory: %s", allocation_of(model, fitting, memory, **sizes).title(memory))
+    if kinds := kinds_title(options, model, fitting):
+        logger.info("KV cache: %s", kinds)
     return fitting, compiled

@@ -20,6 +20,11 @@ STREAMED_ROWS = 16
 
 def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     """Return the configuration with the cache in host memory. Raises ConfigError."""
+    if wanted.model.states:
+        raise ConfigError(
+            "--kv-residency host is for models whose layers all have keys and values, and layers of this one have a "
+            "state of each sequence in their place: use --kv-residency device"
+        )
     if wanted.options.max_num_seqs is None:
         rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
         wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))

@@ -11,24 +11,19 @@ from jaxgen.core.config import (
     KVResidency,
     ModelConfig,
     OffloadConfig,
-    SchedulerConfig,
 )
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.offload.tiers.kv_tier.address import tier_address
-from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, vocabulary_bytes
+from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, state_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache
 from jaxgen.sizing.memory_request import MemoryRequest
-from jaxgen.sizing.token_budget import CPU_NARROW, CPU_ROWS
+from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.sizing.window_sizes import CACHED_SHARE, WindowSizes
 
-DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
-MOST_ROWS, LEAST_ROWS = 256, 16
-"""Default for the rows of a step on an accelerator."""
-ROWS_SHARE = 1 / 8
-"""Largest share of the memory left by the weights that these rows take, without their KV blocks."""
 HOST_BYTES_BEFORE_TIER = GIB
 """Bytes of host memory between device and KV tier, or an eighth of a CPU's memory, unless the options say more."""
 
@@ -76,9 +71,46 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
             room -= offload.host_blocks * block.host_block_bytes(offload.host_dtype)
             if room < size <= most + size:
                 raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
+    snapshots = _more_snapshots(wanted, room, size, host_blocks=0 if offload is None else offload.host_blocks)
+    room -= snapshots * state_bytes(model)
     fitting = max(room, 0) // size
-    most = _num_blocks(wanted.scheduler, memory, block_size, size, fitting)
-    return wanted.config(wanted.num_blocks(fitting, most), keep_inputs=inputs, offload=offload)
+    share = _cpu_share(memory) - snapshots * state_bytes(model) if memory.is_cpu else room
+    useful = _useful_blocks(wanted)
+    most = min(fitting, useful, share // size)
+    sizes = WindowSizes.of(wanted.options, model, wanted.scheduler, block_size)
+    if sizes is None:
+        num_blocks = wanted.num_blocks(fitting, most)
+        return wanted.config(num_blocks, keep_inputs=inputs, more_snapshots=snapshots, offload=offload)
+    asked, usual = wanted.options.num_blocks, min(room, share)
+    if asked is not None:
+        wanted.num_blocks(max(fitting, sizes.most_blocks(room)), most)
+        windows = sizes.window_blocks(asked, min(room, sizes.room_for(asked)))
+        return wanted.config(asked, window_blocks=windows, more_snapshots=snapshots)
+    more = min(useful, sizes.blocks(usual))
+    windows = sizes.window_blocks(more, usual)
+    if not sizes.holds_more(more, windows, most):
+        more, windows = wanted.num_blocks(fitting, most), ()
+    return wanted.config(more, window_blocks=windows, more_snapshots=snapshots)
+
+
+def _useful_blocks(wanted: MemoryRequest) -> int:
+    """Return the blocks that all rows at full length can use."""
+    return wanted.scheduler.max_num_seqs * -(-wanted.scheduler.max_model_len // wanted.block_size)
+
+
+def _more_snapshots(wanted: MemoryRequest, room: int, block_bytes: int, *, host_blocks: int) -> int:
+    """Return the snapshots of states in addition to those of the rows, at most one for each block.
+
+    They are for prefixes to be found again: a prefix is found where a snapshot is. ``host_blocks``: those in host
+    memory, which are found too.
+    """
+    if not wanted.least_snapshots or room < block_bytes:
+        return 0
+    share = min(room, _cpu_share(wanted.memory)) if wanted.memory.is_cpu else room
+    most, asked = min(share // block_bytes, _useful_blocks(wanted)), wanted.options.num_blocks
+    if asked is not None:
+        most = min(most, asked + host_blocks)
+    return min(int(CACHED_SHARE * share) // state_bytes(wanted.model), most)
 
 
 def _wherever(wanted: MemoryRequest) -> EngineConfig:
@@ -168,63 +200,6 @@ def _again(
     )
 
 
-def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) -> EngineConfig:
-    """Return the configuration with at most the given tokens of a step, or as many as the options want rows."""
-    scheduler = config.scheduler
-    rows = options.max_num_seqs or min(scheduler.max_num_seqs, default_max_num_seqs(token_budget, is_cpu=True))
-    narrower = replace(scheduler, token_budget=max(min(scheduler.token_budget, token_budget), rows), max_num_seqs=rows)
-    return replace(config, scheduler=narrower)
-
-
-def default_max_num_seqs(token_budget: int, *, is_cpu: bool, row_bytes: int = 0, room: int | None = None) -> int:
-    """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time.
-
-    On a CPU a quarter of the budget at most, so that decodes leave room for prompts. On accelerators fewer where
-    ``row_bytes`` for each row would take much of ``room``, the bytes left by the weights (None: unknown).
-    """
-    if is_cpu:
-        return min(token_budget, max(CPU_NARROW, token_budget // 4), CPU_ROWS)
-    rows = MOST_ROWS
-    while room is not None and rows > LEAST_ROWS and rows * row_bytes > ROWS_SHARE * room:
-        rows //= 2
-    return min(token_budget, rows)
-
-
-def scheduler_config(
-    options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool, room: int | None
-) -> SchedulerConfig:
-    """Return the bounds of a step: ``max_model_len`` may become smaller where the cache is sized.
-
-    ``token_budget`` as for ``resolve``; ``room`` as for ``default_max_num_seqs``. Raises ConfigError.
-    """
-    token_budget = options.token_budget or max(token_budget, options.max_num_seqs or 1)
-    max_num_seqs = options.max_num_seqs or default_max_num_seqs(
-        token_budget, is_cpu=is_cpu, row_bytes=vocabulary_bytes(model), room=room
-    )
-    if options.max_model_len is not None and options.max_model_len > model.max_position:
-        raise ConfigError(
-            f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "
-            f"use --max-model-len {model.max_position} or less"
-        )
-    return SchedulerConfig(
-        token_budget,
-        max_num_seqs,
-        options.max_model_len or model.max_position,
-        prefix_caching=options.prefix_caching,
-        background_tokens=_background_tokens(options, is_cpu=is_cpu),
-    )
-
-
-def _background_tokens(options: EngineOptions, *, is_cpu: bool) -> int | None:
-    """Return the limit of background tokens, by default None on accelerators and 0 on CPUs.
-
-    On an accelerator at the knee of its throughput, a token in place of padding is free; on a CPU it never is.
-    """
-    if options.background_tokens is None and is_cpu:
-        return 0
-    return options.background_tokens
-
-
 def _offload_config(
     options: EngineOptions, model: ModelConfig, memory: DeviceMemory, block_size: int
 ) -> OffloadConfig | None:
@@ -268,6 +243,11 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
         return False
     if options.kv_offloading_size == 0:
         raise ConfigError("--kv-offload-inputs needs host memory to keep them in: set --kv-offloading-size")
+    if model.states:
+        raise ConfigError(
+            "--kv-offload-inputs is for models whose layers all have keys and values, and layers of this one have a "
+            "state of each sequence in their place: drop the flag"
+        )
     if options.kv_host_dtype != "auto":
         raise ConfigError(
             f"--kv-offload-inputs keeps blocks as they are, --kv-host-dtype {options.kv_host_dtype} quantises them: "
@@ -282,13 +262,9 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
     return True
 
 
-def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: int, size: int, fitting: int) -> int:
-    """Return the blocks that all rows at full length can use, if they fit and, on a CPU, within a modest share."""
-    useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
-    if not memory.is_cpu:
-        return min(fitting, useful)
-    share = _rounded(min(CPU_CACHE_BYTES, (memory.free_bytes - slack_bytes(memory)) // 2)) // size
-    return min(fitting, useful, share)
+def _cpu_share(memory: DeviceMemory) -> int:
+    """Return the modest share of a CPU's memory that a cache takes, unless more blocks are asked for."""
+    return _rounded(min(CPU_CACHE_BYTES, (memory.free_bytes - slack_bytes(memory)) // 2))
 
 
 def _rounded(size: int) -> int:

@@ -12,7 +12,7 @@ from jaxgen.core.config import (
     StreamConfig,
 )
 from jaxgen.core.errors import NoRoomError
-from jaxgen.sizing.allocation import Allocation, estimate_temporaries, without_cache
+from jaxgen.sizing.allocation import Allocation, estimate_temporaries, least_snapshots, without_cache
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.token_budget import CPU_NARROW, GPU_NARROW
 
@@ -46,7 +46,13 @@ class MemoryRequest:
             max_logit_bias=self.options.max_logit_bias,
             params_bytes=self.params_bytes,
             temporary_bytes=temporaries,
+            num_snapshots=self.least_snapshots or 0,
         )
+
+    @property
+    def least_snapshots(self) -> int | None:
+        """As the function."""
+        return least_snapshots(self.model, self.scheduler)
 
     @property
     def room(self) -> int:
@@ -66,9 +72,10 @@ class MemoryRequest:
         if num_blocks < 1:
             remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
             taken = self.without_cache
+            rows = taken.rows + taken.states
             raise NoRoomError(
                 f"the model's weights ({taken.weights / GIB:.2f} GiB), a step's temporaries "
-                f"({taken.temporaries / GIB:.2f} GiB) and the state of its rows ({taken.rows / GIB:.2f} GiB) leave no "
+                f"({taken.temporaries / GIB:.2f} GiB) and the state of its rows ({rows / GIB:.2f} GiB) leave no "
                 f"room for a KV cache in {memory}: " + ("free some memory" if memory.is_cpu else remedy)
             )
         return num_blocks
@@ -78,19 +85,28 @@ class MemoryRequest:
         num_blocks: int,
         *,
         keep_inputs: bool = False,
+        window_blocks: tuple[int, ...] = (),
+        more_snapshots: int = 0,
         offload: OffloadConfig | None = None,
         streaming: StreamConfig | None = None,
     ) -> EngineConfig:
         """Return the configuration, with the longest sequence that fits if the options leave its length open.
 
-        ``keep_inputs``: as in CacheConfig.
+        ``keep_inputs``, ``window_blocks``: as in CacheConfig. ``more_snapshots``: than one for each row.
         """
         options, scheduler = self.options, self.scheduler
+        windows = tuple([kind.window or 0 for kind in self.model.cache_kinds[1:]]) if window_blocks else ()
         if options.max_model_len is None:
             longest = min(scheduler.max_model_len, num_blocks * self.block_size)
             scheduler = replace(scheduler, max_model_len=longest)
+        snapshots = None if self.least_snapshots is None else self.least_snapshots + more_snapshots
         return EngineConfig(
-            CacheConfig(self.block_size, num_blocks, keep_inputs),
+            CacheConfig(
+                *(self.block_size, num_blocks, keep_inputs),
+                window_blocks=window_blocks,
+                windows=windows,
+                num_snapshots=snapshots,
+            ),
             scheduler,
             options.seed,
             options.max_logit_bias,

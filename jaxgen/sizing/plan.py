@@ -2,12 +2,25 @@
 
 from dataclasses import dataclass, replace
 
+from jaxgen.cache.cache_format import KindBlocks, kind_blocks
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
 from jaxgen.core.errors import NoRoomError
-from jaxgen.sizing.allocation import Allocation, allocation_of, estimate_temporaries, without_cache
+from jaxgen.sizing.allocation import (
+    Allocation,
+    allocation_of,
+    estimate_temporaries,
+    least_snapshots,
+    sequence_bytes,
+    without_cache,
+)
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise_sizes import stream_sizes
-from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, resolve, scheduler_config
+from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.sizing.window_sizes import why_whole
+
+SEQUENCE_TOKENS = (4096, 32768)
+"""Lengths, in addition to the longest, of which a plan says what a sequence takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +82,13 @@ class PlanRequest:
             max_logit_bias=self.options.max_logit_bias,
             params_bytes=self.weights,
             temporary_bytes=self.temporaries(self.scheduler),
+            num_snapshots=self.least_snapshots,
         )
+
+    @property
+    def least_snapshots(self) -> int:
+        """Snapshots of states that an engine has, whatever memory is left."""
+        return least_snapshots(self.model, self.scheduler) or 0
 
     def changed(self, **options: object) -> "PlanRequest":
         """Return the request with other options."""
@@ -81,7 +100,9 @@ class Plan:
     """The allocation of an engine that is planned, and its bounds.
 
     ``allocation``: its temporaries are an estimate: the compiled program gives the number. ``host``: bytes of KV blocks
-    in host memory. ``config``: None: it does not fit, for the reason ``problem``.
+    in host memory. ``config``: None: it does not fit, for the reason ``problem``. ``kinds``: blocks of each kind of
+    cache. ``num_snapshots``: of states. ``why_whole``: as the function. ``sequences``: tokens of several sequences, and
+    the bytes that each takes.
     """
 
     memory: DeviceMemory
@@ -90,6 +111,10 @@ class Plan:
     host: int = 0
     config: EngineConfig | None = None
     problem: str = ""
+    kinds: tuple[KindBlocks, ...] = ()
+    num_snapshots: int = 0
+    why_whole: str = ""
+    sequences: tuple[tuple[int, int], ...] = ()
 
     @property
     def left(self) -> int:
@@ -111,7 +136,8 @@ def make_plan(request: PlanRequest) -> Plan:
     try:
         config = request.resolve()
     except NoRoomError as error:
-        return Plan(memory, request.scheduler, request.without_cache, problem=str(error))
+        least = request.least_snapshots
+        return Plan(memory, request.scheduler, request.without_cache, problem=str(error), num_snapshots=least)
     allocation = allocation_of(
         model, config, memory, params_bytes=request.weights, temporary_bytes=request.temporaries(config.scheduler)
     )
@@ -119,4 +145,16 @@ def make_plan(request: PlanRequest) -> Plan:
     if config.streaming is not None:
         sizes = stream_sizes(model, config.cache.block_size, memory, keep_inputs=config.streaming.keep_inputs)
         host = config.cache.num_blocks * sizes.host
-    return Plan(memory, config.scheduler, allocation, host, config)
+    return Plan(
+        *(memory, config.scheduler, allocation, host, config),
+        kinds=kind_blocks(model, config.cache),
+        num_snapshots=config.cache.num_snapshots or 0,
+        why_whole=why_whole(request.options, model, config),
+        sequences=_sequences(model, config),
+    )
+
+
+def _sequences(model: ModelConfig, config: EngineConfig) -> tuple[tuple[int, int], ...]:
+    longest = config.scheduler.max_model_len
+    lengths = [*[length for length in SEQUENCE_TOKENS if length < longest], longest]
+    return tuple([(length, sequence_bytes(model, config, length)) for length in lengths])

@@ -41,6 +41,7 @@ def find_changes(request: PlanRequest, plan: Plan) -> list[str]:
         _smaller_steps,
         _narrower_numbers,
         _cache_of_codes,
+        _fewer_rows,
         _more_blocks,
         _cache_on_the_host,
     )
@@ -86,6 +87,14 @@ def _cache_of_codes(request: PlanRequest, _: int) -> Found:
     """Yield a cache of 8 bits on a CPU; on accelerators no fast kernels read it."""
     if request.platform == "cpu" and request.model.kv_dtype == "auto" and request.options.kv_host_dtype == "auto":
         yield "--kv-cache-dtype int8", replace(request, model=replace(request.model, kv_dtype="int8"))
+
+
+def _fewer_rows(request: PlanRequest, _: int) -> Found:
+    """Yield fewer rows where each has a state."""
+    rows = request.scheduler.max_num_seqs // 2 if request.model.states else 0
+    while rows:
+        yield f"--max-num-seqs {rows}", request.changed(max_num_seqs=rows)
+        rows //= 2
 
 
 def _more_blocks(request: PlanRequest, goal: int) -> Found:

@@ -185,7 +185,8 @@ class Verifier:
     def restored(self) -> Scenario:
         """Compute each request alone, twice, with the others between, so that its prompt moves to host memory.
 
-        If the cache is streamed the prompt is in host memory in any case.
+        If the cache is streamed the prompt is in host memory in any case. Of a model with states nothing may come back:
+        the device must still have the snapshot that the restored blocks end at.
         """
         scenario, salt = self._begin("restored from host memory"), self._new_salt()
         for request in self._requests:
@@ -193,7 +194,8 @@ class Verifier:
         before = self._restored_tokens()
         for request in self._requests:
             self._compare(scenario, request, self._alone(request, salt))
-        scenario.happened["restored tokens"] = self._restored_tokens() - before
+        if self._engine.stats().snapshots is None:
+            scenario.happened["restored tokens"] = self._restored_tokens() - before
         return scenario
 
     def in_wide_steps(self) -> Scenario:

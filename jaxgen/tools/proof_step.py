@@ -165,7 +165,7 @@ def _program(
 ) -> Callable[[list[Row]], np.ndarray]:
     """Return a function of rows, all or the first tokens of ``rows``, that runs a step of ``budget`` tokens."""
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
-    cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
+    cache = KVCache((_earlier(rows, inputs, shapes.block_size),), kernels)
     layout = StepLayout(model, _config(shapes, len(cache.data)), budget)
     step = jax.jit(_make_step(layout), donate_argnums=0)
     state = _state(layout, inputs.ids)
@@ -191,10 +191,10 @@ def _config(shapes: ServedShapes, num_blocks: int) -> EngineConfig:
 def _state(layout: StepLayout, ids: list[np.ndarray]) -> RowState:
     """Return a RowState with the rows' block tables."""
     state = init_rows(layout.config, layout.vocab_size)
-    tables = np.zeros(state.block_tables.shape, np.int32)
+    tables = np.zeros(state.block_tables[0].shape, np.int32)
     for row_ids, table in zip(ids, tables, strict=False):
         table[: len(row_ids)] = row_ids
-    return replace(state, block_tables=jnp.asarray(tables))
+    return replace(state, block_tables=(jnp.asarray(tables),))
 
 
 def _make_step(layout: StepLayout) -> Any:
@@ -214,8 +214,8 @@ def _make_step(layout: StepLayout) -> Any:
         batch = plan_attention(model, cache, batch)
         outputs, window = [], model.widest_window
         for layer in range(LAYERS):
-            at = LayerContext(batch, Positional(), jnp.int32(layer), window, cache.kernels)
-            cache = cache.write(at.index, k[layer], v[layer], batch.slots)
+            at = LayerContext(batch, Positional(), jnp.int32(layer), 0, jnp.int32(layer), window, cache.kernels)
+            cache = cache.write(at.kind, at.place, k[layer], v[layer], at.slots)
             outputs.append(attend(model, q[layer], cache, at, sinks[layer] if model.attention.sinks else None))
         return cache, jnp.stack(outputs)
 

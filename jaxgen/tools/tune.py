@@ -14,7 +14,7 @@ import jax
 from jaxgen.arrays import num_bytes
 from jaxgen.assembly.parameters import load_model
 from jaxgen.assembly.resolve import resolve_on_device
-from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.cache.cache_format import blocks_bytes
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import Quantization
@@ -28,7 +28,8 @@ from jaxgen.models.model import PackedParams
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.device_memory import DeviceMemory
-from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
+from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, default_max_num_seqs
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
 from jaxgen.sizing.tuning_store import save_record
 
@@ -175,7 +176,7 @@ class _Trial:
         self._decodes = max(1, min(_MAX_DECODES, rows - _PROMPT_ROWS))
         steps = _ESTIMATE_STEPS + 1 + rounds * (_BLOCK_STEPS[1] + 1)
         config = self._config(model, memory, _size(params), context, steps)
-        self.cache_bytes = config.cache.num_blocks * CacheFormat.of_cache(model, config.cache).block_bytes
+        self.cache_bytes = blocks_bytes(model, config.cache)
         started = time.perf_counter()
         compiled = compile_step(model, config, kernels)
         self._compile_seconds = time.perf_counter() - started

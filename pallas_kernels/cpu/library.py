@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
+from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA, PARTS, part_of_codes, part_of_experts
 from pallas_kernels.cpu.parts import DTYPES as DTYPES  # next to the code that computes with them
-from pallas_kernels.cpu.parts import ELEMENTS, PARTS, part_of_codes, part_of_experts
+from pallas_kernels.gated_delta import DeltaState
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
@@ -287,6 +288,68 @@ class Library:
         cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (part.reshape(T, -1) for part in angles)
         out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
         return jax.ffi.ffi_call(self._target(ELEMENTS, "RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
+
+    def gated_delta(
+        self,
+        x: Float[Array, "T N"],
+        a: Float[Array, "T H"],
+        b: Float[Array, "T H"],
+        a_log: Float[Array, "H"],
+        dt_bias: Float[Array, "H"],
+        state: DeltaState,
+        layer: Int[Array, ""],
+        query_starts: Int[Array, "R1"],
+        context_lens: Int[Array, "R"],
+        rows: Int[Array, "R"],
+        num_rows: Int[Array, ""],
+    ) -> tuple[Float[Array, "T H Dv"], DeltaState]:
+        """Compute ``gated_delta_ref``, of x in float32 or bfloat16, in place where the state is donated or a loop's
+        carry.
+
+        Raises ValueError for other dtypes. Values and spans must fill vectors of 16 numbers. A token's bits depend on
+        its sequence up to it and the layer's weights alone.
+        """
+        _check_dtypes(x)
+        _, _, H, _, Dv = state.starts.shape
+        results = [jax.ShapeDtypeStruct((len(x), H, Dv), x.dtype)]
+        results += [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in state]
+        call = jax.ffi.ffi_call(
+            self._target(GATED_DELTA, "GatedDelta"),
+            results,
+            input_output_aliases={5 + part: 1 + part for part in range(len(state))},
+        )
+        a, b, a_log, dt_bias = (array.astype(jnp.float32) for array in (a, b, a_log, dt_bias))
+        out, *after = call(x, a, b, a_log, dt_bias, *state, layer, query_starts, context_lens, rows, num_rows)
+        return out, DeltaState(*after)
+
+    def short_convolution(
+        self,
+        projected: Float[Array, "T N"],
+        taps: Float[Array, "K D"],
+        bias: Float[Array, "D"] | None,
+        states: Float[Array, "S L M D"],
+        layer: Int[Array, ""],
+        query_starts: Int[Array, "R1"],
+        context_lens: Int[Array, "R"],
+        rows: Int[Array, "R"],
+        num_rows: Int[Array, ""],
+    ) -> tuple[Float[Array, "T D"], Float[Array, "S L M D"]]:
+        """Compute ``short_convolution_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+
+        States are updated in place where they are donated or a loop's carry. Tokens of no chunk cost nothing.
+        """
+        bias = jnp.zeros(0, projected.dtype) if bias is None else bias
+        _check_dtypes(projected, taps, bias, states)
+        call = jax.ffi.ffi_call(
+            self._target(CONVOLUTION, "ShortConvolution"),
+            (
+                jax.ShapeDtypeStruct((len(projected), taps.shape[1]), projected.dtype),
+                jax.ShapeDtypeStruct(states.shape, states.dtype),
+            ),
+            input_output_aliases={3: 1},
+        )
+        out, states = call(projected, taps, bias, states, layer, query_starts, context_lens, rows, num_rows)
+        return out, states
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         """Return zeros like ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it

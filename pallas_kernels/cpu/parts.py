@@ -45,6 +45,12 @@ def _of_codes(bits: str, *compiled: str) -> Part:
 
 ELEMENTS = "elements"
 """The part of every model: norms, activations, rotary embedding and zeros, in float32 and bfloat16."""
+GATED_DELTA = "gated-delta"
+"""The part of models with gated delta nets, in float32 and bfloat16."""
+DELTA_MULTIPLE = 16
+"""Numbers of a vector, at most: a gated delta net's heads have a multiple of them as values, and spans as positions."""
+CONVOLUTION = "convolution"
+"""The part of models with short convolutions, in float32 and bfloat16."""
 _EIGHT_BITS, _FEWER_BITS = "8-bits", "fewer-bits"
 PARTS = {
     "bfloat16": _of_element("Bfloat16", "bfloat16"),
@@ -53,7 +59,9 @@ PARTS = {
     _EIGHT_BITS: _of_codes("8", "8"),
     "bfloat16-experts": _of_experts("Bfloat16"),
     "float32-experts": _of_experts("float"),
+    GATED_DELTA: Part((Unit("gated_delta.cc"),), ("GatedDelta",)),
     ELEMENTS: Part((Unit("elements.cc"),), ("RmsNorm", "LayerNorm", "Activate", "Gated", "RotatedHeads", "Zeros")),
+    CONVOLUTION: Part((Unit("short_convolution.cc"),), ("ShortConvolution",)),
 }
 """The parts by name; the slowest to compile comes first."""
 _BY_BITS = {2: _FEWER_BITS, 4: _FEWER_BITS, 5: _FEWER_BITS, 6: _FEWER_BITS, 8: _EIGHT_BITS}

@@ -15,9 +15,10 @@ import numpy as np
 
 from pallas_kernels.activations import ACTIVATIONS, GATED
 from pallas_kernels.cpu.library import Library
-from pallas_kernels.cpu.parts import DTYPES, ELEMENTS, part_of_codes, part_of_experts
+from pallas_kernels.cpu.parts import CONVOLUTION, DTYPES, ELEMENTS, GATED_DELTA, part_of_codes, part_of_experts
+from pallas_kernels.delta_proof import prove_gated_delta
 from pallas_kernels.packed_product import pack
-from pallas_kernels.proof import compare, prove_cache_kernels, rounded
+from pallas_kernels.proof import compare, prove_cache_kernels, prove_short_convolution, rounded
 from pallas_kernels.quantized_product import BLOCK, GroupedCodes, default_zero, pack_codes, pack_groups
 
 
@@ -98,6 +99,17 @@ def _prove_every_element(library: Library) -> None:
         _prove_elements(library, dtype)
     for size in (3, 300_001):  # within a page, and whole pages with parts of two others
         assert not np.asarray(library.zeros((size,), jnp.int32)).any()
+
+
+def _prove_gated_delta(library: Library) -> None:
+    for dtype in DTYPES:
+        prove_gated_delta(library.gated_delta, key_heads=2, heads=6, key_dim=20, value_dim=48, span=32, dtype=dtype)
+
+
+def _prove_convolution(library: Library) -> None:
+    for dtype in DTYPES:
+        for gated in (True, False):
+            prove_short_convolution(library.short_convolution, dtype=dtype, gated=gated)
 
 
 def _prove_product(library: Library, dtype: str) -> None:
@@ -258,6 +270,8 @@ def _prove_elements(library: Library, dtype: str) -> None:
 
 _PROOFS: dict[str, Callable[[Library], None]] = {
     ELEMENTS: _prove_every_element,
+    GATED_DELTA: _prove_gated_delta,
+    CONVOLUTION: _prove_convolution,
     **{dtype: partial(_prove_dtype, dtype=dtype) for dtype in DTYPES},
     **{part_of_experts(dtype): partial(_prove_experts, dtype=dtype) for dtype in DTYPES},
     **{part: partial(_prove_codes, part=part) for part in {part_of_codes(bits) for bits, *_ in _WEIGHTS}},

@@ -1,6 +1,6 @@
 """All faults."""
 
-from scripts.faults.computing import KERNELS, MODELS, SAMPLING
+from scripts.faults.computing import CONVOLUTIONS, KERNELS, MODELS, SAMPLING
 from scripts.faults.fault import Fault
 from scripts.faults.memory import CACHE, OFFLOAD, SIZING
 from scripts.faults.scheduling import SCHEDULER
@@ -16,6 +16,7 @@ FAULTS: tuple[Fault, ...] = (
     *SAMPLING,
     *MODELS,
     *KERNELS,
+    *CONVOLUTIONS,
     *WEIGHTS,
     *TEXT,
     *SERVER,

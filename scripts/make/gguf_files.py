@@ -40,7 +40,7 @@ NAMES = (
         "cohere",
         "cohere_heads",
     ),
-    *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
+    *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "lfm2", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
 )
 WITH_IMAGES = {
     "qwen2vl": ("qwen2", "Qwen2VLForConditionalGeneration"),

@@ -35,6 +35,7 @@ from jaxgen.hardware.large_pages import use_large_pages
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens
+from jaxgen.models.layer_pattern import alike
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route
@@ -178,12 +179,13 @@ def _layers_of(graph: Any, params: Params, kernels: Kernels) -> Callable[[jax.Ar
         flat: Any = {path: nnx.Param(value) for path, value in placed.items()}
         layers = nnx.merge(graph, nnx.from_flat_state(flat))
         nowhere, num_tokens = jnp.arange(len(x)), jnp.int32(len(x))
-        at = LayerContext(BlockTokens(nowhere, nowhere, num_tokens), Positional(), jnp.int32(0), None, kernels)
+        tokens, zero = BlockTokens(nowhere, (nowhere,), num_tokens), jnp.int32(0)
+        at = LayerContext(tokens, Positional(), zero, 0, zero, None, kernels)
 
-        def visit(layer: Any, _index: Any, _window: Any, total: jax.Array) -> Any:
+        def visit(layer: Any, _here: Any, total: jax.Array) -> Any:
             return layer(x, at, total)
 
-        return fold_layers(layers, LAYERS, visit, x, unrolled=kernels.separate_layers)
+        return fold_layers([layers], alike(LAYERS), visit, x, unrolled=kernels.separate_layers)
 
     return partial(program, placed)
 

@@ -3,7 +3,8 @@
     .venv/bin/python -m scripts.measure.scheduler_time
 
 Steps: planning one and completing the one before, while prompts come between. The policies are measured in turn,
-several times; each line is the median of one run, in microseconds. Adds and quotes: of requests of 2,000 tokens,
+several times, and the first also with each of ``--windows`` as a further kind of cache; each line is the median of one
+run, in microseconds. Adds and quotes: of requests of 2,000 tokens,
 with and without targets, that share 1,000 first tokens or none; medians in microseconds of CPU time. No model runs
 and no jax is loaded.
 """
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -32,10 +34,12 @@ WARM_UP = 200
 """Steps that are not counted."""
 
 
-def microseconds(policy: type[Fifo], steps: int) -> float:
+def microseconds(policy: type[Fifo], steps: int, windows: tuple[int, ...] = ()) -> float:
     """Return the median time of a step's ``schedule`` and the ``complete`` of the one before it."""
     config = SchedulerConfig(BUDGET, ROWS, 4096, prefix_caching=False)
-    scheduler = Scheduler(config, CacheConfig(block_size=16, num_blocks=ROWS * 64), policy=policy)
+    window_blocks = tuple(blocks_for(config.max_num_seqs, window, 16, config) for window in windows)
+    cache = CacheConfig(block_size=16, num_blocks=ROWS * 64, window_blocks=window_blocks, windows=windows)
+    scheduler = Scheduler(config, cache, policy=policy)
     numbers = itertools.count()
 
     def add() -> None:
@@ -102,10 +106,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each policy (default %(default)s)")
     parser.add_argument("--waiting", default="0,1024,4096", help="comma-separated (default %(default)s)")
     parser.add_argument("--calls", type=int, default=100, help="adds and quotes of each (default %(default)s)")
+    parser.add_argument("--windows", default="512", help="in tokens, comma-separated (default %(default)s)")
     args = parser.parse_args()
+    windows = tuple(map(int, args.windows.split(",")))
     for _ in range(args.rounds):
         for policy in (Fifo, ServicePolicy):
             print(f"{policy.__name__:14} {microseconds(policy, args.steps):8.1f} us")
+        print(f"Fifo, windows  {microseconds(Fifo, args.steps, windows):8.1f} us")
     for targets, shared in itertools.product((False, True), (0, 1000)):
         arrivals = Arrivals(targets=targets, shared=shared)
         for waiting in map(int, args.waiting.split(",")):

@@ -6,6 +6,7 @@ from math import prod
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import ITEMSIZE
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.layer_kind import path_without_stack
 from jaxgen.weights.families.parameters import parameters
 
 EXPERTS, EMBED, HEAD = "layers.mlp.experts.", "embed.weight", "lm_head.weight"
@@ -33,12 +34,12 @@ def step_floor(model: DecoderConfig, *, rows: int, context: int, chunk: int) -> 
         size = prod(parameter.shape)
         itemsize = ITEMSIZE[parameter.dtype or model.dtype]
         is_head = parameter.path == (EMBED if model.head.tied else HEAD)
-        if parameter.path.startswith(EXPERTS):
+        if path_without_stack(parameter.path).startswith(EXPERTS):
             num_bytes += size * itemsize * (1.0 - (1.0 - share) ** tokens)
             flops += 2.0 * size * tokens * share
         elif is_head or parameter.path != EMBED:
             num_bytes += size * itemsize
             flops += 2.0 * size * (samples if is_head else tokens)
     pairs = rows * context + chunk * (chunk + 1) / 2
-    flops += 4.0 * model.num_layers * model.num_heads * model.head_dim * pairs
+    flops += 4.0 * (model.num_layers - len(model.state_layers)) * model.num_heads * model.head_dim * pairs
     return Floor(num_bytes + rows * context * CacheFormat.of(model, 1).kv_bytes, flops)

@@ -82,6 +82,9 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     yield "weights", f"{_size(taken.weights)} in {planned.model.dtype}"
     yield "step temporaries", f"{_size(taken.temporaries)}, an estimate until the step is compiled"
     yield "row states", f"{_size(taken.rows)} of {scheduler.max_num_seqs:,} sequences"
+    if taken.states:
+        rows = _count(scheduler.max_num_seqs, "sequence")
+        yield "layer states", f"{_size(taken.states)} of {rows} and {_count(plan.num_snapshots, 'snapshot')}"
     why = "the process itself" if plan.memory.is_cpu else "fragments and small programs"
     yield "slack", f"{_size(taken.slack)} for {why}"
     yield "token budget", f"{scheduler.token_budget:,} tokens in a step ({planned.budget.reason})"
@@ -103,6 +106,7 @@ def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str
     yield "cache", f"{_size(plan.allocation.cache)}{of}{where}"
     yield "cache blocks", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens"
     yield "cache tokens", f"{cache.num_slots:,} tokens"
+    yield from _kind_lines(planned)
     if plan.allocation.staging:
         yield "staging", f"{_size(plan.allocation.staging)} for copies to and from host memory"
     if plan.host:
@@ -112,10 +116,24 @@ def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str
     yield "left over", _size(plan.left)
 
 
+def _kind_lines(planned: "Planned") -> Iterator[tuple[str, str]]:
+    """Yield what layers with a window take, and what sequences of several lengths do; nothing of other models."""
+    plan, model = planned.plan, planned.request.model
+    if len(model.cache_kinds) == 1 and not model.states:
+        return
+    if plan.why_whole:
+        yield "windows", f"their layers keep the whole context: {plan.why_whole}"
+    elif len(plan.kinds) > 1:
+        for part in plan.kinds:
+            layers = _count(len(part.kind.layers), "layer")
+            yield part.kind.name, f"{_size(part.num_bytes)}, {part.num_blocks:,} blocks in {layers}"
+    yield "a sequence", ", ".join(f"{_size(size)} at {tokens:,} tokens" for tokens, size in plan.sequences)
+
+
 def as_json(planned: "Planned") -> dict[str, Any]:
     """Return the plan as JSON has it; sizes are bytes, and null stands for what a plan that does not fit lacks."""
     plan, target, config = planned.plan, planned.target, planned.plan.config
-    cache, taken = None if config is None else config.cache, plan.allocation
+    cache, taken, model = None if config is None else config.cache, plan.allocation, planned.request.model
     return {
         "fits": config is not None,
         "problem": plan.problem or None,
@@ -129,12 +147,12 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "device_bytes": target.total_bytes,
         "container_bytes": target.container_bytes,
         "usable_bytes": plan.memory.free_bytes,
-        "dtype": planned.request.model.dtype,
+        "dtype": model.dtype,
         "weights_bytes": taken.weights,
         "temporaries_bytes_estimated": taken.temporaries,
         "rows_bytes": taken.rows,
         "slack_bytes": taken.slack,
-        "kv_cache_dtype": planned.request.model.kv_dtype,
+        "kv_cache_dtype": model.kv_dtype,
         "cache_bytes": None if config is None else taken.cache,
         "staging_bytes": None if config is None else taken.staging,
         "host_bytes": None if config is None else plan.host,
@@ -142,6 +160,19 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "block_size": planned.request.block_size,
         "num_blocks": None if cache is None else cache.num_blocks,
         "cache_tokens": None if cache is None else cache.num_slots,
+        "states_bytes": taken.states,
+        "num_snapshots": None if cache is None else cache.num_snapshots,
+        "cache_kinds": [
+            {
+                "name": part.kind.name,
+                "layers": len(part.kind.layers),
+                "window": part.kind.window,
+                "num_blocks": part.num_blocks,
+                "bytes": part.num_bytes,
+            }
+            for part in plan.kinds
+        ],
+        "sequence_bytes": None if cache is None else dict(plan.sequences),
         "token_budget": plan.scheduler.token_budget,
         "max_num_seqs": plan.scheduler.max_num_seqs,
         "max_model_len": None if config is None else config.scheduler.max_model_len,

@@ -14,7 +14,16 @@ from prometheus_client.registry import Collector
 from jaxgen.client import EngineClient
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.core.stats import KVEventStats, KVTierStats, OffloadStats
+from jaxgen.server.metrics.engine_parts import (
+    LABEL,
+    blocks_by_kind,
+    kv_event_counters,
+    kv_tier_counters,
+    offload_counters,
+    offload_gauges,
+    snapshot_counters,
+    snapshot_gauges,
+)
 from jaxgen.server.metrics.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
@@ -22,7 +31,6 @@ _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0
 _LENGTH_BUCKETS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 AVERAGED_TOKENS = 16
 """Span, in tokens, of the exponentially weighted average of inter-token times that is compared with a target."""
-_LABEL = ["model_name"]
 
 
 class Metrics:
@@ -35,7 +43,7 @@ class Metrics:
         model = engine.model.name
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            result = Histogram(f"jaxgen_{name}", text, {_LABEL[0]: model}, buckets)
+            result = Histogram(f"jaxgen_{name}", text, {LABEL[0]: model}, buckets)
             self.registry.register(result)
             return result
 
@@ -62,15 +70,15 @@ class Metrics:
             "request_generation_tokens", "Tokens generated for a request that ended.", _LENGTH_BUCKETS
         )
         self._responses = Counter(
-            "jaxgen_http_responses", "Answers, probes too, by HTTP status.", [*_LABEL, "status"], registry=self.registry
+            "jaxgen_http_responses", "Answers, probes too, by HTTP status.", [*LABEL, "status"], registry=self.registry
         )
         self._finished = Counter(
-            "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
+            "jaxgen_request_success", "Requests ended.", [*LABEL, "finished_reason"], registry=self.registry
         )
         self._class_outcomes = Counter(
             "jaxgen_service_class_requests",
             "Requests of classes with targets, by what came of them.",
-            [*_LABEL, "service_class", "outcome"],
+            [*LABEL, "service_class", "outcome"],
             registry=self.registry,
         )
         self._model = model
@@ -204,93 +212,37 @@ class _EngineCollector(Collector):
                 stats.compilations_after_ready,
             ),
         }
+        if stats.snapshots is not None:
+            gauges |= snapshot_gauges(stats.snapshots)
+            counters |= snapshot_counters(stats.snapshots)
         if stats.offload is not None:
-            gauges |= _offload_gauges(stats.offload)
-            counters |= _offload_counters(stats.offload)
+            gauges |= offload_gauges(stats.offload)
+            counters |= offload_counters(stats.offload)
         if stats.kv_tier is not None:
-            counters |= _kv_tier_counters(stats.kv_tier)
+            counters |= kv_tier_counters(stats.kv_tier)
         if stats.kv_events is not None:
-            counters |= _kv_event_counters(stats.kv_events)
+            counters |= kv_event_counters(stats.kv_events)
         model = [self._engine.model.name]
-        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
+        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=LABEL)
         chosen = {name: choice.implementation for name, choice in stats.kernel_choices.items()}
         kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason, **chosen})
         yield kernels
-        cache = InfoMetricFamily("jaxgen_cache_config", "The KV cache's shape, as routers read it.", labels=_LABEL)
+        cache = InfoMetricFamily("jaxgen_cache_config", "The KV cache's shape, as routers read it.", labels=LABEL)
         if stats.block_size:  # known once the engine is ready; a router may divide by it
             cache.add_metric(model, {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)})
         yield cache
         for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=LABEL)
             gauge.add_metric(model, value)
             yield gauge
         states = {"used": used, "cached": stats.blocks_cached, "free": stats.blocks_free - stats.blocks_cached}
-        blocks = GaugeMetricFamily("jaxgen_kv_cache_blocks_by_state", "Blocks by state.", labels=[*_LABEL, "state"])
+        blocks = GaugeMetricFamily("jaxgen_kv_cache_blocks_by_state", "Blocks by state.", labels=[*LABEL, "state"])
         for state, count in states.items():
             blocks.add_metric([*model, state], count)
         yield blocks
+        if stats.kinds:
+            yield blocks_by_kind(stats.kinds, model)
         for name, (text, value) in counters.items():
-            counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=LABEL)
             counter.add_metric(model, value)
             yield counter
-
-
-def _offload_gauges(stats: OffloadStats) -> dict[str, tuple[str, float]]:
-    return {
-        "offload_host_blocks_total": ("Blocks that host memory can hold.", stats.host_blocks_total),
-        "offload_host_blocks": ("Blocks in host memory.", stats.host_blocks),
-    }
-
-
-def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
-    return {
-        "offload_saved_blocks": ("Blocks copied to host memory.", stats.saved_blocks),
-        "offload_lost_blocks": ("Blocks evicted before they could be copied to host memory.", stats.lost_blocks),
-        "offload_host_evictions": ("Blocks that host memory gave up for others.", stats.host_evictions),
-        "offload_host_hits": ("Tokens found in host memory, not on the device.", stats.host_hit_tokens),
-        "offload_planned_restore": ("Of these, to be copied back as K and V.", stats.planned_restore_tokens),
-        "offload_planned_project": ("Of these, to be projected from layer inputs.", stats.planned_project_tokens),
-        "offload_planned_recompute": ("Of these, to be computed again.", stats.planned_recompute_tokens),
-        "offload_restored": ("Tokens copied back as K and V.", stats.restored_tokens),
-        "offload_projected": ("Tokens copied back as layer inputs and projected.", stats.projected_tokens),
-        "offload_restores": ("Requests for which blocks were copied back, or steps that streamed.", stats.restores),
-        "offload_recomputes": ("Requests that found blocks and computed all of them.", stats.recomputes),
-        "offload_failed_restores": ("Copies back that failed; what they held was computed.", stats.failed_restores),
-        "offload_failed_saves": ("Blocks whose copy to host memory failed.", stats.failed_saves),
-        "offload_predicted_seconds": (
-            "Planned for the copies back that ended well, or for streamed steps.",
-            stats.predicted_seconds,
-        ),
-        "offload_restore_seconds": ("What these took.", stats.restore_seconds),
-        "offload_saved_bytes": ("Copied to host memory.", stats.saved_bytes),
-        "offload_save_link_seconds": ("That the link to host memory was busy.", stats.save_link_seconds),
-        "offload_restored_bytes": ("Copied from host memory.", stats.restored_bytes),
-        "offload_restored_input_bytes": ("Of these, layer inputs.", stats.restored_input_bytes),
-        "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
-        "offload_idle_seconds": ("That a device that streams its cache waited for copies.", stats.idle_seconds),
-    }
-
-
-def _kv_event_counters(stats: KVEventStats) -> dict[str, tuple[str, float]]:
-    return {
-        "kv_event_batches": ("Batches of events of KV blocks.", stats.batches),
-        "kv_event_dropped_batches": ("Of these, not sent, as too many waited.", stats.dropped_batches),
-    }
-
-
-def _kv_tier_counters(stats: KVTierStats) -> dict[str, tuple[str, float]]:
-    return {
-        "kv_tier_hits": ("Blocks looked up in the KV tier and found.", stats.hit_blocks),
-        "kv_tier_misses": ("Blocks looked up in the KV tier and not found.", stats.missed_blocks),
-        "kv_tier_read_blocks": ("Blocks read from the KV tier.", stats.read_blocks),
-        "kv_tier_read_bytes": ("Read from the KV tier.", stats.read_bytes),
-        "kv_tier_read_seconds": ("What these reads took.", stats.read_seconds),
-        "kv_tier_written_blocks": ("Blocks written to the KV tier.", stats.written_blocks),
-        "kv_tier_written_bytes": ("Written to the KV tier.", stats.written_bytes),
-        "kv_tier_dropped_writes": ("Blocks not written, as too many waited or it failed.", stats.dropped_writes),
-        "kv_tier_errors": ("Calls of the KV tier that failed.", stats.errors),
-        "kv_tier_damaged_blocks": ("Blocks read that were not what was written.", stats.damaged_blocks),
-        "kv_tier_timeouts": ("Requests that stopped waiting for blocks and computed them.", stats.timeouts),
-        "kv_tier_compared_blocks": ("Blocks computed again and compared with the KV tier's.", stats.compared_blocks),
-        "kv_tier_differing_blocks": ("Of these, blocks with other bits.", stats.differing_blocks),
-    }

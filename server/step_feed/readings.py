@@ -5,7 +5,7 @@ from time import time
 from typing import Any
 
 from jaxgen.client import EngineClient
-from jaxgen.core.stats import EngineStats, OffloadStats
+from jaxgen.core.stats import EngineStats, KindStats, OffloadStats
 from jaxgen.server.metrics.histogram import Histogram, quantile
 from jaxgen.server.metrics.metrics import Metrics
 
@@ -71,12 +71,28 @@ def blocks(stats: EngineStats) -> dict[str, int]:
     """Return the blocks by state, which are apart: free ones have no content."""
     offload = stats.offload or NO_OFFLOAD
     return {
+        **_by_state(stats),
+        "host": offload.host_blocks,
+        "host_total": offload.host_blocks_total,
+    }
+
+
+def kinds(stats: EngineStats) -> list[dict[str, Any]] | None:
+    """Return the blocks of each kind of cache by state; None if there is one kind."""
+    return [{"name": kind.name, **_by_state(kind)} for kind in stats.kinds] or None
+
+
+def snapshots(stats: EngineStats) -> dict[str, int] | None:
+    """Return the snapshots of states; None if the model has no states."""
+    return None if stats.snapshots is None else {"total": stats.snapshots.total, "held": stats.snapshots.held}
+
+
+def _by_state(stats: EngineStats | KindStats) -> dict[str, int]:
+    return {
         "total": stats.blocks_total,
         "free": stats.blocks_free - stats.blocks_cached,
         "cached": stats.blocks_cached,
         "used": stats.blocks_total - stats.blocks_free,
-        "host": offload.host_blocks,
-        "host_total": offload.host_blocks_total,
     }
 
 

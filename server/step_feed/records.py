@@ -11,7 +11,7 @@ from jaxgen.client import EngineClient
 from jaxgen.journal import EventRecord, Journal, LiveRequest, StepRecord
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.middleware.context import CALLER_DIGITS
-from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, blocks, links, per_second
+from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, blocks, kinds, links, per_second, snapshots
 from jaxgen.server.step_feed.views import Views
 
 EVENT_FIELDS = ("time", "request", "kind", "values")
@@ -94,6 +94,8 @@ def make_now(engine: EngineClient, meter: Meter, before: CounterSnapshot, now: C
         "gap": None if between is None else between.as_json(),
         "tokens_per_second": per_second(before, now),
         "blocks": blocks(stats),
+        "kinds": kinds(stats),
+        "snapshots": snapshots(stats),
         "compilations_after_ready": stats.compilations_after_ready,
         "preemptions": stats.preemptions,
         "longest_step_seconds": round(stats.pace.longest_step, 6),

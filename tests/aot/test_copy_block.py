@@ -1,4 +1,4 @@
-"""A block is copied to another in place: beside the cache there is room for a block, not for a second cache."""
+"""A block is copied to another in place, and so is a state: there is room for one more, not for a second cache."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,14 @@ import pytest
 from jaxgen.core.config import CacheConfig
 from jaxgen.core.operations import ATTENTION
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import made_for
-from jaxgen.models.kv_cache import KVCache, init_cache
-from jaxgen.runner.program import Program
+from jaxgen.kernels.choice import REFERENCE, made_for
+from jaxgen.models.kv_cache import KVCache, init_cache, init_states
+from jaxgen.runner.program import Program, int32
+from jaxgen.runner.state_snapshots import copy_state
 from tests.aot import cases
 from tests.aot.target import Target, compile_program
 from tests.support.hub_configs import described
+from tests.support.hybrid import HYBRID
 
 
 @pytest.mark.only(cases.HOPPER)
@@ -30,3 +32,12 @@ def test_a_block_is_copied_in_place(target: Target, keep_inputs: bool) -> None:
     num_bytes = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(shapes))
     assert found.aliased >= num_bytes
     assert found.temporaries <= 2 * num_bytes // cache.num_blocks
+
+
+@pytest.mark.only(cases.HOPPER)
+def test_a_state_is_copied_in_place(target: Target) -> None:
+    rows, snapshots = [jax.eval_shape(lambda number=number: init_states(HYBRID, number)) for number in (16, 64)]
+    for into, of in ((rows, snapshots), (snapshots, rows)):
+        found = compile_program(target, Program(copy_state, (into, of, int32(), int32()), (0,)), REFERENCE)
+        assert found.aliased >= sum(one.size * one.dtype.itemsize for one in into)
+        assert found.temporaries <= sum(one.size * one.dtype.itemsize for one in into) // len(into[0])

@@ -1,7 +1,7 @@
 """A default server's step fits in the memory that is planned for it, beside all that the engine keeps.
 
-The programs have true widths, the whole vocabulary and as many blocks as are planned, but two layers: the weights and
-the cache of the others are arithmetic. Temporaries do not depend on depth.
+The programs have true widths, the whole vocabulary and as many blocks as are planned, but few layers: the weights
+and the cache of the others are arithmetic. Temporaries do not depend on depth.
 """
 
 import logging
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import jax
 import pytest
 
+from jaxgen.cache.cache_format import blocks_bytes
 from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.operations import ATTENTION
@@ -40,7 +41,7 @@ class Server:
     mib: int
 
 
-LAYERS = 2
+LEAST_LAYERS = 2
 MOST_INDICES = 64
 """Most bytes of indices of stacked weights, which are not counted."""
 SHARE = EngineOptions().gpu_memory_utilization
@@ -68,7 +69,8 @@ def test_a_default_server_fits(target: Target, server: Server) -> None:
     config = resolve(options, model, memory, token_budget=default_budget(device).tokens, params_bytes=weights)
     kernels = made_for(device, model, config.cache.block_size)
     assert ATTENTION in kernels.own, kernels.reason
-    programs = separate_programs(model.of_layers(LAYERS), config, kernels, config.scheduler.token_budget)
+    few = few_layers(model)
+    programs = separate_programs(few, config, kernels, config.scheduler.token_budget)
     found_of = {name: compile_program(target, one, kernels) for name, one in programs.items()}
     compiled, args = found_of[LAYERS_PROGRAM], programs[LAYERS_PROGRAM].shapes
     most = max(one.temporaries for one in found_of.values())
@@ -81,7 +83,8 @@ def test_a_default_server_fits(target: Target, server: Server) -> None:
         *(server.model, server.kind, config.scheduler.token_budget, config.scheduler.max_num_seqs),
         *(config.cache.num_blocks, needed // MIB, memory.free_bytes // MIB, most // MIB),
     )
-    assert 0 <= compiled.arguments - (kept - of_other_layers(model, found.cache, weights)) <= MOST_INDICES
+    of_others = found.cache - blocks_bytes(few, config.cache) + weights - parameter_bytes(few)
+    assert 0 <= compiled.arguments - (kept - of_others) <= MOST_INDICES
     assert (1 - MOST_LEFT) * memory.free_bytes < needed <= memory.free_bytes - found.slack // 2
     sizes = {"params_bytes": weights, "temporary_bytes": step_bytes}
     assert refit(options, model, config, memory, **sizes) is config, "it is compiled once"
@@ -91,7 +94,7 @@ def rows_and_words(args: tuple[object, ...]) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(args[2:]))
 
 
-def of_other_layers(model: DecoderConfig, cache: int, weights: int) -> int:
-    """Return the bytes of cache and weights of the layers that are not compiled."""
-    few = model.of_layers(LAYERS)
-    return cache * (model.num_layers - LAYERS) // model.num_layers + weights - parameter_bytes(few)
+def few_layers(model: DecoderConfig) -> DecoderConfig:
+    """Return the model with as few layers as have all of its kinds of cache."""
+    counts = range(LEAST_LAYERS, model.num_layers + 1)
+    return next(few for few in map(model.of_layers, counts) if len(few.cache_kinds) == len(model.cache_kinds))

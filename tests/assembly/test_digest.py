@@ -76,6 +76,7 @@ DIFFERENT = {
     "context": replace(BASE, config=replace(CONFIG, scheduler=replace(SCHEDULER, max_model_len=128))),
     "block size": replace(BASE, config=replace(CONFIG, cache=replace(CACHE, block_size=32))),
     "blocks": replace(BASE, config=replace(CONFIG, cache=replace(CACHE, num_blocks=65))),
+    "blocks of windows": replace(BASE, config=replace(CONFIG, cache=replace(CACHE, window_blocks=(8,), windows=(4,)))),
     "layer inputs": replace(BASE, config=replace(CONFIG, cache=replace(CACHE, keep_inputs=True))),
     "logit biases": replace(BASE, config=replace(CONFIG, max_logit_bias=10)),
     "streaming": replace(BASE, config=replace(CONFIG, streaming=STREAM)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
 from jaxgen.core.config import CacheConfig
 from jaxgen.core.kv_dtype import KV_DTYPES, KVDType
 from jaxgen.models.kv_cache import init_cache
@@ -21,6 +21,16 @@ def test_blocks_have_the_bytes_of_the_arrays(kv_dtype: KVDType, keep_inputs: boo
     arrays = jax.tree.leaves(jax.eval_shape(lambda: init_cache(model, config)))
     size = sum(array.size * array.dtype.itemsize for array in arrays)
     assert size == 5 * CacheFormat.of_cache(model, config).block_bytes
+
+
+def test_each_kind_has_the_bytes_of_its_array() -> None:
+    model = replace(LLAMA, num_layers=5, windows=(4, None, 16, 4, None))
+    config = CacheConfig(8, 5, window_blocks=(4, 3), windows=(16, 4))
+    arrays = jax.eval_shape(lambda: init_cache(model, config)).arrays
+    parts = kind_blocks(model, config)
+    assert [part.kind.layers for part in parts] == [(1, 4), (2,), (0, 3)]
+    assert [part.num_bytes for part in parts] == [array.size * array.dtype.itemsize for array in arrays]
+    assert sum(part.num_bytes for part in parts) == blocks_bytes(model, config)
 
 
 def test_what_a_token_has() -> None:

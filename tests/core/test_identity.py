@@ -32,7 +32,11 @@ def test_blocks_outlive_another_template_and_amount_of_memory_but_no_other_part(
         "steps": {"num_blocks": 1, "max_model_len": 2, "block_size": 3},
     }
     namespace = Identity(parts).kv_namespace
-    alike = {**parts, "texts": {}, "steps": {"num_blocks": 9, "max_model_len": 8, "block_size": 3}}
+    alike = {
+        **parts,
+        "texts": {},
+        "steps": {"num_blocks": 9, "window_blocks": [4], "max_model_len": 8, "block_size": 3},
+    }
     assert Identity(alike).kv_namespace == namespace
     assert Identity({**parts, "weights": "c"}).kv_namespace != namespace
     assert Identity({**parts, "steps": {**parts["steps"], "block_size": 4}}).kv_namespace != namespace

@@ -6,14 +6,16 @@ from dataclasses import fields
 
 import pytest
 
-from jaxgen.core.sequence import Sequence, SequenceBlocks
+from jaxgen.core.sequence import Sequence, SequenceBlocks, WindowBlocks
 from jaxgen.core.standing import Standing
 from tests.support.paths import ROOT
 
 PROGRESS = ("tokens", "num_pending", "num_forced", "num_computed", "row", "status")
 OWNERS = {
     **{field.name: None for field in fields(Sequence)},  # complete at birth
-    **dict.fromkeys([*PROGRESS, *[field.name for field in fields(SequenceBlocks)]], "cache"),
+    **dict.fromkeys(
+        [*PROGRESS, *[field.name for part in (SequenceBlocks, WindowBlocks) for field in fields(part)]], "cache"
+    ),
     **dict.fromkeys(["finish_reason", *[field.name for field in fields(Standing)]], "scheduling"),
 }
 """By attribute of a sequence, of its blocks or of its standing: the package that writes it."""
@@ -52,6 +54,7 @@ def test_state_is_written_by_its_owner() -> None:
     "line",
     [
         "sequence.blocks.num_shared = 1",
+        "sequence.blocks.windows[0].num_freed += 1",
         "blocks.restore, x = None, 1",
         "sequence.num_computed += 1",
         "del chunk.sequence.blocks.table[2:]",

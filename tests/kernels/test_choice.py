@@ -8,6 +8,7 @@ import pytest
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.layer_kind import GatedDeltaConfig
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.operations import Choice
@@ -15,12 +16,14 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice, gpu_support
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
+from jaxgen.kernels.expert_support import experts_trouble
 from jaxgen.kernels.kernels import FIELDS, Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
 from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, ExpertShapes, Finding, Verdict, operations_of
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.loading import load
-from pallas_kernels.cpu.parts import ELEMENTS
+from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA
+from pallas_kernels.gated_delta import gated_delta_ref
 from pallas_kernels.plain_codes import plain_expert_product
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
@@ -87,6 +90,36 @@ def test_a_model_has_the_parts_for_its_dtype_and_its_formats(formats: Sequence[A
     weights = tuple((f"layers.{number}", form) for number, form in enumerate(formats))
     model = replace(LLAMA, dtype="bfloat16", weight_formats=weights)
     assert native_parts(model) == {ELEMENTS, "bfloat16"} | parts
+
+
+def with_nets(value_dim: int) -> DecoderConfig:
+    """A model with gated delta nets."""
+    nets = GatedDeltaConfig(key_heads=1, heads=2, key_dim=8, value_dim=value_dim, taps=4)
+    return replace(LLAMA, layer_kinds=("delta", "attention"), delta=nets)
+
+
+def test_gated_delta_nets_have_parts_of_their_own() -> None:
+    native()
+    assert native_parts(with_nets(32)) == {ELEMENTS, "float32", CONVOLUTION, GATED_DELTA}
+    found = choose(CPU, with_nets(32), 64, directory())
+    assert found.gated_delta != gated_delta_ref
+    assert not found.reason
+
+
+def test_values_that_fill_no_vectors_are_computed_by_xla() -> None:
+    native()
+    assert native_parts(with_nets(24)) == {ELEMENTS, "float32", CONVOLUTION}
+    found = choose(CPU, with_nets(24), 64, directory())
+    assert found.gated_delta == gated_delta_ref
+    assert found.reason == "delta_nets: heads of 24 values are not supported, only multiples of 16"
+    with_units = choose(AMX, replace(with_nets(24), dtype="bfloat16"), 64, directory())
+    assert with_units.reason == f"products: XLA's use amx_bf16; {found.reason}"
+
+
+def test_a_gpu_says_that_nets_are_a_loop() -> None:
+    found = choose(HOPPER, with_nets(32), 64, directory())
+    assert found == REFERENCE_GPU
+    assert found.reason.endswith("; delta_nets: there is no kernel yet, and a loop over tokens is slow")
 
 
 def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,6 +313,22 @@ def test_shapes_of_experts() -> None:
     few_bits = replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32)),))
     assert ExpertShapes.of(few_bits) == replace(shapes, formats=(None, WeightFormat(4, 32)))
     assert ExpertShapes.of(LLAMA) is None
+
+
+def test_experts_of_several_stacks_have_the_formats_of_all() -> None:
+    stacks = replace(with_nets(32), dtype=EXPERTS.dtype, hidden_size=EXPERTS.hidden_size, moe=EXPERTS.moe)
+    nets, attention = ((f"layers.{kind}.mlp.experts.down.weight", INT8) for kind in ("delta", "attention"))
+    both, one = (replace(stacks, weight_formats=formats) for formats in ((nets, attention), (nets,)))
+    shapes = ExpertShapes.of(both)
+    assert shapes is not None
+    assert shapes.formats == (None, INT8)
+    mixed = ExpertShapes.of(one)
+    assert mixed == replace(shapes, formats=(None, None))
+    reason = "experts' layers have different formats"
+    assert experts_trouble(one, made=True, placed=lambda form: form) == {"experts": reason, "codes": reason}
+    assert "bfloat16-experts" in native_parts(both)
+    whole = [(path.replace("down", "gate_up"), form) for path, form in (nets, attention)]
+    assert "bfloat16-experts" not in native_parts(replace(both, weight_formats=(nets, attention, *whole)))
 
 
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from pallas_kernels.cpu import build
 from pallas_kernels.cpu.build import COMPILERS, Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.cpu.loading import load
-from pallas_kernels.cpu.parts import ELEMENTS, PARTS
+from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA, PARTS
 from pallas_kernels.packed_product import pack
 from pallas_kernels.quantized_product import GroupedCodes, pack_codes, pack_groups
 from tests.support.attention_cases import Case, make_inputs, run
@@ -225,7 +225,14 @@ extern "C" [[gnu::visibility("default")]] XLA_FFI_Error* nothing(XLA_FFI_CallFra
 
 # One for each kind of proof, each of which is a process that imports jax.
 @pytest.mark.parametrize(
-    "part", ["float32", *(pytest.param(part, marks=pytest.mark.full) for part in (ELEMENTS, EXPERTS, "8-bits"))]
+    "part",
+    [
+        "float32",
+        *(
+            pytest.param(part, marks=pytest.mark.full)
+            for part in (ELEMENTS, EXPERTS, CONVOLUTION, GATED_DELTA, "8-bits")
+        ),
+    ],
 )
 def test_a_part_that_computes_nothing_is_not_loaded(part: str, tmp_path: Path) -> None:
     source, made = tmp_path / "nothing.cc", tmp_path / "nothing.so"

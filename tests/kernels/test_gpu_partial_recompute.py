@@ -196,7 +196,7 @@ def test_reference_equals_the_models_layer(name: str) -> None:
     x = jnp.asarray(rng.normal(size=(tokens, 64)), jnp.float32)
     cache = init_cache(config, CacheConfig(8, blocks))
     positional = layer.positional(positions)
-    at = LayerContext(batch, positional, jnp.int32(1), None, REFERENCE)
+    at = LayerContext(batch, positional, jnp.int32(1), 0, jnp.int32(1), None, REFERENCE)
 
     def norm(x: jax.Array) -> Any:
         return normed(layer.input_norm, x, at)
@@ -215,11 +215,11 @@ def batch_of(num_tokens: int, positions: Any, slots: Any, blocks: int) -> StepBa
     return StepBatch(
         tokens=nothing,
         positions=positions,
-        slots=slots,
+        slots=(slots,),
         token_rows=nothing,
         query_starts=jnp.array([0, num_tokens]),
         context_lens=jnp.array([num_tokens]),
-        block_tables=jnp.arange(blocks)[None],
+        block_tables=(jnp.arange(blocks)[None],),
         rows=jnp.array([0]),
         num_tokens=jnp.int32(num_tokens),
         num_rows=jnp.int32(1),

@@ -95,8 +95,8 @@ def test_a_layer_is_projected_with_its_norm_of_keys() -> None:
 
     def projected(kernels: Any) -> np.ndarray:
         cache = replace(init_cache(model, CacheConfig(8, 3)), kernels=kernels)
-        tokens = BlockTokens(jnp.arange(16), jnp.arange(16), jnp.int32(16))
-        at = LayerContext(tokens, layer.positional(tokens.positions), jnp.int32(1), None, kernels)
+        tokens = BlockTokens(jnp.arange(16), (jnp.arange(16),), jnp.int32(16))
+        at = LayerContext(tokens, layer.positional(tokens.positions), jnp.int32(1), 0, jnp.int32(1), None, kernels)
         return np.asarray(layer.keys_values(x, cache, at).data)
 
     found, want = projected(REFERENCE_GPU), projected(REFERENCE)

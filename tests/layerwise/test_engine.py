@@ -123,7 +123,7 @@ def test_a_projection_of_other_bits_is_told(caplog: pytest.LogCaptureFixture) ->
 
     def off(*args: Any) -> LayerPool:
         pool = honest(*args)
-        return replace(pool, cache=replace(pool.cache, data=pool.cache.data * (1 + 1e-6)))
+        return replace(pool, cache=pool.cache.with_array(pool.cache.data * (1 + 1e-6)))
 
     engine_of("plan", compiled=replace(compiled, layers=replace(compiled.layers, project=(off,) * SMALL.num_layers)))
     assert [record for record in caplog.records if "differ from those of a step by rounding" in record.getMessage()]

@@ -20,6 +20,7 @@ from jaxgen.kernels import choice
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens
+from jaxgen.models.layer_pattern import alike
 from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route
@@ -90,8 +91,8 @@ def draw(config: MoEConfig, dtype: str) -> tuple[Any, dict[str, tuple[np.ndarray
 
 def context(num_tokens: jax.Array, kernels: Kernels) -> LayerContext:
     """What experts read of it; they have no place and no position."""
-    tokens = BlockTokens(jnp.arange(T), jnp.arange(T), num_tokens)
-    return LayerContext(tokens, Positional(), jnp.int32(0), None, kernels)
+    tokens, zero = BlockTokens(jnp.arange(T), (jnp.arange(T),), num_tokens), jnp.int32(0)
+    return LayerContext(tokens, Positional(), zero, 0, zero, None, kernels)
 
 
 @cache
@@ -112,10 +113,10 @@ def program(config: MoEConfig, dtype: str, make: Callable[[], Kernels]) -> tuple
         layers = nnx.merge(graph, nnx.from_flat_state(flat))
         at = context(num_tokens, kernels)
 
-        def visit(layer: Any, _index: Any, _window: Any, sum_: jax.Array) -> Any:
+        def visit(layer: Any, _here: Any, sum_: jax.Array) -> Any:
             return layer(x, at, sum_)
 
-        return fold_layers(layers, LAYERS, visit, residual, unrolled=kernels.separate_layers)
+        return fold_layers([layers], alike(LAYERS), visit, residual, unrolled=kernels.separate_layers)
 
     def call(x: np.ndarray, num_tokens: int, residual: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(run(placed, x, np.int32(num_tokens), np.zeros_like(x) if residual is None else residual))

@@ -1,5 +1,8 @@
 """Sequences of no caller, and steps that are timed alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from jaxgen.core.sampling_params import SamplingParams
@@ -28,19 +31,21 @@ class _Device(Runner):
     """A runner with a clock of its own: ``run`` returns after 2 seconds, and what it dispatched takes 3 more."""
 
     def __init__(self) -> None:
-        self.calls: list[str | tuple[bool | None, bool]] = []
+        self.calls: list[str | bool | None] = []
         self.now = 100.0
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
-        return self._run(narrow, again=False)
-
-    def rehearse(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
-        return self._run(narrow, again=True)
-
-    def _run(self, narrow: bool | None, *, again: bool) -> StepOutput:
-        self.calls.append((narrow, again))
+        self.calls.append(narrow)
         self.now += 2.0
         return OUTPUT
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        self.calls.append("keep")
+        self.now += 4.0
+        yield
+        self.calls.append("give back")
+        self.now += 4.0
 
     def wait(self) -> None:
         self.calls.append("wait")
@@ -49,10 +54,11 @@ class _Device(Runner):
 
 @pytest.mark.parametrize("how", [{}, {"narrow": True, "again": True}, {"narrow": False}])
 def test_a_step_is_timed_alone(how: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ran before is waited for, untimed, and so is the step itself before the clock is read."""
+    """Untimed: what ran before is waited for, and states are kept for the next run and given back."""
     device = _Device()  # type: ignore[abstract]  # nothing else of it is called
     monkeypatch.setattr("jaxgen.runner.timing.perf_counter", lambda: device.now)
     timed = time_step(device, StepPlan(()), **how)
-    assert device.calls == ["wait", (how.get("narrow"), how.get("again", False)), "wait"]
+    calls = ["wait", how.get("narrow"), "wait"]
+    assert device.calls == (["keep", *calls, "give back"] if "again" in how else calls)
     assert timed.output is OUTPUT
     assert (timed.returned, timed.seconds) == (2.0, 5.0)

@@ -1,5 +1,5 @@
 """The scheduler under any load, as ``tests/support/scheduler_machine.py`` draws it: plain, with a host store, with
-common prefixes, with classes and tenants, and with four callers of one level."""
+common prefixes, with windows, with classes and tenants, and with four callers of one level."""
 
 import os
 from collections import Counter
@@ -59,6 +59,25 @@ class PrefixMachine(SchedulerMachine):
             self.caller.add(one)
             self.step(1, None, 1, aborts=None, fails=False)
             self.fill(None)
+
+
+class WindowMachine(PrefixMachine):
+    """The same with further kinds of cache: windows of a token, below, at and above a block, and above the context."""
+
+    windows = ((1,), (2,), (3,), (4,), (5,), (7,), (99,), (6, 3), (9, 2))
+
+
+class StatesMachine(PrefixMachine):
+    """The same with a state for each sequence in place of some layers' K and V, with or without windows of others."""
+
+    has_states = True
+    windows = ((), (), (), (1,), (3,), (6, 3))
+
+
+class StatesAndHostMachine(OffloadMachine):
+    """The same with a host store behind the pool."""
+
+    has_states = True
 
 
 class ServiceMachine(SchedulerMachine):
@@ -185,6 +204,32 @@ RARE_WITH_PREFIXES = (
 )
 
 
+RARE_WITH_WINDOWS = (
+    "shared",
+    "preemptions",
+    "found while it ran",
+    "found again after preemption",
+    "forced tokens in a chunk",
+    "freed behind the window",
+    "freed and given to another by one plan",
+    "no room in a window",
+    "a window shortened a hit",
+)
+
+
+RARE_WITH_STATES = (
+    "loaded a state",
+    "took a snapshot",
+    "evicted a snapshot",
+    "computed again for a state",
+    "found again after preemption",
+    "found while it ran",
+    "forced tokens in a chunk",
+    "aborted while running",
+)
+RARE_WITH_STATES_AND_HOST = ("loaded a state", "evicted a snapshot", "restore arrived")
+
+
 RARE_WITH_CLASSES = (
     "preemptions",
     "passed over",
@@ -240,6 +285,14 @@ def test_the_scheduler_with_common_prefixes_under_any_load() -> None:
     run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES // 2)
 
 
+def test_the_scheduler_with_windows_under_any_load() -> None:
+    run_machine(WindowMachine, RARE_WITH_WINDOWS, QUICK_EXAMPLES // 2)
+
+
+def test_the_scheduler_with_states_under_any_load() -> None:
+    run_machine(StatesMachine, RARE_WITH_STATES, QUICK_EXAMPLES // 2)
+
+
 def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
     run_machine(ServiceMachine, RARE_WITH_CLASSES, QUICK_EXAMPLES)
 
@@ -270,6 +323,21 @@ def test_the_scheduler_with_classes_and_tenants_at_length() -> None:
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_common_prefixes_at_length() -> None:
     run_machine(PrefixMachine, RARE_WITH_PREFIXES, QUICK_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_windows_at_length() -> None:
+    run_machine(WindowMachine, RARE_WITH_WINDOWS, LONG_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("machine", "events"), [(StatesMachine, RARE_WITH_STATES), (StatesAndHostMachine, RARE_WITH_STATES_AND_HOST)]
+)
+def test_the_scheduler_with_states_at_length(machine: type[SchedulerMachine], events: tuple[str, ...]) -> None:
+    run_machine(machine, events, LONG_EXAMPLES)
 
 
 @pytest.mark.full

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.layer_kind import ConvolutionConfig
 from jaxgen.core.moe_config import MoEConfig
 from scripts.measure.step_floor import step_floor
 from tests.support.engines import LLAMA
@@ -11,6 +13,7 @@ from tests.support.engines import LLAMA
 LAYER = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 96
 """Numbers of a layer's matrices."""
 NORMS = 2 * 2 * 64 + 64
+MIXED = replace(LLAMA, layer_kinds=("conv", "attention"), convolution=ConvolutionConfig(taps=3))
 
 
 def test_a_decode_reads_each_weight_and_its_context_once() -> None:
@@ -19,14 +22,21 @@ def test_a_decode_reads_each_weight_and_its_context_once() -> None:
     assert floor.flops == 2 * (2 * LAYER + 300 * 64 + NORMS) + 4 * 2 * 4 * 16 * 100
 
 
+def test_only_layers_with_attention_read_a_context() -> None:
+    none, some = (step_floor(MIXED, rows=1, context=context, chunk=0) for context in (0, 100))
+    assert some.num_bytes - none.num_bytes == 4 * 100 * 2 * 2 * 16
+    assert some.flops - none.flops == 4 * 4 * 16 * 100
+
+
 def test_a_chunk_is_multiplied_by_all_but_the_head() -> None:
     floor = step_floor(LLAMA, rows=0, context=0, chunk=8)
     assert floor.num_bytes == 4 * (2 * LAYER + 300 * 64 + NORMS)
     assert floor.flops == 2 * (8 * (2 * LAYER + NORMS) + 300 * 64) + 4 * 2 * 4 * 16 * 36
 
 
-def test_experts_are_read_if_one_token_chooses_them() -> None:
-    sparse = replace(LLAMA, moe=MoEConfig(experts=8, per_token=2, inner=24))
+@pytest.mark.parametrize("model", [LLAMA, MIXED], ids=["one stack", "two stacks"])
+def test_experts_are_read_if_one_token_chooses_them(model: DecoderConfig) -> None:
+    sparse = replace(model, moe=MoEConfig(experts=8, per_token=2, inner=24))
     one, all_ = (step_floor(replace(sparse, moe=moe), rows=2, context=0, chunk=0) for moe in (sparse.moe, ALL))
     experts = 2 * 8 * 3 * 64 * 24
     assert all_.num_bytes - one.num_bytes == pytest.approx(4 * experts * 0.75**2)

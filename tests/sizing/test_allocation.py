@@ -22,7 +22,8 @@ from jaxgen.sizing.allocation import (
     row_state_bytes,
 )
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
-from jaxgen.sizing.memory import LEAST_ROWS, MOST_ROWS, refit, resolve, with_fewer_blocks
+from jaxgen.sizing.memory import refit, resolve, with_fewer_blocks
+from jaxgen.sizing.step_bounds import LEAST_ROWS, MOST_ROWS
 from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from tests.support.hub_configs import HUB, described
 
@@ -43,7 +44,9 @@ def size_of(arrays: Any) -> int:
 def test_every_array_that_an_engine_keeps_is_counted(name: str) -> None:
     model = described(name)
     kernels = made_for(H200, model, 64)
-    config = EngineConfig(CacheConfig(64, 256), SchedulerConfig(256, 33, min(5000, model.max_position)), 0, 300)
+    windows = tuple([kind.window or 0 for kind in model.cache_kinds[1:]])
+    cache = CacheConfig(64, 256, window_blocks=(99,) * len(windows), windows=windows)
+    config = EngineConfig(cache, SchedulerConfig(256, 33, min(5000, model.max_position)), 0, 300)
     found = allocation_of(model, config, MEMORY, params_bytes=parameter_bytes(model), temporary_bytes=0)
     packed = [array for array in jax.tree.leaves(abstract_packed_params(model, kernels)) if array.ndim]  # no indices
     assert found.weights == size_of(packed)

@@ -17,8 +17,10 @@ from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import STREAMED_ROWS
-from jaxgen.sizing.memory import resolve, scheduler_config
+from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.step_bounds import scheduler_config
 from tests.support.engines import LLAMA
+from tests.support.hub_configs import described
 
 CPU = DeviceMemory("cpu", 8 * GIB)
 GPU = DeviceMemory("gpu", 8 * GIB)
@@ -291,6 +293,7 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
     ("options", "says"),
     [
         ({}, "--kv-residency host needs --kv-offloading-size"),
+        ({"host": 10.0, "model": described("LFM2-1.2B")}, "state of each sequence .* use --kv-residency device"),
         ({"host": -1.0}, "--kv-residency host needs --kv-offloading-size"),
         ({"host": 10.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* use --kv-host-dtype auto"),
         ({"host": 10.0, "kv_offload_inputs": True}, "--kv-offload-inputs is for a cache on the device"),

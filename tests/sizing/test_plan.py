@@ -15,6 +15,7 @@ from jaxgen.sizing.allocation import CPU_SLACK, cache_bytes
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import USEFUL_CONTEXT, find_changes
+from tests.support.hub_configs import described
 
 MODEL = llama_config(
     vocab_size=32000,
@@ -125,6 +126,7 @@ def goal_of(request: PlanRequest, plan: Plan) -> int:
 
 WIDE = replace(MODEL, dtype="float32")
 SHORT = replace(MODEL, max_position=1024)
+GEMMA = described("gemma-3-12b-it")
 CASES: list[tuple[PlanRequest, list[str]]] = [
     (request(20), ["--kv-residency", "a device with"]),
     (request(20, max_model_len=16384), ["--max-model-len", "--kv-residency", "a device with"]),
@@ -149,6 +151,23 @@ def test_each_change_alone_is_enough(request_: PlanRequest, expected: list[str])
         assert found is not None, change
         shorter = "--max-model-len" in change
         assert found.scheduler.max_model_len >= (1 if shorter else goal), change
+
+
+def test_layers_with_a_window_do_not_grow_with_the_context() -> None:
+    """Eight layers of Gemma 3 12B keep the whole context, 40 have a window of 1,024 tokens."""
+    plan = make_plan(request(80, model=GEMMA, max_num_seqs=16, max_model_len=65536))
+    token = 2 * 8 * 256 * 2
+    assert [tokens for tokens, _ in plan.sequences] == [4096, 32768, 65536]
+    assert [size for _, size in plan.sequences] == [
+        token * (8 * tokens + 40 * (1024 + 64)) for tokens, _ in plan.sequences
+    ]
+    assert [part.kind.name for part in plan.kinds] == ["full", "window 1024"]
+    assert sum(part.num_bytes for part in plan.kinds) == plan.allocation.cache
+    assert plan.why_whole == ""
+    whole = make_plan(request(80, model=GEMMA, max_num_seqs=16, max_model_len=65536, kv_events_config="{}"))
+    assert [size for _, size in whole.sequences] == [token * 48 * tokens for tokens, _ in whole.sequences]
+    assert whole.why_whole == "--kv-events-config needs it"
+    assert plan.longest_at_once > 3 * whole.longest_at_once
 
 
 def test_the_least_memory_is_the_least() -> None:

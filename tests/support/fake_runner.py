@@ -1,6 +1,7 @@
 """A runner without a device, and engines on it, whose tokens and times a test works out by hand. No jax."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +86,8 @@ class FakeRunner:
             raise self.errors.pop(0)
         return SimpleNamespace(tokens=FakeTokens(self, [chunk.end for chunk in plan.chunks]))
 
-    rehearse = run
+    def rehearsal(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def wait(self) -> None:
         self.log.append("wait for all")

@@ -1,6 +1,7 @@
 """The engine on the recorded checkpoints: logits of single steps, greedy tokens through a schedule. Needs no pytest."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -34,6 +35,15 @@ LOGIT_TOLERANCE = 1e-4
 SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, max_logit_bias=4)
 """Budgets and blocks that cut every long prompt; 48 blocks hold three of the longest sequences."""
 
+SNAPSHOTS = 4
+"""Of models with states, fewer than there are prompts."""
+
+
+def with_snapshots(limits: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """Return the limits for a model that may have states."""
+    return replace(limits, cache=replace(limits.cache, num_snapshots=SNAPSHOTS)) if model.states else limits
+
+
 Forward = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
 
 
@@ -54,6 +64,7 @@ def greedy_tokens(
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
+    limits = with_snapshots(limits, config)
     engine = build_engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
     events = run(engine, todo)
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
@@ -101,7 +112,8 @@ def logits_of_chunks(
     scheduler = Scheduler(limits.scheduler, limits.cache)
     sequence = Sequence(request("a", known, max_tokens=1), eos_token_ids=frozenset(), arrival=0, seed=0)
     scheduler.add(sequence)
-    packer, cache = Packer(limits), init_cache(config, limits.cache, kernels)
+    packer = Packer(limits)
+    cache = init_cache(config, limits.cache, kernels, num_rows=limits.scheduler.max_num_seqs)
     pieces = []
     while scheduler.has_work:
         plan = scheduler.schedule()

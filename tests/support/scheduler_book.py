@@ -51,7 +51,8 @@ class Book:
         self.ended.add(sequence.request_id)
         del self.live[sequence.request_id]
         assert (sequence.status, sequence.finish_reason) == (SequenceStatus.FINISHED, reason)
-        assert (sequence.blocks.table, sequence.row, sequence.num_pending) == ([], None, 0)
+        assert (sequence.blocks.table, sequence.blocks.windows) == ([], ())
+        assert (sequence.row, sequence.num_pending) == (None, 0)
 
     def running(self) -> list[Sequence]:
         return _in_order(sequence for sequence in self.live.values() if sequence.row is not None)

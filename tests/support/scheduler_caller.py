@@ -13,6 +13,7 @@ from jaxgen.core.step_plan import Outcome, StepPlan
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_oracle import PlanOracle
 from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation, next_token
+from tests.support.window_checks import check_windows, owners_of
 
 
 @dataclass
@@ -54,9 +55,10 @@ class Caller:
     def schedule(self) -> StepPlan:
         """A plan, which the device runs at once."""
         book = self._book
-        before = self._oracle.before()
+        before, owners = self._oracle.before(), owners_of(book)
         plan = book.plan()
         self._oracle.check(plan, before)
+        check_windows(book, plan, owners)
         if book.host:
             book.host.start(plan)
             book.seen["saved without inputs"] += any(not save.has_inputs for save in plan.saves)
@@ -93,7 +95,7 @@ class Caller:
         lost = [s for s in book.live.values() if s.row is not None or s in book.ending() or s.num_pending]
         plans = [plan for plan, _ in book.in_flight]
         book.in_flight.clear()
-        book.device = Device(book.cache.block_size)
+        book.device = Device(book.cache.block_size, book.cache.windows, has_states=book.device.has_states)
         assert book.scheduler.fail() == lost
         if book.host:
             book.host.fail(book.device)

@@ -12,24 +12,44 @@ from tests.support.scheduler_world import Content
 
 
 def every_block_has_its_owners(book: Book) -> None:
-    pool = book.scheduler.pool
-    owners = Counter(block for sequence in book.live.values() for block in sequence.blocks.table)
-    assert [pool.num_owners(block) for block in range(book.cache.num_blocks)] == [
-        owners[block] for block in range(book.cache.num_blocks)
-    ]
-    assert len(owners) + pool.num_free == book.cache.num_blocks
-    assert pool.num_cached <= (pool.num_free if book.config.prefix_caching else 0)
-    assert all(len(set(s.blocks.table)) == len(s.blocks.table) for s in book.live.values())
-    book.seen["shared"] += max(owners.values(), default=0) > 1
+    """In the pool of each kind of cache."""
+    held = [[sequence.blocks.table for sequence in book.live.values()]]
+    for number in range(len(book.cache.windows)):
+        running = [sequence.blocks.windows[number] for sequence in book.running()]
+        held.append([blocks.table[blocks.num_freed :] for blocks in running])
+    for pool, tables in zip(book.scheduler.pools, held, strict=True):
+        owners = Counter(block for table in tables for block in table)
+        assert [pool.num_owners(block) for block in range(pool.num_blocks)] == [
+            owners[block] for block in range(pool.num_blocks)
+        ]
+        assert len(owners) + pool.num_free == pool.num_blocks
+        assert pool.num_cached <= (pool.num_free if book.config.prefix_caching else 0)
+        assert all(len(set(table)) == len(table) for table in tables)
+        book.seen["shared"] += max(owners.values(), default=0) > 1
 
 
 def what_is_found_is_what_its_key_says(book: Book) -> None:
     """Of every key that any sequence has, the block's content leads to that key."""
     for sequence in book.live.values():
         for index, key in enumerate(sequence.blocks.keys):
-            block = book.scheduler.pool.find(key)
-            if block is not None:
-                assert book.device.content(block) == _content(book, sequence, index)
+            for number, pool in enumerate(book.scheduler.pools, -1):
+                block = pool.find(key)
+                if block is not None:
+                    found = book.device.content(block, None if number < 0 else number)
+                    assert found == _content(book, sequence, index)
+
+
+def every_snapshot_is_what_its_key_says(book: Book) -> None:
+    """Of every key that any sequence has, the snapshot has taken in the tokens that lead to that key."""
+    states = book.scheduler._kv_cache.states
+    if states is None:
+        return
+    assert len(states._used) + len(states._free) == (book.cache.num_snapshots or 0) * book.config.prefix_caching
+    for sequence in book.live.values():
+        for index, key in enumerate(sequence.blocks.keys):
+            snapshot = states._by_key.get(key)
+            if snapshot is not None:
+                assert book.device.snapshots[snapshot.number] == _content(book, sequence, index)[-1]
 
 
 def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
@@ -71,7 +91,8 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
             assert not restore.cancelled
             assert sequence.num_computed <= restore.start < restore.end < sequence.num_tokens
     for sequence in (*waiting, *ending):
-        assert (sequence.blocks.table, sequence.row, sequence.num_computed) == ([], None, 0)
+        assert (sequence.blocks.table, sequence.blocks.windows) == ([], ())
+        assert (sequence.row, sequence.num_computed) == (None, 0)
 
 
 def the_parts_of_a_sequence_follow_one_another(book: Book) -> None:
@@ -200,6 +221,7 @@ def _content(book: Book, sequence: Sequence, index: int) -> list[Content]:
 INVARIANTS = (
     every_block_has_its_owners,
     what_is_found_is_what_its_key_says,
+    every_snapshot_is_what_its_key_says,
     what_the_host_holds_is_what_its_key_says,
     every_sequence_holds_what_its_status_says,
     the_parts_of_a_sequence_follow_one_another,

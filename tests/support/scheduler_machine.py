@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import SequenceStatus
 from jaxgen.core.step_plan import StepPlan
@@ -39,8 +40,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     seen: ClassVar[Counter[str]] = Counter()
     host_blocks: ClassVar[tuple[int, ...]] = (0,)
+    windows: ClassVar[tuple[tuple[int, ...], ...]] = ((),)
+    """Windows of the further kinds of cache, of which one is drawn."""
     step_time: ClassVar[StepTimeModel | None] = None
     plain: ClassVar[bool] = True
+    has_states: ClassVar[bool] = False
 
     @initialize(
         block_size=st.integers(1, 2) | st.integers(1, 4),
@@ -58,6 +62,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         recomputed=st.integers(0, 2),
         projected=st.integers(0, 3),
         fails_every=st.integers(2, 4),
+        num_snapshots=st.integers(0, 4) | st.integers(4, 12),
+        window_choice=st.integers(0, 99),
+        spare_blocks=st.integers(0, 4),
+        window_rows=st.integers(0, 3),
     )
     def start(
         self,
@@ -76,13 +84,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         recomputed: int,
         projected: int,
         fails_every: int,
+        window_choice: int = 0,
+        spare_blocks: int = 0,
+        window_rows: int = 0,
+        num_snapshots: int = 0,
     ) -> None:
-        cache = CacheConfig(block_size=block_size, num_blocks=num_blocks)
         # A sequence's last token takes no slot; a model longer than the cache makes refusals.
-        longest = max(cache.num_slots + 1 + extra_len, 2)
+        longest = max(block_size * num_blocks + 1 + extra_len, 2)
         rows = min(rows, token_budget)
         config = SchedulerConfig(token_budget, rows, longest, prefix_caching, background_tokens=background_tokens)
-        device = Device(block_size)
+        windows = self.windows[window_choice % len(self.windows)]
+        window_blocks = [
+            blocks_for(1 + window_rows % rows, window, block_size, config) + spare_blocks for window in windows
+        ]
+        snapshots = num_snapshots if self.has_states else None
+        cache = CacheConfig(
+            block_size, num_blocks, window_blocks=tuple(window_blocks), windows=windows, num_snapshots=snapshots
+        )
+        copies_blocks = copies_blocks and not windows
+        device = Device(block_size, windows, has_states=self.has_states)
         host: Host | None = None
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
             host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
@@ -229,7 +249,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break  # what is left to copy has no place
         self.caller.land_all()
         assert self.book.scheduler.schedule() == StepPlan(())
-        assert self.book.scheduler.pool.num_free == self.book.cache.num_blocks
+        assert all(pool.num_free == pool.num_blocks for pool in self.book.scheduler.pools)
         if self.book.host:
             assert self.book.host.tier.store.num_reserved == 0
         self.seen["preemptions"] += self.book.scheduler.preemptions

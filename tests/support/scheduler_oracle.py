@@ -7,6 +7,7 @@ from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.admission import ADMISSION_WINDOW
 from tests.support.scheduler_book import Book, level
+from tests.support.window_checks import windows_lack_room
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class PlanOracle:
         progress = before.progress | {s: (self._check_hit(s, plan), len(s.tokens)) for s in admitted}
         progress |= {s: (self._check_found_later(s, plan, before), len(s.tokens)) for s in plan.relocated}
         self._check_copies(plan)
+        self._check_states(plan)
         assert (book.scheduler.counters.prefix_queries, book.scheduler.counters.prefix_hits) == (
             self._queries,
             self._hits,
@@ -173,6 +175,20 @@ class PlanOracle:
             book.seen["copied from one that runs"] += book.scheduler.pool.num_owners(copy.source) > 0
             book.seen["copied a beginning"] += 1
 
+    def _check_states(self, plan: StepPlan) -> None:
+        """Each row gets one state at most, and each place for a snapshot one; only full blocks are followed by one."""
+        book = self._book
+        places = range(book.cache.num_snapshots or 0)
+        ends = {chunk.sequence.row: chunk.end for chunk in plan.chunks}
+        assert len({copy.row for copy in plan.state_loads}) == len(plan.state_loads)
+        assert len({copy.snapshot for copy in plan.snapshots}) == len(plan.snapshots)
+        assert all(copy.snapshot in places for copy in (*plan.state_loads, *plan.snapshots))
+        assert all(ends[copy.row] % book.cache.block_size == 0 for copy in plan.snapshots)
+        book.seen["loaded a state"] += bool(plan.state_loads)
+        book.seen["took a snapshot"] += bool(plan.snapshots)
+        book.seen["evicted a snapshot"] += book.scheduler.counters.snapshots_evicted > 0
+        book.seen["computed again for a state"] += book.scheduler.counters.state_recomputed_tokens > 0
+
     def _check_chunks(self, plan: StepPlan, progress: dict[Sequence, tuple[int, int]]) -> None:
         book = self._book
         assert plan.num_tokens == sum(chunk.length for chunk in plan.chunks) <= book.config.token_budget
@@ -282,26 +298,31 @@ class PlanOracle:
         staying = [sequence for sequence in run if sequence not in lower]
         growing = sum(book.blocks(sequence.max_cached) > len(sequence.blocks.table) for sequence in staying)
         needed = book.blocks(len(newcomer.tokens))
-        return needed + growing + (book.blocks(newcomer.max_cached) > needed) > pool.num_free + freed
+        lacks = needed + growing + (book.blocks(newcomer.max_cached) > needed) > pool.num_free + freed
+        return lacks or windows_lack_room(book, [*staying, newcomer])
 
     def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
         """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
         book = self._book
         bounded = book.background_is_bounded()
+        any_cut = False
         for chunk in plan.chunks:
             if bounded and chunk.sequence.request.background:
                 continue
             restore = chunk.sequence.blocks.restore
             ends = {restore.start} if restore is not None else {start for start, _ in book.arrived[chunk.sequence]}
             whole = chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
-            assert whole or chunk.end >= chunk.sequence.num_tokens - chunk.sequence.num_forced
+            cut = bool(book.cache.num_snapshots) and not whole and chunk.end % book.cache.block_size == 0
+            any_cut |= cut
+            assert cut or whole or chunk.end >= chunk.sequence.num_tokens - chunk.sequence.num_forced
         if (
             not still
             or still[0].num_pending
             or (still[0].request.background and (bounded or not book.waiting()[0].request.background))
+            or plan.relocated  # its own blocks were freed after the others had been refused
         ):
             return
-        if not plan.admitted:  # else what those found in the prefix cache left budget that nobody counted on
+        if not plan.admitted and not any_cut:  # else they left budget that nobody counted on
             lower = [sequence for sequence in run if level(sequence) > level(still[0])]
             assert not lower or self._would_not_fit_without(lower, run, still[0])
             book.seen["not preempted in vain"] += bool(lower)
@@ -313,6 +334,9 @@ class PlanOracle:
                 break
             needed = book.blocks(len(sequence.tokens))
             may_grow = book.blocks(sequence.max_cached) > needed
-            assert needed + growing + may_grow > book.scheduler.pool.num_free
+            lacks = needed + growing + may_grow > book.scheduler.pool.num_free
+            lacks_window = windows_lack_room(book, [*run, sequence])
+            assert lacks or lacks_window
+            book.seen["no room in a window"] += lacks_window and not lacks
             if self._overtaken[sequence.arrival] == book.max_overtaken:
                 break

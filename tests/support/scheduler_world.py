@@ -1,7 +1,7 @@
 """What surrounds a scheduler in its state machine: requests, a device whose slots say what was written there, and
 copies to and from a host store that may take long or fail."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from hypothesis import strategies as st
@@ -106,14 +106,28 @@ Content = tuple[str | None, tuple[int, ...]] | None
 """Of one slot: the salt and the tokens up to the one whose K and V it holds."""
 
 
+@dataclass
+class Window:
+    """What a device has of a kind of cache with a window, and its block tables by row."""
+
+    window: int
+    slots: dict[int, Content] = field(default_factory=dict)
+    tables: dict[int, list[int]] = field(default_factory=dict)
+
+
 class Device:
     """What the steps leave in the cache, and what it was told of each row."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, windows: tuple[int, ...] = (), *, has_states: bool = False) -> None:
+        self.has_states = has_states
         self.slots: dict[int, Content] = {}
         self.inputs: dict[int, Content] = {}
         self.rows: dict[int, tuple[Sequence, list[int], list[int]]] = {}
         """By row: the sequence, its tokens and its block table as the device knows them."""
+        self.windows = [Window(window) for window in windows]
+        self.states: dict[int, Content] = {}
+        """By row: the salt and the tokens that its state has taken in."""
+        self.snapshots: dict[int, Content] = {}
         self._block_size = block_size
 
     def load(self, plan: StepPlan) -> None:
@@ -124,17 +138,28 @@ class Device:
         for sequence in (*plan.relocated, *plan.admitted):
             assert sequence.row is not None
             self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.blocks.table)
+            for number, kind in enumerate(self.windows):
+                kind.tables[sequence.row] = list(sequence.blocks.windows[number].table)
+        for load in plan.state_loads:
+            self.states[load.row] = self.snapshots[load.snapshot]
 
     def run(self, plan: StepPlan) -> list[int]:
         """Writes every chunk's tokens, then reads every context and samples."""
         self.load(plan)
         written = [self._write(chunk) for chunk in plan.chunks]
         assert len({slot for slots in written for slot in slots}) == sum(map(len, written)) == plan.num_tokens
+        for number, kind in enumerate(self.windows):
+            in_kind = [slot for chunk in plan.chunks for slot in self._write_window(number, kind, chunk)]
+            assert len(set(in_kind)) == len(in_kind) == plan.num_tokens
+            for chunk in plan.chunks:
+                self._check_window(kind, chunk)
+        self.snapshots.update({copy.snapshot: self.states[copy.row] for copy in plan.snapshots})
         return [self._read(chunk) for chunk in plan.chunks if chunk.samples]
 
-    def content(self, block: int) -> list[Content]:
-        """What it holds of K and V."""
-        return [self.slots.get(slot) for slot in self._slots(block)]
+    def content(self, block: int, number: int | None = None) -> list[Content]:
+        """What it holds of K and V; ``number``: of the kind with a window whose block it is."""
+        slots = self.slots if number is None else self.windows[number].slots
+        return [slots.get(slot) for slot in self._slots(block)]
 
     def input_content(self, block: int) -> list[Content]:
         """What it holds of layer inputs."""
@@ -161,7 +186,17 @@ class Device:
         slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
         for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):
             self.slots[slot] = self.inputs[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])
+        if self.has_states:
+            self._take_in(chunk, tokens)
         return slots
+
+    def _take_in(self, chunk: Chunk, tokens: list[int]) -> None:
+        """A row's state goes on from the tokens before the chunk, or begins anew."""
+        sequence = chunk.sequence
+        assert sequence.row is not None
+        before = sequence.request.cache_salt, tuple(tokens[: chunk.start])
+        assert chunk.start == 0 or self.states[sequence.row] == before
+        self.states[sequence.row] = sequence.request.cache_salt, tuple(tokens[: chunk.end])
 
     def _read(self, chunk: Chunk) -> int:
         sequence, tokens, table = self._row(chunk)
@@ -171,6 +206,29 @@ class Device:
             assert self.slots[self._slot(table, position)] == expected
         tokens.append(next_token(tokens))
         return tokens[-1]
+
+    def _write_window(self, number: int, kind: Window, chunk: Chunk) -> list[int]:
+        """Notes the blocks that begin in the chunk, and writes its tokens."""
+        row, blocks = chunk.sequence.row, chunk.sequence.blocks.windows[number]
+        assert row is not None
+        _, tokens, _ = self._row(chunk)
+        table, slots = kind.tables[row], []
+        for position in range(chunk.start, chunk.end):
+            index = position // self._block_size
+            if position % self._block_size == 0:
+                table[index:] = [blocks.entry(index), *table[index + 1 :]]
+            slots.append(self._slot(table, position))
+            kind.slots[slots[-1]] = chunk.sequence.request.cache_salt, tuple(tokens[: position + 1])
+        return slots
+
+    def _check_window(self, kind: Window, chunk: Chunk) -> None:
+        """Every token of the chunk finds all that it attends to."""
+        assert chunk.sequence.row is not None
+        _, tokens, _ = self._row(chunk)
+        table = kind.tables[chunk.sequence.row]
+        for position in range(max(0, chunk.start - kind.window + 1), chunk.end):
+            expected = chunk.sequence.request.cache_salt, tuple(tokens[: position + 1])
+            assert kind.slots[self._slot(table, position)] == expected
 
     def _row(self, chunk: Chunk) -> tuple[Sequence, list[int], list[int]]:
         assert chunk.sequence.row is not None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -25,10 +26,21 @@ def new_scheduler(
     block_size: int = 4,
     prefix_caching: bool = False,
     policy: type[Fifo] = Fifo,
+    windows: tuple[int, ...] = (),
+    spare_blocks: int = 0,
+    num_snapshots: int | None = None,
+    **options: Any,
 ) -> Scheduler:
-    """Without the prefix cache unless asked for: what is computed, and where, then follows from lengths alone."""
+    """Without the prefix cache unless asked for: what is computed, and where, then follows from lengths alone.
+
+    ``windows``: of further kinds of cache, each with ``spare_blocks`` more than all rows need.
+    """
     config = SchedulerConfig(token_budget, max_num_seqs, max_model_len=64, prefix_caching=prefix_caching)
-    return Scheduler(config, CacheConfig(block_size=block_size, num_blocks=num_blocks), policy=policy)
+    window_blocks = tuple(blocks_for(max_num_seqs, window, block_size, config) + spare_blocks for window in windows)
+    cache = CacheConfig(
+        block_size, num_blocks, window_blocks=window_blocks, windows=windows, num_snapshots=num_snapshots
+    )
+    return Scheduler(config, cache, policy=policy, **options)
 
 
 def sequence_of(name: str, prompt: int, max_tokens: int = 4, **params: Any) -> Sequence:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.layer_kind import path_without_stack
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.quantization import STORED_AS, Quantization, WeightFormat
 from jaxgen.weights.families.parameters import parameters
@@ -21,9 +22,11 @@ PRODUCTS = (
     *("layers.mlp.gate_up.weight", "layers.mlp.up.weight", "layers.mlp.down.weight"),
     *("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight"),
     *("layers.mlp.shared.gate_up.weight", "layers.mlp.shared.down.weight"),
+    *("layers.conv.in_proj.weight", "layers.conv.out.weight"),
+    *("layers.delta.in_proj.weight", "layers.delta.out.weight"),
 )
 """Matrices of the layers' products, without small ones: routers, gates of shared experts, and the projections around
-the layers."""
+the layers. Of models of one kind of layers, in whose paths there is no stack."""
 INT8 = WeightFormat(bits=8, group=None)
 INT4 = WeightFormat(bits=4, group=32)
 FP8 = WeightFormat(bits=8, group=None, floats=True)
@@ -42,6 +45,11 @@ NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
 }
 
 
+def is_product(path: str) -> bool:
+    """Whether a parameter is a matrix of the layers' products, which may be quantized."""
+    return path_without_stack(path) in PRODUCTS
+
+
 def quantized_config[Config: ModelConfig](config: Config, quantization: Quantization) -> Config:
     """Return the configuration with its matrices in the formats that a quantization makes; "none" leaves all.
 
@@ -55,10 +63,11 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
         names = ", ".join((*_FORMATS, *STORED_AS))
         raise ConfigError(f"--quantization must be none or one of {names}, not {quantization!r:.40}")
     of_products, of_embeddings = _FORMATS[quantization]
-    chosen = dict.fromkeys(PRODUCTS, of_products)
-    if of_embeddings is not None:
-        chosen |= dict.fromkeys(EMBEDDINGS, of_embeddings)
-    formats = {parameter.path: chosen[parameter.path] for parameter in parameters(config) if parameter.path in chosen}
+    formats: dict[str, WeightFormat] = {}
+    for path in (parameter.path for parameter in parameters(config)):
+        chosen = of_products if is_product(path) else of_embeddings if path in EMBEDDINGS else None
+        if chosen is not None:
+            formats[path] = chosen
     for parameter in parameters(config):
         if parameter.path in formats and formats[parameter.path].bits == 4 and parameter.shape[-1] % 2:
             raise ConfigError(

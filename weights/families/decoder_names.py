@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig, NormConfig
+from jaxgen.core.layer_kind import LayerKind, path_in_stack
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.families.tensors import Parameter, Source, Stacked
 
@@ -31,6 +32,16 @@ class DecoderNames:
     k_norm: str = "self_attn.k_norm"
     sinks: str = "self_attn.sinks"
     out: str = "self_attn.o_proj"
+    conv_in: str = "conv.in_proj"
+    conv_filter: str = "conv.conv"
+    conv_out: str = "conv.out_proj"
+    delta_in: tuple[str, ...] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
+    delta_gates: tuple[str, ...] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
+    delta_filter: str = "linear_attn.conv1d"
+    delta_a_log: str = "linear_attn.A_log"
+    delta_dt_bias: str = "linear_attn.dt_bias"
+    delta_norm: str = "linear_attn.norm"
+    delta_out: str = "linear_attn.out_proj"
     mlp_norm: str = "post_attention_layernorm"
     mlp_post_norm: str = "post_feedforward_layernorm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
@@ -55,11 +66,61 @@ class DecoderNames:
 
     def table(self, config: DecoderConfig) -> tuple[Parameter, ...]:
         """Return all parameters of the decoder. Raises ValueError if ``rows`` names a module that there is not."""
-        table = (*self._ends(config), *self._attention(config), *self._mlp(config), *self._norms(config))
+        table = (*self._ends(config), *self._layers(config))
         modules = {source.name.rpartition(".")[0] for parameter in table for source in parameter.sources}
         if unused := sorted(name for name in self.rows if f"{self.layer}.{name}" not in modules):
             raise ValueError(f"rows names {unused[0]}, which is not a module of a layer of {config.family}")
         return table
+
+    def _layers(self, config: DecoderConfig) -> list[Parameter]:
+        if not config.stacks:
+            return [*self._attention(config), *self._mlp(config), *self._norms(config)]
+        return [parameter for kind in config.stacks for parameter in self._stack(config, kind)]
+
+    def _stack(self, config: DecoderConfig, kind: LayerKind) -> list[Parameter]:
+        """Return the parameters of the layers of a kind."""
+        mixing = {"attention": self._attention, "conv": self._convolution, "delta": self._delta}[kind](config)
+        numbers = config.layers_of_kind(kind)
+        return [
+            replace(one, path=path_in_stack(one.path, kind), num_layers=len(numbers), numbers=numbers)
+            for one in (*mixing, *self._mlp(config), *self._norms(config))
+        ]
+
+    def _convolution(self, config: DecoderConfig) -> list[Parameter]:
+        options, width = config.convolution, config.hidden_size
+        assert options is not None
+        result = self._stacked(config, "conv.in_proj", {self.conv_in: 3 * width}, width, options.bias)
+        result += self._stacked(config, "conv.out", {self.conv_out: width}, width, options.bias)
+        name = f"{self.layer}.{self.conv_filter}"
+        weight = Source(f"{name}.weight", (width, 1, options.taps), is_filter=True)
+        result.append(Parameter("layers.conv.filter.weight", (weight,), config.num_layers))
+        if options.bias:
+            bias = Source(f"{name}.bias", (width,), is_bias=True)
+            result.append(Parameter("layers.conv.filter.bias", (bias,), config.num_layers))
+        return result
+
+    def _delta(self, config: DecoderConfig) -> list[Parameter]:
+        options, width = config.delta, config.hidden_size
+        assert options is not None
+        projected = (
+            (options.channels, options.values) if len(self.delta_in) == 2 else (options.channels + options.values,)
+        )
+        gates = dict.fromkeys(self.delta_gates, 2 * options.heads // len(self.delta_gates))
+        result = self._stacked(config, "delta.in_proj", dict(zip(self.delta_in, projected, strict=True)), width, False)
+        result += self._stacked(config, "delta.gates", gates, width, False)
+        result += self._stacked(config, "delta.out", {self.delta_out: width}, options.values, False)
+        filters = Source(
+            f"{self.layer}.{self.delta_filter}.weight", (options.channels, 1, options.taps), is_filter=True
+        )
+        norm = Source(f"{self.layer}.{self.delta_norm}.weight", (options.value_dim,))
+        result += [
+            Parameter(f"layers.delta.{path}.weight", (source,), config.num_layers)
+            for path, source in (("filter", filters), ("norm", norm))
+        ]
+        for path, name in (("a_log", self.delta_a_log), ("dt_bias", self.delta_dt_bias)):
+            source = Source(f"{self.layer}.{name}", (options.heads,), is_bias=True)
+            result.append(Parameter(f"layers.delta.{path}", (source,), config.num_layers, dtype="float32"))
+        return result
 
     def _ends(self, config: DecoderConfig) -> list[Parameter]:
         width, narrow, offset = config.hidden_size, config.embedding_width, config.positions.table_offset
@@ -78,7 +139,8 @@ class DecoderNames:
     def _attention(self, config: DecoderConfig) -> list[Parameter]:
         options, width = config.attention, config.hidden_size
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        rows = (heads, kv_heads, kv_heads) if len(self.qkv) == 3 else (heads + 2 * kv_heads,)
+        queries = 2 * heads if options.output_gate else heads
+        rows = (queries, kv_heads, kv_heads) if len(self.qkv) == 3 else (queries + 2 * kv_heads,)
         result = self._stacked(config, "attn.qkv", dict(zip(self.qkv, rows, strict=True)), width, options.qkv_bias)
         result += self._stacked(config, "attn.out", {self.out: width}, heads, options.out_bias)
         if options.qk_norm is not None:

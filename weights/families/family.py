@@ -67,6 +67,8 @@ MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_n
 """Fields of models with experts that only their training reads."""
 BOTH_WAYS = "attention in both directions is not computed: take a model with causal attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
+_WIDEST = 2**30
+"""A window of more tokens is none: no context is as long, and programs count positions in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,12 +199,11 @@ def read_layer_types(fields: JsonFields, num_layers: int, slides: Callable[[int]
 
 def one_window(fields: JsonFields, default: int | None = None) -> tuple[int | None, ...]:
     """Return ``sliding_window`` for each layer; empty if it is null."""
-    window = fields.size_or_null("sliding_window", default)
-    return () if window is None else (window,) * fields.size("num_hidden_layers")
+    return windows_of((SLIDING,) * fields.size("num_hidden_layers"), fields.size_or_null("sliding_window", default))
 
 
 def windows_of(layer_types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:
     """Return each layer's window; empty if none has one."""
-    if window is None or SLIDING not in layer_types:
+    if window is None or window > _WIDEST or SLIDING not in layer_types:
         return ()
     return tuple(window if kind == SLIDING else None for kind in layer_types)

@@ -35,8 +35,6 @@ _PLAIN = "computes what Llama does, under names and with options of its own"
 
 KNOWN = (
     # states that a sequence carries along
-    NotServed(("Qwen3_5Moe", "Qwen3_6Moe", "Qwen3Next"), f"{_STATE} (gated delta nets)", "Qwen3MoeForCausalLM"),
-    NotServed(("Qwen3_5", "Qwen3_6"), f"{_STATE} (gated delta nets)", "Qwen3ForCausalLM"),
     NotServed(("OlmoHybrid",), f"{_STATE} (gated delta nets)", "Olmo3ForCausalLM"),
     NotServed(("BailingHybrid", "BailingMoe3"), f"{_STATE} (linear attention)", "Qwen3MoeForCausalLM"),
     NotServed(("FalconMamba", "FalconH1"), f"{_STATE} (Mamba)", "FalconForCausalLM"),
@@ -46,7 +44,10 @@ KNOWN = (
         "LlamaForCausalLM",
     ),
     NotServed(("Rwkv", "Arwkv", "xLSTM"), _STATE, "LlamaForCausalLM"),
-    NotServed(("Lfm2", "Lfm3"), f"{_STATE} (short convolutions)", "LlamaForCausalLM"),
+    NotServed(("Lfm2Moe",), f"{_CORRECTED}, in most layers", "Lfm2ForCausalLM"),
+    NotServed(("Lfm2Audio",), _SOUND, "Lfm2ForCausalLM"),
+    NotServed(("Lfm2Bidirectional",), _ENCODER, "Lfm2ForCausalLM"),
+    NotServed(("Lfm3",), "has gates of attention by head, and norms around its sub-layers", "Lfm2ForCausalLM"),
     NotServed(("Inkling", "Zaya"), f"{_STATE} (short convolutions), and experts", "Qwen3MoeForCausalLM"),
     NotServed(("RecurrentGemma",), f"{_STATE} (RG-LRU)", "Gemma2ForCausalLM"),
     NotServed(("HrmText",), "runs its layers in cycles", "LlamaForCausalLM"),
@@ -183,7 +184,7 @@ KNOWN = (
 def what_is_near(architecture: str) -> str:
     """Return why an architecture is not served, and which served one is nearest; empty: it is not known.
 
-    The name may be that of a GGUF file: ``qwen35moe`` is ``Qwen3_5Moe``.
+    The name may be that of a GGUF file: ``lfm2moe`` is ``Lfm2Moe``.
     """
     name = _squeezed(architecture)
     for known in KNOWN:

@@ -15,10 +15,14 @@ FAMILIES: dict[str, Family] = {family.name: family for family in _FOUND}
 ARCHITECTURES: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.read}
 
 
+OF_MORE_THAN_TEXT = ("Gemma3Model", "Qwen3_5Model", "Qwen3_5MoeModel")
+"""What transformers calls models that also read images; those of their text have a name of their own."""
+
+
 def without_head(architecture: str) -> str:
     """Return what transformers calls the model of an architecture without its head."""
     name = re.sub("(ForCausalLM|LMHeadModel)$", "Model", architecture)
-    return {"Gemma3Model": "Gemma3TextModel"}.get(name, name)  # the former is one of more than text
+    return name.removesuffix("Model") + "TextModel" if name in OF_MORE_THAN_TEXT else name
 
 
 HEADLESS: dict[str, str] = {without_head(name): name for name in ARCHITECTURES}

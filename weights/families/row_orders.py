@@ -18,6 +18,30 @@ def by_kv_head(config: DecoderConfig) -> tuple[int, ...]:
     return _order(by_group[:, :group], by_group[:, group], by_group[:, group + 1])
 
 
+def gated_queries(config: DecoderConfig) -> tuple[int, ...]:
+    """Map rows by head (its query, its gate) to all queries, all gates."""
+    by_head = np.arange(2 * config.num_heads * config.head_dim).reshape(config.num_heads, 2, -1)
+    return _order(by_head.swapaxes(0, 1))
+
+
+def delta_by_key_head(config: DecoderConfig) -> tuple[int, ...]:
+    """Map rows by key head (its query, its key, its heads' values, their gates) to all of each, one after another."""
+    options = config.delta
+    assert options is not None
+    rows = np.arange(options.channels + options.values).reshape(options.key_heads, -1)
+    key_dim, values = options.key_dim, options.values // options.key_heads
+    cuts = np.cumsum([key_dim, key_dim, values])
+    return _order(*np.split(rows, cuts, axis=1))
+
+
+def gates_by_key_head(config: DecoderConfig) -> tuple[int, ...]:
+    """Map rows by key head (b of its heads, a of them) to all b, all a."""
+    options = config.delta
+    assert options is not None
+    rows = np.arange(2 * options.heads).reshape(options.key_heads, 2, -1)
+    return _order(rows.swapaxes(0, 1))
+
+
 def interleaved_queries(config: DecoderConfig) -> tuple[int, ...]:
     """Queries whose rotary pairs are neighbours, to pairs of halves."""
     return _halves(config, config.num_heads)

@@ -60,9 +60,10 @@ class Source:
     """A tensor of the checkpoint, and how it is brought into the layout of its parameter. DecoderNames makes them.
 
     ``name`` has ``{layer}`` in place of a layer's number, and ``{expert}`` in place of an expert's, where there is a
-    tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``rows``: the file's
-    row (an output of the product) for each row of the parameter; None: they are in the same order. ``stacked``: where
-    files may have it instead, ``expert`` being its number there.
+    tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``is_filter``: the file
+    has filters as [channels, 1, taps], and the parameter is [taps, channels]. ``rows``: the file's row (an output of
+    the product) for each row of the parameter; None: they are in the same order. ``stacked``: where files may have it
+    instead, ``expert`` being its number there.
     """
 
     name: str
@@ -71,16 +72,21 @@ class Source:
     rows: tuple[int, ...] | None = None
     is_bias: bool = False
     """Whether rows are numbers, not vectors."""
+    is_filter: bool = False
     stacked: Stacked | None = None
     expert: int = 0
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:
         """The shape in the parameter."""
+        if self.is_filter:
+            return (self.shape[2], self.shape[0])
         return (*self.shape[:-2], self.shape[-1], self.shape[-2]) if self.transposed else self.shape
 
     def to_parameter(self, array: Array) -> Array:
         """Return the file's tensor as it is in the parameter."""
+        if self.is_filter:
+            return array[:, 0].T
         return self.ordered(array.swapaxes(-1, -2) if self.transposed else array)
 
     def ordered(self, array: Array) -> Array:
@@ -93,6 +99,8 @@ class Source:
 
     def to_file(self, array: Array) -> Array:
         """Return a part of the parameter as the tensor of a file: the inverse of ``to_parameter``."""
+        if self.is_filter:
+            return array.T[:, None]
         if self.rows is not None:
             array = np.take(array, np.argsort(self._order), axis=self._axis)
         return array.swapaxes(-1, -2) if self.transposed else array
@@ -111,7 +119,7 @@ class Parameter:
     """A parameter of the tree: ``sources`` concatenated along their rows, stacked over layers and experts, if any.
 
     ``plus``: added to all values, in float32 (norms that are stored as what is added to 1). ``dtype``: None: that of
-    the model.
+    the model. ``numbers``: those of the stack's layers in the model, where the model has other layers too.
     """
 
     path: str
@@ -120,6 +128,11 @@ class Parameter:
     num_experts: int | None = None
     plus: float = 0.0
     dtype: DType | None = None
+    numbers: tuple[int, ...] = ()
+
+    def number(self, layer: int) -> int:
+        """Return the number in the model of a layer of the stack."""
+        return self.numbers[layer] if self.numbers else layer
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -148,7 +161,7 @@ class Parameter:
                     rows = slice(start, start := start + source.parameter_shape[self._rows_axis])
                     of_layer: Index = () if self.num_layers is None else (layer,)
                     of_expert: Index = () if self.num_experts is None else ((expert if by_expert else slice(None)),)
-                    yield self.named(source, layer, expert), (*of_layer, *of_expert, rows)
+                    yield self.named(source, self.number(layer), expert), (*of_layer, *of_expert, rows)
 
     def converted(self, array: Array, dtype: npt.DTypeLike) -> Array:
         """Return a source, in the parameter's layout, as its part of the parameter, in ``dtype``."""

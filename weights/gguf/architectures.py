@@ -16,6 +16,8 @@ from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Names
 from jaxgen.weights.gguf.rope import rope_parameters
 
+NOT_CONVERTED = ("qwen35", "qwen35moe", "qwen3next")
+"""Architectures that are served, but not from GGUF files."""
 Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
 """Returns the fields of config.json that no row can say."""
 Rope = Callable[[GgufFile, JsonFields, int], dict[str, Any]]
@@ -33,7 +35,8 @@ class Architecture:
     the epsilon of norms. ``sizes``: further metadata, each the field of config.json that it is; they must be there.
     ``copied``: the same of metadata that may be absent. ``fixed``: fields that hold for every file. ``biases``: fields
     that say whether a module has a bias, with the module. ``rope``: reads the rotary embedding; None: there is none.
-    ``ignored``: metadata that change nothing. ``describe``: gives what no row can say.
+    ``ignored``: metadata that change nothing. ``describe``: gives what no row can say. ``without_attention``: whether
+    some layers have no attention, which 0 heads of keys and values say.
 
     The tensors. ``renamed``, ``rotated``: see ``parts_of``.
 
@@ -53,6 +56,7 @@ class Architecture:
     rope: Rope | None = rope_parameters
     ignored: tuple[str, ...] = ()
     describe: Describe | None = None
+    without_attention: bool = False
     renamed: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
     rotated: bool = False
     end_tokens: tuple[str, ...] = _ENDS
@@ -64,6 +68,9 @@ def architecture_of(file: GgufFile) -> Architecture:
     """Return the architecture of a file. Raises ConfigError for one that cannot be converted."""
     file.fields.choice("general.type", "model", ("model",))
     name = file.fields.data.get("general.architecture")
+    if name in NOT_CONVERTED:
+        said = f"is {name!r}, which is served from Hugging Face's files alone: name such a model instead"
+        raise file.fields.error("general.architecture", said)
     if isinstance(name, str) and name not in ARCHITECTURES and (near := what_is_near(name)):
         raise file.fields.error("general.architecture", f"is {name!r}, {near}")
     return ARCHITECTURES[file.fields.choice("general.architecture", REQUIRED, tuple(ARCHITECTURES))]
@@ -145,6 +152,15 @@ ARCHITECTURES = {
         rope=partial(rope_parameters, theta=REQUIRED),
         describe=descriptions.gemma3,
         **_GEMMA,
+    ),
+    "lfm2": Architecture(
+        model="Lfm2ForCausalLM",
+        model_type="lfm2",
+        spelled={"rms_norm_eps": "norm_eps"},
+        sizes={"shortconv.l_cache": "conv_L_cache"},
+        describe=descriptions.lfm2,
+        without_attention=True,
+        renamed={"norm": (("token_embd_norm",), ("output_norm",))},
     ),
     "phi2": Architecture(
         model="PhiForCausalLM",

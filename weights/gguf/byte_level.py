@@ -90,7 +90,7 @@ DEFAULT = "default"
 """The splitting of a file that names none, which llama.cpp takes with a warning."""
 SPLITTINGS = {
     DEFAULT: Splitting(expressions=(r"[\p{P}\$\+<=>\^~\|]+", _GPT_2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"), _LLAMA_3),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2"), _LLAMA_3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE),
     **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), _GLM),
     "qwen2": _QWEN,

@@ -8,7 +8,7 @@ from jaxgen.weights.families.config_fields import JsonFields
 from jaxgen.weights.families.family import BOTH_WAYS
 from jaxgen.weights.families.registry import without_head
 from jaxgen.weights.gguf.architectures import Architecture, architecture_of
-from jaxgen.weights.gguf.descriptions import GgufDescription
+from jaxgen.weights.gguf.descriptions import KV_HEADS, GgufDescription
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import EMBEDDING, HEAD
 
@@ -29,7 +29,8 @@ _EXPERTS = "expert_count"
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return config.json. Raises ConfigError for metadata that are missing, not supported or not known."""
     _check_type(file)
-    architecture, own = architecture_of(file), own_fields(file)
+    architecture = architecture_of(file)
+    own = own_fields(file, architecture)
     own.must_be("attention.causal", True, BOTH_WAYS)
     own.ignore("vocab_size", "expert_used_count", *architecture.ignored)  # the size is that of the embedding
     config = _common(file, own, architecture)
@@ -49,10 +50,11 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     return config
 
 
-def own_fields(file: GgufFile) -> JsonFields:
+def own_fields(file: GgufFile, architecture: Architecture) -> JsonFields:
     """Return the metadata of the file's architecture, without its name in front.
 
-    A list of equal values by layer is that value, unless the key is one of ``_BY_LAYER``.
+    A list of equal values by layer is that value, unless the key is one of ``_BY_LAYER``. Layers without attention have
+    no heads, and do not count.
     """
     name = file.fields.data["general.architecture"]
     prefix = f"{name}."
@@ -60,9 +62,11 @@ def own_fields(file: GgufFile) -> JsonFields:
     layers = fields.get("block_count")
     for key, value in fields.items():
         if isinstance(value, list) and len(value) == layers and key not in _BY_LAYER:
-            if any(item != value[0] for item in value):
+            may_be_none = key == KV_HEADS and architecture.without_attention
+            given = [item for item in value if item or not may_be_none] or value
+            if any(item != given[0] for item in given):
                 raise file.fields.error(f"{prefix}{key}", f"differs by layer, which is not supported: {value!r:.80}")
-            fields[key] = value[0]
+            fields[key] = given[0]
     return file.fields.below(name, fields)
 
 
@@ -102,7 +106,7 @@ def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict
         "intermediate_size": own.size("feed_forward_length"),
         "num_hidden_layers": own.size("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": own.size("attention.head_count_kv", heads),
+        "num_key_value_heads": own.size(KV_HEADS, heads),
         "head_dim": head_dim,
         "max_position_embeddings": own.size("context_length"),
         "rms_norm_eps": own.positive(architecture.eps),

@@ -12,6 +12,7 @@ from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 _Q_NORM = "blk.0.attn_q_norm.weight"
 _SHARED_WIDTH = "expert_shared_feed_forward_length"
 _QUERY_SCALE = "attention.temperature_scale"
+KV_HEADS = "attention.head_count_kv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +174,10 @@ def nemotron(read: GgufDescription) -> dict[str, Any]:
     if read.own.get("rope.dimension_count") != counted:
         return {}
     return {"rope_parameters": {**read.config["rope_parameters"], "partial_rotary_factor": 0.5}}
+
+
+def lfm2(read: GgufDescription) -> dict[str, Any]:
+    """LFM2, whose layers without attention have no heads of keys and values, and whose width is given as it is."""
+    heads, layers = read.file.fields.data[f"lfm2.{KV_HEADS}"], read.config["num_hidden_layers"]
+    by_layer = heads if isinstance(heads, list) else [heads] * layers
+    return {"layer_types": [FULL if count else "conv" for count in by_layer], "block_auto_adjust_ff_dim": False}

@@ -39,7 +39,7 @@ def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
             architecture = architecture_of(file)
             _write(directory / GENERATION_CONFIG, ends_of(file, architecture) | sampling_of(file))
             write_tokenizer(file, architecture, directory)
-            if (pooling := pooling_of(own_fields(file))) is not None:
+            if (pooling := pooling_of(own_fields(file, architecture))) is not None:
                 for file_name, data in pooling_files(pooling).items():
                     _write(directory / file_name, data)
             config = read_model_config(ModelFiles(directory))

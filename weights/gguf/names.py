@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.layer_kind import path_without_stack
 from jaxgen.core.quantization import Index
 from jaxgen.weights.families.parameters import parameters
 from jaxgen.weights.families.row_orders import interleaved_keys, interleaved_queries
@@ -28,6 +29,9 @@ NAMES: dict[str, tuple[Names, ...]] = {
     "layers.attn.k_norm": (("attn_k_norm",),),
     "layers.attn.sinks": (("attn_sinks",),),
     "layers.attn.out": (("attn_output",),),
+    "layers.conv.in_proj": (("shortconv.in_proj",),),
+    "layers.conv.filter": (("shortconv.conv",),),
+    "layers.conv.out": (("shortconv.out_proj",),),
     "layers.attn_post_norm": (("post_attention_norm",),),
     "layers.mlp_norm": (("ffn_norm",),),
     "layers.mlp.gate_up": (("ffn_gate", "ffn_up"), ("ffn_up",)),
@@ -72,12 +76,13 @@ def parts_of(
     table, result = NAMES | dict(renamed), {}
     orders = (interleaved_queries(config), interleaved_keys(config), None) if rotated else (None,)
     for parameter in parameters(config):
-        path, _, kind = parameter.path.rpartition(".")
+        whole = path_without_stack(parameter.path)
+        path, _, kind = whole.rpartition(".")
         if path not in table:  # a vector that is not a weight of a module
-            path, kind = parameter.path, "weight"
+            path, kind = whole, "weight"
         count = len(parameter.sources)
         for piece, (source, index) in enumerate(parameter.pieces()):
-            before, number = f"blk.{index[0]}." if path.startswith(_IN_LAYER) else "", piece % count
+            before, number = _block(parameter, index[0]) if path.startswith(_IN_LAYER) else "", piece % count
             ways = [tuple(f"{before}{name}.{kind}" for name in names) for names in table[path]]
             names = _present([way for way in ways if 1 in (count, len(way)) or count == len(way)], stored)
             order = orders[number] if path == _QKV and count == len(orders) else None
@@ -89,6 +94,12 @@ def parts_of(
     return result
 
 
+def _block(parameter: Parameter, layer: int | slice) -> str:
+    """Return how the names of a layer's tensors begin."""
+    assert isinstance(layer, int)
+    return f"blk.{parameter.number(layer)}."
+
+
 def _present(ways: list[Names], stored: Collection[str]) -> Names:
     """Return the first names that are all in the file; without any, the first."""
     return next((names for names in ways if all(name in stored for name in names)), ways[0])
@@ -96,6 +107,8 @@ def _present(ways: list[Names], stored: Collection[str]) -> Names:
 
 def _part(parameter: Parameter, index: Index, number: int, names: Names, order: tuple[int, ...] | None) -> Part:
     """Return where the source ``number`` of a parameter is. ``index``: its own in the parameter."""
+    if (source := parameter.sources[number]).is_filter:
+        return Part(names, (source.shape[0], source.shape[2]), (), None)
     layers, experts = (0 if size is None else 1 for size in (parameter.num_layers, parameter.num_experts))
     stacked, (rows, *rest) = parameter.shape[layers : layers + experts], parameter.shape[layers + experts :]
     of_expert, own = index[layers:-1], index[-1]

@@ -12,7 +12,7 @@ from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.encodings.quantize import quantized
-from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, PRODUCTS
+from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, is_product
 from jaxgen.weights.families.tensors import Parameter, Piece, Source
 from jaxgen.weights.gguf import rope
 from jaxgen.weights.gguf.architectures import Architecture
@@ -74,7 +74,7 @@ class GgufTensors:
         if known is not None and known.dequantised:
             return result
         for parameter in table:
-            if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
+            if not is_product(parameter.path) and parameter.path not in EMBEDDINGS:
                 continue
             parts = [self._parts[source.name] for source, _ in parameter.pieces()]
             for name, shape in {name: part.shape for part in parts for name in part.names}.items():
@@ -112,7 +112,7 @@ class GgufTensors:
         part = self._parts[source.name]
         tensors = self._stored(source)
         where = f"{tensors[0].part}: {' and '.join(part.names)}"
-        here = replace(source, shape=source.parameter_shape, transposed=False, rows=part.order)
+        here = replace(source, shape=source.parameter_shape, transposed=False, is_filter=False, rows=part.order)
         if form is not None:
             try:
                 weight = codes_of(tensors, form)
@@ -124,7 +124,7 @@ class GgufTensors:
         if dtype == np.float16 and not all(np.isfinite(array).all() for array in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)
-        ordered = here.ordered(whole.reshape(here.shape))
+        ordered = here.ordered(whole.T if source.is_filter else whole.reshape(here.shape))
         return ordered if form is None else quantized(ordered, form, where)
 
     def _stored(self, source: Source) -> list[StoredTensor]:

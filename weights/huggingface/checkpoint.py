@@ -20,7 +20,7 @@ from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, empty_weight
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import Index, WeightFormat
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, NUMPY_DTYPES, PRODUCTS
+from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, NUMPY_DTYPES, is_product
 from jaxgen.weights.encodings.zero_weights import ZeroWeights
 from jaxgen.weights.families.parameters import Parameter, Piece, Source, Value, parameters
 from jaxgen.weights.files.model_files import ModelFiles
@@ -106,7 +106,7 @@ def _stored_format(
     if not titles:
         return None, ""
     stored = [tensors.stored_format(source, location) for source, location in where]
-    if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
+    if not is_product(parameter.path) and parameter.path not in EMBEDDINGS:
         return None, "it is always computed in full"
     reason = "not all of it is quantized in the file"
     if uncomputed := [form.group for form in stored if form is not None and not form.is_computed]:

@@ -46,6 +46,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "Idefics3ForConditionalGeneration": Wrapper(text="LlamaForCausalLM", ignored=_RESAMPLER),
     "InternVLChatModel": Wrapper(text="Qwen2ForCausalLM", field="llm_config"),
     "InternVLForConditionalGeneration": _QWEN2,
+    "Lfm2VlForConditionalGeneration": Wrapper(text="Lfm2ForCausalLM"),
     "LlavaForConditionalGeneration": _LLAMA,
     "LlavaNextForConditionalGeneration": _LLAMA,
     "LlavaOnevisionForConditionalGeneration": _QWEN2,
@@ -54,6 +55,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "Qwen2_5_VLForConditionalGeneration": Wrapper(text="Qwen2ForCausalLM", flat=True),
     "Qwen3VLForConditionalGeneration": Wrapper(text="Qwen3ForCausalLM"),
     "Qwen3VLMoeForConditionalGeneration": Wrapper(text="Qwen3MoeForCausalLM", defaults={"norm_topk_prob": True}),
+    "Qwen3_5ForConditionalGeneration": Wrapper(text="Qwen3_5ForCausalLM", ignored=("language_model_only",)),
+    "Qwen3_5MoeForConditionalGeneration": Wrapper(text="Qwen3_5MoeForCausalLM", ignored=("language_model_only",)),
     "SmolVLMForConditionalGeneration": Wrapper(text="LlamaForCausalLM", ignored=_RESAMPLER),
 }
 """By the entry of ``architectures``."""

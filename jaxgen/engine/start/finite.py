@@ -1,5 +1,7 @@
 """Refuse a model whose logits are not finite, before the first request."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -38,6 +40,7 @@ def check_finite(device: Runner, model: ModelConfig, config: EngineConfig) -> No
 def _plan(model: ModelConfig, config: EngineConfig) -> StepPlan:
     length = min(config.scheduler.token_budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
     prompt = tuple(np.linspace(0, model.vocab_size - 1, length).astype(int).tolist())
-    scheduler = Scheduler(config.scheduler, config.cache)
+    # Where prefixes are kept, a prompt would be cut for the snapshot of its state.
+    scheduler = Scheduler(replace(config.scheduler, prefix_caching=False), config.cache)
     scheduler.add(dummy_sequence(0, prompt, SamplingParams(max_tokens=1, temperature=0.0, logprobs=1)))
     return scheduler.schedule()

@@ -43,6 +43,8 @@ def join_engine(
 
     ``num_compilations``: of the process so far. ``clock``: returns seconds. Other arguments as of ``build_engine``.
     """
+    if model.states and config.cache.num_snapshots is None:
+        raise ValueError("the model has states: CacheConfig.num_snapshots must be 0 or more, not None")
     block_events = NO_EVENTS if events is None else BlockEvents(events)
     scheduler = Scheduler(
         config.scheduler,

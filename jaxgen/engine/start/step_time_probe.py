@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxgen.core.config import EngineConfig
@@ -72,7 +72,8 @@ def prompt_lengths(longest: int) -> list[int]:
 
 def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
     """Return the plan of the first step of ``count`` prompts of ``length`` random tokens."""
-    scheduler = Scheduler(config.scheduler, config.cache)
+    # Where prefixes are kept, a prompt would be cut for the snapshot of its state.
+    scheduler = Scheduler(replace(config.scheduler, prefix_caching=False), config.cache)
     generator = random.Random(length)
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
     for row in range(count):
@@ -87,7 +88,7 @@ def _deep(config: EngineConfig, count: int) -> StepPlan:
     length = min(DEEP_TOKENS, config.scheduler.max_model_len - 1, config.cache.num_slots)
     blocks = range(-(-length // config.cache.block_size))
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-    sequence = dummy_sequence(0, (0,) * length, params, blocks=blocks)
+    sequence = dummy_sequence(0, (0,) * length, params, blocks=blocks, window_blocks=config.cache.window_blocks)
     return StepPlan((Chunk(sequence, length - count, count),), (sequence,))
 
 

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
+from jaxgen.core.layer_kind import DELTA_STATES, path_in_stack
 from jaxgen.core.mixed_weight import AnyFormat
-from jaxgen.core.operations import CODES, EXPERTS, OPERATIONS
+from jaxgen.core.operations import CODES, CONVOLUTIONS, DELTA_NETS, EXPERTS, OPERATIONS
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.proving.layer_shapes import NormShape, ProductShape, norms_of, products_of, read_shapes
 
@@ -32,7 +33,7 @@ class ExpertShapes:
         moe = model.moe if isinstance(model, DecoderConfig) else None
         if moe is None:
             return None
-        gate_up, down = map(model.weight_format, EXPERT_WEIGHTS)
+        gate_up, down = expert_formats(model)
         formats = (_single(gate_up), _single(down))
         return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner, formats)
 
@@ -48,8 +49,16 @@ class ExpertShapes:
         return (self.width, 2 * self.inner), (self.inner, self.width)
 
 
-def _single(form: AnyFormat | None) -> WeightFormat | None:
-    return form if isinstance(form, WeightFormat) else None
+def expert_formats(model: ModelConfig) -> tuple[frozenset[AnyFormat | None], ...]:
+    """Return the formats that the weights of each product of experts have in the stacks of layers."""
+    stacks = model.stacks if isinstance(model, DecoderConfig) else ()
+    paths = ([path_in_stack(path, kind) for kind in stacks] or [path] for path in EXPERT_WEIGHTS)
+    return tuple([frozenset(map(model.weight_format, of_product)) for of_product in paths])
+
+
+def _single(forms: frozenset[AnyFormat | None]) -> WeightFormat | None:
+    form, *others = forms
+    return form if isinstance(form, WeightFormat) and not others else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,11 @@ def operations_of(model: ModelConfig) -> tuple[str, ...]:
     """Return the operations of a model's steps."""
     experts, codes = ExpertShapes.of(model), any(model.weight_formats)
     missing = {EXPERTS} if experts is None or all(experts.formats) else set[str]()
-    return tuple(name for name in OPERATIONS if name not in (missing if codes else missing | {CODES}))
+    states = {state.name for state in model.states}
+    missing |= set[str]() if codes else {CODES}
+    missing |= set[str]() if states else {CONVOLUTIONS}
+    missing |= set[str]() if states & set(DELTA_STATES) else {DELTA_NETS}
+    return tuple(name for name in OPERATIONS if name not in missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.models.batch import BlockTokens
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.model import LAYERS, PackedParams, bind, graph_of
+from jaxgen.models.model import PackedParams, bind, graph_of
 from jaxgen.models.walk import Layer, LayerContext, walk
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.program import Program, int32, shapes_of
@@ -71,13 +70,13 @@ def project_blocks(
     past the last block nothing is written.
     """
     m, (N, _, _, _, B, _) = len(ids), cache.data.shape
-    layers: Any = getattr(bind(graph_of(model), params), LAYERS)
+    stacks = bind(graph_of(model), params).stacks
     inputs = jnp.stack(pieces)
     tokens = BlockTokens.of(ids, count, start + jnp.arange(m * B, dtype=jnp.int32), N)
 
     def visit(layer: Layer, at: LayerContext, cache: KVCache) -> KVCache:
-        return layer.keys_values(inputs[:, at.index].reshape(m * B, -1), cache, at)
+        return layer.keys_values(inputs[:, at.number].reshape(m * B, -1), cache, at)
 
     cache = cache.scatter_inputs(ids, count, inputs)
-    projected: KVCache = walk(layers, model, tokens, cache.kernels, visit, cache)
+    projected: KVCache = walk(stacks, model, tokens, cache.kernels, visit, cache)
     return projected

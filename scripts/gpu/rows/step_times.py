@@ -28,7 +28,7 @@ from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.sizing.token_budget import DevicePeaks, knee, roofline_budget
-from jaxgen.weights.encodings.weight_formats import PRODUCTS, parameter_bytes
+from jaxgen.weights.encodings.weight_formats import is_product, parameter_bytes
 from pallas_kernels.kv_codes import encode
 from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE, Measurement, Run, State
 from scripts.gpu.roofline.bill import Rates, bill_of, figures
@@ -217,7 +217,7 @@ def filled_device(
     def refilled(cache: KVCache) -> KVCache:
         for array in jax.tree.leaves(cache):  # first, since two may not fit
             array.delete()
-        return KVCache(fill(), compiled.kernels)
+        return KVCache((fill(),), compiled.kernels)
 
     device.update_cache(refilled)
     return device
@@ -285,7 +285,7 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
     pairs = sum((chunk.start + 1 + chunk.end) * chunk.length // 2 for chunk in plan.chunks)
     flops = 2 * plan.num_tokens * _matrix_numbers(model)
     flops += 2 * len(plan.chunks) * model.vocab_size * model.hidden_size
-    flops += 4 * model.num_layers * model.num_heads * model.head_dim * pairs
+    flops += 4 * (model.num_layers - len(model.state_layers)) * model.num_heads * model.head_dim * pairs
     return weights + looked_up + slot * (contexts + plan.num_tokens), flops
 
 
@@ -296,6 +296,6 @@ def _matrix_numbers(model: ModelConfig) -> int:
     for name, leaf in abstract_params(model).items():
         if name.startswith("layers.") and leaf.ndim == 3 and name.endswith(".weight"):
             result += leaf.size
-        elif name in PRODUCTS and leaf.ndim == 4 and moe is not None:
+        elif is_product(name) and leaf.ndim == 4 and moe is not None:
             result += leaf.size // moe.experts * moe.per_token
     return result

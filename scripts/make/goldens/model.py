@@ -68,7 +68,9 @@ def is_norm(name: str) -> bool:
 
 
 def neutral(variant: Variant, name: str) -> float:
-    """The value of a parameter that leaves things as they are: 1 for most norms, else 0."""
+    """The value of a parameter that leaves things as they are: 1 for most norms, else 0; small where a state decays."""
+    if name.endswith("A_log"):
+        return -3.0
     return 1.0 if is_norm(name) and variant.norm_about_one else 0.0
 
 

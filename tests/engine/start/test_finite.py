@@ -1,7 +1,9 @@
 """A model whose logits are not finite is refused at the start, and the first bad layer is named."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.engine.start.build import build_engine
+from jaxgen.engine.start.finite import check_finite
 from jaxgen.engine.start.runners import Compiled
 from jaxgen.kernels.choice import native
+from jaxgen.runner.interface import Runner
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, params_of
 from tests.support.native import native as library
 from tests.support.streamed import SMALL, compiled_layers, streamed
@@ -58,3 +62,13 @@ def test_more_than_float16_holds_has_a_hint() -> None:
     compiled = compiled_step(FLOAT16, engine_config())
     with pytest.raises(ConfigError, match=r"layer 1 .*too large for float16: try --dtype float32"):
         start(FLOAT16, engine_config(), compiled, "layers.attn.out.weight", (1, ALL, ALL), 6e4)
+
+
+def test_the_prompt_fills_a_step_where_states_have_snapshots_too() -> None:
+    config, device = engine_config(), MagicMock(spec=Runner)
+    config = replace(config, cache=replace(config.cache, num_snapshots=8))
+    device.run.return_value = SimpleNamespace(hidden=np.zeros(1), logprobs=SimpleNamespace(chosen=np.zeros(1)))
+    check_finite(device, LLAMA, config)
+    (chunk,) = device.run.call_args.args[0].chunks
+    assert chunk.samples
+    assert chunk.length == config.scheduler.token_budget

@@ -1,5 +1,6 @@
 """What the start learns of the time of steps, from a device whose times are known."""
 
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -83,3 +84,16 @@ def test_a_large_model_is_not_measured_for_long(monkeypatch: pytest.MonkeyPatch)
     device = Device(12.0)
     learn(device, monkeypatch)
     assert device.busy < 3 * device.scale * 0.136 * 3
+
+
+def test_prompts_are_not_cut_for_snapshots_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def time_step(runner: object, plan: StepPlan, *, narrow: bool) -> SimpleNamespace:
+        timed.append(max(chunk.length for chunk in plan.chunks))
+        return SimpleNamespace(seconds=1.0)
+
+    monkeypatch.setattr(step_time_probe, "time_step", time_step)
+    scheduler, cache = replace(CONFIG.scheduler, prefix_caching=True), replace(CONFIG.cache, num_snapshots=8)
+    measure_step_time(MagicMock(spec=Runner), replace(CONFIG, scheduler=scheduler, cache=cache))
+    assert {32, 128, 256} <= set(timed)

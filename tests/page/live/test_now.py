@@ -56,6 +56,21 @@ def test_shows_the_link_to_host_memory(page: Page, feed: FakeSteps, server: Rest
     expect(page.get_by_role("region", name="Cache blocks")).to_contain_text("Host memoryUsed30 25 %Free90 75 %")
 
 
+def test_shows_the_blocks_of_windows(page: Page, feed: FakeSteps, server: Restartable) -> None:
+    one = {"total": 64, "free": 40, "cached": 8, "used": 16}
+    other = {"total": 20, "free": 5, "cached": 5, "used": 10}
+    feed.now["kinds"] = [{"name": "full", **one}, {"name": "window 1024", **other}]
+    look(page, server)
+    blocks = page.get_by_role("region", name="Cache blocks")
+    expect(blocks).to_contain_text("Free40 62.5 %Layers with window 1024: 20 blocksUsed10 50 %Cached5 25 %Free5 25 %")
+
+
+def test_shows_the_snapshots_of_states(page: Page, feed: FakeSteps, server: Restartable) -> None:
+    feed.now["snapshots"] = {"total": 8, "held": 2}
+    look(page, server)
+    expect(page.get_by_role("region", name="Cache blocks")).to_contain_text("Snapshots of statesHeld2 25 %Free6 75 %")
+
+
 def test_shows_the_last_hour(page: Page, feed: FakeSteps, server: Restartable) -> None:
     changed = feed.samples[-7]
     changed[HISTORY_FIELDS.index("generated_tokens")] = 1234

@@ -130,6 +130,38 @@ def test_lines_have_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["weights"] == "0.4 MiB in float32"
 
 
+def test_kinds_of_cache_and_states_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("full", "windows", "window 16", "layer states", "a sequence")
+
+    def lines(*arguments: str) -> dict[str, str]:
+        assert main(["plan", *arguments, "--device-memory", "1GiB", "--block-size", "8", "--max-num-seqs", "4"]) == 0
+        pairs = (re.split(r" {2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+        return {name: value for name, value in pairs if name in names}
+
+    gemma, lfm = str(GOLDENS / "gemma3"), str(GOLDENS / "lfm2")
+    few = ["--token-budget", "16", "--num-blocks", "40", "--dtype", "float32"]
+    assert lines(gemma, *few) == {
+        "full": "0.1 MiB, 40 blocks in 1 layer",
+        "window 16": "0.0 MiB, 15 blocks in 1 layer",
+        "a sequence": "0.0 MiB at 128 tokens",
+    }
+    assert lines(gemma, "--dtype", "float32") == {
+        "windows": "their layers keep the whole context: there is room for all sequences",
+        "a sequence": "0.0 MiB at 128 tokens",
+    }
+    assert lines(lfm) == {
+        "layer states": "0.0 MiB of 4 sequences and 68 snapshots",
+        "a sequence": "0.0 MiB at 128 tokens",
+    }
+    assert lines(str(GOLDENS / "llama")) == {}
+    found = planned(capsys, gemma, *few, "--device-memory", "1GiB", "--block-size", "8", "--max-num-seqs", "4")
+    assert [(kind["name"], kind["window"], kind["num_blocks"]) for kind in found["cache_kinds"]] == [
+        ("full", None, 40),
+        ("window 16", 16, 15),
+    ]
+    assert sum(kind["bytes"] for kind in found["cache_kinds"]) == found["cache_bytes"]
+
+
 def test_what_does_not_fit_says_what_to_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = str(make_llama(tmp_path / "70b", LLAMA_70B | {"num_hidden_layers": 8}))
     assert main(["plan", model, "--device-memory", "19.4GiB", "--max-model-len", "8192"]) == 1

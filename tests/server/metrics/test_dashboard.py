@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.core.stats import EngineStats, KVEventStats, KVTierStats, OffloadStats
+from jaxgen.core.stats import EngineStats, KindStats, KVEventStats, KVTierStats, OffloadStats, SnapshotStats
 from jaxgen.server.config import ServerConfig
 from tests.support.paths import ROOT
 from tests.support.server_app import body, client_of, fake_engine
@@ -31,6 +31,11 @@ LEFT_OUT = {
     "jaxgen_offload_restored_input_bytes_total": "part of restored_bytes",
     "jaxgen_offload_restores_total": "the board has tokens and bytes",
     "jaxgen_offload_saved_blocks_total": "the board has bytes",
+    "jaxgen_state_snapshots": "for those who size the cache of a model with states",
+    "jaxgen_state_snapshots_total": "as above",
+    "jaxgen_state_snapshots_taken_total": "as above",
+    "jaxgen_state_snapshots_evicted_total": "as above",
+    "jaxgen_state_recomputed_total": "as above",
     "jaxgen_kv_tier_compared_blocks_total": "the board has those that differ",
     "jaxgen_kv_tier_read_bytes_total": "the board has blocks",
     "jaxgen_kv_tier_read_seconds_total": "for those who tune a KV tier",
@@ -43,7 +48,9 @@ LEFT_OUT = {
 def offered() -> set[str]:
     """The names that a server with everything on has samples of."""
     config = ServerConfig(service_classes=(ServiceClass(name="priority", first_token_seconds=1.0),))
-    numbers = EngineStats(block_size=16, offload=OffloadStats(), kv_tier=KVTierStats(), kv_events=KVEventStats())
+    kinds = (KindStats(name="full"), KindStats(name="window 16"))
+    of_host: dict[str, Any] = {"offload": OffloadStats(), "kv_tier": KVTierStats(), "kv_events": KVEventStats()}
+    numbers = EngineStats(block_size=16, kinds=kinds, snapshots=SnapshotStats(), **of_host)
     with client_of(fake_engine(numbers=numbers), config) as client:
         client.post("/v1/completions", json=body())
         text = client.get("/metrics").text

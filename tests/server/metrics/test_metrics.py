@@ -9,7 +9,7 @@ from jaxgen.core.operations import Choice
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.core.stats import EngineStats, FixedPace
+from jaxgen.core.stats import EngineStats, FixedPace, KindStats, SnapshotStats
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
 from tests.server.tool_calls.test_parser import written
@@ -118,6 +118,39 @@ def test_metrics() -> None:
     assert {name: found[f"jaxgen_{name}", ""] for name in expected} == expected
     finished = {reason: value for (name, reason), value in found.items() if name == "jaxgen_request_success_total"}
     assert finished == {"stop": 2, "length": 2, "abort": 0, "error": 0, "refused": 0}
+
+
+def test_snapshots_of_a_model_with_states() -> None:
+    snapshots = SnapshotStats(total=8, held=5, taken=9, evicted=4, recomputed_tokens=70)
+    with client_of(fake_engine(numbers=EngineStats(snapshots=snapshots))) as client:
+        found = samples(client.get("/metrics").text)
+    assert {name: value for (name, _), value in found.items() if name.startswith("jaxgen_state_")} == {
+        "jaxgen_state_snapshots_total": 8,
+        "jaxgen_state_snapshots": 5,
+        "jaxgen_state_snapshots_taken_total": 9,
+        "jaxgen_state_snapshots_evicted_total": 4,
+        "jaxgen_state_recomputed_total": 70,
+    }
+    with client_of(fake_engine()) as client:
+        assert "jaxgen_state_" not in client.get("/metrics").text
+
+
+def test_blocks_of_each_kind_of_cache_where_there_are_several() -> None:
+    window = KindStats(name="window 16", blocks_total=4, blocks_free=3, blocks_cached=1)
+    numbers = EngineStats(blocks_total=8, kinds=(KindStats(name="full", blocks_total=8), window))
+    with client_of(fake_engine(numbers=numbers)) as client:
+        found = samples(client.get("/metrics").text)
+    name = "jaxgen_kv_cache_blocks_by_kind"
+    assert {state: value for (family, state), value in found.items() if family == name} == {
+        "fullused": 8,
+        "fullcached": 0,
+        "fullfree": 0,
+        "window 16used": 1,
+        "window 16cached": 1,
+        "window 16free": 2,
+    }
+    with client_of(fake_engine()) as client:
+        assert name not in client.get("/metrics").text
 
 
 def test_routers_learn_the_shape_of_the_cache_once_it_is_known() -> None:

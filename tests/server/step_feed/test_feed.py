@@ -57,6 +57,7 @@ def test_a_stream_begins_with_what_there_was() -> None:
         name, now = next(events)
         assert name == "now"
         assert now["blocks"] == {"total": 100, "free": 40, "cached": 20, "used": 40, "host": 0, "host_total": 0}
+        assert (now["kinds"], now["snapshots"]) == (None, None)
         assert now["classes"] == {"default": {"running": 0, "waiting": 1}}
         assert (now["callers"], now["ttft"], now["gap"], now["offload"]) == ({}, None, None, None)
         assert (now["state"], now["stalled_seconds"]) == ("ready", 0.0)

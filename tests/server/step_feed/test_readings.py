@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from jaxgen.client import EngineStatus
-from jaxgen.core.stats import EngineStats, OffloadStats
+from jaxgen.core.stats import EngineStats, KindStats, OffloadStats, SnapshotStats
 from jaxgen.server.app import create_app
 from jaxgen.server.metrics.histogram import quantile
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.step_feed import history as history_module
 from jaxgen.server.step_feed.history import FIELDS, NUM_SAMPLES, History
-from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, links, per_second
+from jaxgen.server.step_feed.readings import CounterSnapshot, Meter, kinds, links, per_second, snapshots
 from tests.support.journals import BLOCKS, JournalingEngine, journaling_engine
 from tests.support.server_app import body, call, client_of
 
@@ -60,6 +60,21 @@ def metered() -> tuple[JournalingEngine, Metrics, History]:
 
 def newest(history: History) -> dict[str, Any]:
     return dict(zip(FIELDS, history.as_json()["samples"][-1], strict=True))
+
+
+def test_kinds_of_cache_are_told_where_there_are_several() -> None:
+    assert kinds(AFTER) is None
+    full = KindStats(name="full", blocks_total=9, blocks_free=6, blocks_cached=2)
+    window = KindStats(name="window 16", blocks_total=4, blocks_free=1, blocks_cached=1)
+    assert kinds(replace(AFTER, kinds=(full, window))) == [
+        {"name": "full", "total": 9, "free": 4, "cached": 2, "used": 3},
+        {"name": "window 16", "total": 4, "free": 0, "cached": 1, "used": 3},
+    ]
+
+
+def test_snapshots_are_told_where_there_are_states() -> None:
+    assert snapshots(AFTER) is None
+    assert snapshots(replace(AFTER, snapshots=SnapshotStats(total=9, held=4))) == {"total": 9, "held": 4}
 
 
 def test_a_sample_has_what_the_interval_brought() -> None:

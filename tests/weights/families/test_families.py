@@ -76,9 +76,23 @@ def test_a_field_that_nobody_knows_is_refused_by_name(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", [name for name in NAMES if "layer_types" in config_of(name)])
 def test_a_list_of_the_wrong_length_says_both_lengths(name: str, tmp_path: Path) -> None:
     config = config_of(name)
-    config["layer_types"] = config["layer_types"][:1]
-    with pytest.raises(ConfigError, match="layer_types has 1 entries, but num_hidden_layers is 2"):
+    layers, config["layer_types"] = len(config["layer_types"]), config["layer_types"][:1]
+    with pytest.raises(ConfigError, match=f"layer_types has 1 entries, but num_hidden_layers is {layers}"):
         read(tmp_path, config)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral_window"])
+def test_a_window_beyond_any_context_is_none(name: str, tmp_path: Path) -> None:
+    """Its number would not fit programs' 32 bits."""
+    assert read(tmp_path, config_of(name) | {"sliding_window": 2**30}).windows
+    assert read(tmp_path, config_of(name) | {"sliding_window": 2**31}).windows == ()
+
+
+def test_an_mlp_that_lfm2_adjusts_to_nothing_is_refused(tmp_path: Path) -> None:
+    config = config_of("lfm2") | {"block_ff_dim": 1}
+    with pytest.raises(ConfigError, match=r"intermediate_size \(1\) is too small: block_auto_adjust_ff_dim makes 0"):
+        read(tmp_path, config)
+    assert read(tmp_path, config | {"block_auto_adjust_ff_dim": False}).intermediate_size == 1
 
 
 SIZES = {

@@ -82,6 +82,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
         ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
         ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
         ("llama", {"metadata": {"attention.head_count_kv": [2, 1]}}, "llama.attention.head_count_kv differs by layer"),
+        ("llama", {"metadata": {"attention.head_count_kv": [2, 0]}}, "llama.attention.head_count_kv differs by layer"),
         ("llama", {"metadata": {"general.type": "adapter"}}, "the file is a LoRA adapter: merge it into its model"),
         (
             "llama",

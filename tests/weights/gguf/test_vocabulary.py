@@ -140,7 +140,7 @@ def test_pieces_are_those_of_llama_cpp(names: tuple[str, ...], text: str, pieces
         assert [text[begin:end] for _, (begin, end) in found] == pieces, name
 
 
-WHOLE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken", "minicpm5"}
+WHOLE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2", "tekken", "minicpm5"}
 """Names for which llama.cpp sets ``ignore_merges``."""
 WHOLE |= {"glm4", "glm5", "chatglm-bpe"}  # one kind there, whose own tokenizer looks for whole pieces first
 

@@ -135,8 +135,7 @@ def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "why", "nearest"),
     [
-        ("Qwen3_5ForConditionalGeneration", "a recurrent state (gated delta nets)", "Qwen3ForCausalLM"),
-        ("Qwen3_5MoeForConditionalGeneration", "a recurrent state (gated delta nets)", "Qwen3MoeForCausalLM"),
+        ("OlmoHybridForCausalLM", "a recurrent state (gated delta nets)", "Olmo3ForCausalLM"),
         ("Gemma4ForConditionalGeneration", "heads of two sizes", "Gemma3ForCausalLM"),
         ("DeepseekV3ForCausalLM", "multi-head latent attention (MLA)", "Qwen3MoeForCausalLM"),
         ("Mamba2ForCausalLM", "a recurrent state (Mamba)", "LlamaForCausalLM"),

@@ -25,9 +25,11 @@ KINDS = {one: kind for kind, one in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if
 
 
 SERVED: dict[str, dict[str, Any]] = {
-    "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 32}
+    "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 32},
+    "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * 16, "intermediate_size": 12_600},
 }
-"""Fields that a file must have because the class's defaults are of a model that is not served."""
+"""Fields that a file must have because the class's defaults are of a model that is not served, or would not show what
+others mean."""
 
 
 def read(directory: Path, data: Mapping[str, Any]) -> ModelConfig:

@@ -78,6 +78,15 @@ CASES: dict[str, tuple[Any, ...]] = {
         *("qwen3_moe", "Qwen3VLMoeForConditionalGeneration", inner, "model.visual.pos_embed.weight"),
         {"model_type": "qwen3_vl_moe_text"},
     ),
+    "Qwen3.5": (
+        *("qwen3_5", "Qwen3_5ForConditionalGeneration", inner, "model.visual.blocks.0.attn.qkv.weight"),
+        {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1},
+    ),
+    "Qwen3.5 with experts": (
+        *("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", inner, "mtp.layers.0.input_layernorm.weight"),
+        {"model_type": "qwen3_5_moe_text"},
+    ),
+    "LFM2-VL": ("lfm2", "Lfm2VlForConditionalGeneration", inner, "model.multi_modal_projector.linear_1.weight", {}),
     "LLaVA": ("llama", "LlavaForConditionalGeneration", language_model, "multi_modal_projector.linear_1.weight", {}),
     "LLaVA-NeXT": ("mistral_window", "LlavaNextForConditionalGeneration", language_model, "image_newline", {}),
     "LLaVA-OneVision": ("qwen2", "LlavaOnevisionForConditionalGeneration", inner, "model.image_newline", {}),
@@ -170,7 +179,7 @@ def test_sizes_that_files_of_llava_leave_out_are_those_of_its_class(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("architecture", "kind"),
-    [("InternVLForConditionalGeneration", "internlm2"), ("Qwen3VLForConditionalGeneration", "qwen3_5_text")],
+    [("InternVLForConditionalGeneration", "internlm2"), ("Qwen3VLForConditionalGeneration", "gemma4_text")],
 )
 def test_a_text_model_that_is_not_served_is_refused_by_its_type(architecture: str, kind: str, tmp_path: Path) -> None:
     directory = wrapped(tmp_path / "model", "qwen3_bias", architecture, inner, model_type=kind)

@@ -15,7 +15,8 @@ from jaxgen.weights.families.family import (
 )
 
 
-def _all_layers_have_experts(fields: JsonFields) -> None:
+def all_layers_have_experts(fields: JsonFields) -> None:
+    """Raise ConfigError if some layers have an MLP."""
     fields.must_be("decoder_sparse_step", 1, "layers with and without experts are not computed together")
     if fields.get("mlp_only_layers"):
         raise fields.error(
@@ -25,7 +26,7 @@ def _all_layers_have_experts(fields: JsonFields) -> None:
 
 def read_qwen2_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Qwen2-MoE."""
-    _all_layers_have_experts(fields)
+    all_layers_have_experts(fields)
     moe = MoEConfig(
         experts=fields.size("num_experts", 60),
         per_token=fields.size("num_experts_per_tok", 4),
@@ -42,7 +43,7 @@ def read_qwen2_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
 
 def read_qwen3_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description of a Qwen3-MoE."""
-    _all_layers_have_experts(fields)
+    all_layers_have_experts(fields)
     name = "num_local_experts" if fields.data.get("num_experts") is None else "num_experts"
     moe = MoEConfig(
         experts=fields.size(name, 128),

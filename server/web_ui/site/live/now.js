@@ -41,11 +41,20 @@ function Bar({ parts, total }) {
     </dl>`;
 }
 
-function Blocks({ blocks, size }) {
-  const { total, free, cached, used, host, host_total: hostTotal } = blocks;
+function States({ of: { total, free, cached, used } }) {
+  return html`<${Bar} total=${total} parts=${[["used", "Used", used], ["cached", "Cached", cached], ["free", "Free", free]]} />`;
+}
+
+/** `kinds`: the blocks of each kind of cache, the first as `blocks`; null where there is one. `snapshots`: null without states. */
+function Blocks({ blocks, kinds, snapshots, size }) {
+  const { total, host, host_total: hostTotal } = blocks;
   return html`<${Card} title="Cache blocks">
     <p class="big">${count(total)} <small>blocks of ${count(size)} tokens</small></p>
-    <${Bar} total=${total} parts=${[["used", "Used", used], ["cached", "Cached", cached], ["free", "Free", free]]} />
+    <${States} of=${blocks} />
+    ${(kinds ?? []).slice(1).map((kind) => html`<h3 key=${kind.name}>Layers with ${kind.name}: ${count(kind.total)} blocks</h3>
+      <${States} of=${kind} />`)}
+    ${snapshots?.total > 0 && html`<h3>Snapshots of states</h3>
+      <${Bar} total=${snapshots.total} parts=${[["cached", "Held", snapshots.held], ["free", "Free", snapshots.total - snapshots.held]]} />`}
     ${hostTotal > 0 && html`<h3>Host memory</h3>
       <${Bar} total=${hostTotal} parts=${[["host", "Used", host], ["free", "Free", hostTotal - host]]} />`}
   <//>`;
@@ -100,7 +109,7 @@ export function Now({ state: { now, hello } }) {
   if (!now) return null;
   return html`
     <${Requests} now=${now} most=${hello.max_num_seqs} />
-    <${Blocks} blocks=${now.blocks} size=${hello.block_size} />
+    <${Blocks} blocks=${now.blocks} kinds=${now.kinds} snapshots=${now.snapshots} size=${hello.block_size} />
     <${Latency} now=${now} />
     <${Engine} now=${now} />
     ${now.offload && html`<${Link} offload=${now.offload} />`}`;

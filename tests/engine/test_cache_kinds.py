@@ -1,0 +1,73 @@
+"""Engines whose layers with a window have blocks of their own answer with the bits of one kind of cache."""
+
+from dataclasses import replace
+
+import pytest
+
+from jaxgen.cache.window_manager import blocks_for
+from jaxgen.core.config import CacheConfig, EngineConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.start.build import build_engine
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.kernels import Kernels
+from tests.support.engines import compiled_step, request, run
+from tests.support.golden_runs import SMALL, load_golden
+from tests.support.goldens import golden_answers
+from tests.support.native import native as library
+
+ONE = replace(SMALL, cache=CacheConfig(8, 24))
+"""Blocks for a sequence and a half of the longest."""
+
+
+def apart(name: str) -> EngineConfig:
+    """With the fewest blocks for layers with a window with which all rows run."""
+    _, kind = load_golden(name)[0].cache_kinds
+    assert kind.window is not None
+    least = blocks_for(ONE.scheduler.max_num_seqs, kind.window, ONE.cache.block_size, ONE.scheduler)
+    return replace(ONE, cache=replace(ONE.cache, windows=(kind.window,), window_blocks=(least,)))
+
+
+def asked(name: str, turn: int) -> list[Request]:
+    """Prompts of up to six windows, two of which begin alike; in a second turn they are longer by a few tokens."""
+    prompts = [tuple(answer.prompt) for answer in golden_answers(name)]
+    prompts[-1] = prompts[-1][:80]
+    prompts.append((*prompts[-1][:64], *prompts[0][:9]))
+    sampling = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
+    return [request(f"{turn}.{i}", (*one, *range(4 * turn)), **sampling) for i, one in enumerate(prompts)]
+
+
+def answered(name: str, limits: EngineConfig, kernels: Kernels) -> tuple[Engine, dict[str, list[TokenEvent]]]:
+    """Answers in two turns, and the engine, which is idle then."""
+    model, params = load_golden(name)
+    compiled = compiled_step(model, limits, kernels)
+    engine = build_engine(model, limits, params, frozenset(), compiled=compiled)
+    events = run(engine, asked(name, 0)) | run(engine, asked(name, 1))
+    assert all(pool.num_free == pool.num_blocks for pool in engine.scheduler.pools)
+    return engine, events
+
+
+def told(events: dict[str, list[TokenEvent]]) -> dict[str, list[object]]:
+    """Tokens and their log-probabilities; how much of a prompt was cached may differ."""
+    return {
+        name: [(event.token, event.logprobs, event.finish_reason) for event in of_one]
+        for name, of_one in events.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        pytest.param("gemma3", "native", marks=pytest.mark.shipped),
+        pytest.param("gpt_oss", "XLA", marks=pytest.mark.full),
+    ],
+)
+def test_answers_have_the_bits_of_one_kind(name: str, kernels: str) -> None:
+    """Prompts cut in chunks, found prefixes, preemptions, and answers of several windows' length."""
+    chosen = native(library()) if kernels == "native" else REFERENCE
+    _, want = answered(name, ONE, chosen)
+    engine, found = answered(name, apart(name), chosen)
+    assert told(found) == told(want)
+    stats = engine.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
