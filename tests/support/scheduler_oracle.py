@@ -322,7 +322,9 @@ class PlanOracle:
             or plan.relocated  # its own blocks were freed after the others had been refused
         ):
             return
-        if not plan.admitted and not any_cut:  # else they left budget that nobody counted on
+        # Who sits out under a grammar needs no block now, but is counted as if it did.
+        sits_out = any(sequence.constraint is not None for sequence in plan.idle)
+        if not (plan.admitted or any_cut or sits_out):  # else they left budget, or blocks, that nobody counted on
             lower = [sequence for sequence in run if level(sequence) > level(still[0])]
             assert not lower or self._would_not_fit_without(lower, run, still[0])
             book.seen["not preempted in vain"] += bool(lower)
