@@ -92,11 +92,11 @@ class Packer:
             last, offset = divmod(chunk.end - 1, self._block_size)
             if offset < chunk.length:  # its last block begins with it
                 words[first["new_blocks"] + index] = chunk.sequence.blocks.entry(last)
+                if self._num_windows:
+                    self._pack_begun(chunk, ends[index] - chunk.length, words)
             if chunk.sequence.params.prompt_logprobs is not None:
                 begin = first["prompt_targets"] + ends[index] - chunk.length
                 self._pack_targets(chunk, words[begin : begin + chunk.length])
-            if self._num_windows:
-                self._pack_begun(chunk, ends[index] - chunk.length, words)
         return words
 
     def _pack_begun(self, chunk: Chunk, first_token: int, words: np.ndarray) -> None:

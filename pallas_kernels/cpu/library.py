@@ -1,7 +1,5 @@
 """The native kernels of shared libraries, as functions on arrays."""
 
-import ctypes
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,35 +11,26 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
-from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA, PARTS, part_of_codes, part_of_experts
+from pallas_kernels.cpu.handlers import check_dtypes, open_parts
 from pallas_kernels.cpu.parts import DTYPES as DTYPES  # next to the code that computes with them
-from pallas_kernels.gated_delta import DeltaState
+from pallas_kernels.cpu.parts import ELEMENTS, part_of_codes, part_of_experts
+from pallas_kernels.cpu.state_kernels import StateKernels
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import GroupedCodes, quantized_expert_product_ref, quantized_product_ref
 from pallas_kernels.rotary import Angles
 
 _NO_WINDOW = 2**31 - 1
 """Tokens in a window that no context is longer than."""
-_opened: dict[str, str] = {}
-"""By digest, the code of the parts whose handlers XLA knows; its registry is the process's, and takes a name once."""
+
 
 _libraries: dict["Library", "Library"] = {}
 """Each that was opened: its kernels equal those of itself alone, and programs of equal kernels are equal."""
 
 
 @dataclass(frozen=True)
-class Library:
-    """The kernels of some parts, each with the signature of its ``_ref`` twin.
-
-    They run on XLA's own threads. Arrays that do not fit each other end the program's run with an error. Raises
-    ValueError for a kernel of a part that is not among them.
-    """
-
-    digests: tuple[tuple[str, str], ...]
-    """By part, the digest of its recipe, by which XLA knows the handlers."""
-    code: str = ""
-    """Digest of the libraries' files, so of their instructions."""
-    compiler: str = ""
+class Library(StateKernels):
+    """The kernels of some parts, each with the signature of its ``_ref`` twin; layers with a state have theirs from
+    StateKernels."""
 
     def ragged_paged_attention(
         self,
@@ -70,7 +59,7 @@ class Library:
         Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """
         del num_decodes  # a decode is a chunk of one
-        _check_dtypes(q, *([] if has_codes(cache.dtype) else [cache]))
+        check_dtypes(q, *([] if has_codes(cache.dtype) else [cache]))
         if soft_cap is not None and not soft_cap > 0:
             raise ValueError(f"soft_cap is {soft_cap}, must be positive")
         call = jax.ffi.ffi_call(
@@ -95,7 +84,7 @@ class Library:
         dtypes."""
         if not has_codes(cache.dtype):
             k, v = k.astype(cache.dtype), v.astype(cache.dtype)
-        _check_dtypes(k, v)
+        check_dtypes(k, v)
         call = jax.ffi.ffi_call(
             self._target(k.dtype.name, "WriteKV"),
             jax.ShapeDtypeStruct(cache.shape, cache.dtype),
@@ -121,8 +110,8 @@ class Library:
         inputs in order. Rows from ``num_tokens`` on cost nothing.
         """
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
-        _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
-        _check_dtypes(out, *([] if residual is None else [residual]))
+        check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
+        check_dtypes(out, *([] if residual is None else [residual]))
         x = _in_units(x, packed)
         if residual is None:
             return jax.ffi.ffi_call(self._target(x.dtype.name, "PackedProduct"), out)(x, packed, layer, num_tokens)
@@ -146,7 +135,7 @@ class Library:
         once for up to 96 rows; experts without rows and rows from ``starts[-1]`` on cost nothing.
         """
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
-        _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
+        check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
         return jax.ffi.ffi_call(self._target(part_of_experts(x.dtype.name), "ExpertProduct"), out)(
             _in_units(x, packed), packed, layer, starts
         )
@@ -181,8 +170,8 @@ class Library:
                 exact_inputs=True,
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
-        _check_dtypes(x)
-        _check_dtypes(out, *([] if residual is None else [residual]))
+        check_dtypes(x)
+        check_dtypes(out, *([] if residual is None else [residual]))
         handler = "QuantizedProduct" if residual is None else "QuantizedProductAdded"
         call = jax.ffi.ffi_call(self._target(part_of_codes(bits), handler), out)
         added = [] if residual is None else [residual]
@@ -217,7 +206,7 @@ class Library:
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         for array in (x, out):
-            _check_dtypes(array)
+            check_dtypes(array)
         call = jax.ffi.ffi_call(self._target(part_of_codes(bits), "QuantizedExpertProduct"), out)
         return call(x, *_operands(weight), layer, starts, bits=bits, group=group)
 
@@ -226,7 +215,7 @@ class Library:
     ) -> Float[Array, "T D"]:
         """Compute ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
         ``num_tokens`` on cost nothing."""
-        _check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
+        check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
         call = jax.ffi.ffi_call(self._target(ELEMENTS, "RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, num_tokens, eps=np.float32(eps))
 
@@ -243,7 +232,7 @@ class Library:
         ValueError for other dtypes. Rows from ``num_tokens`` on cost nothing."""
         weight = jnp.ones(x.shape[1:], x.dtype) if weight is None else weight
         bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
-        _check_dtypes(x, bias, *([] if weight.dtype == jnp.float32 else [weight]))
+        check_dtypes(x, bias, *([] if weight.dtype == jnp.float32 else [weight]))
         bias = bias.astype(weight.dtype)
         call = jax.ffi.ffi_call(self._target(ELEMENTS, "LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, bias, num_tokens, eps=np.float32(eps))
@@ -268,7 +257,7 @@ class Library:
         self, handler: str, x: Array, num_tokens: Array, width: int, activation: str, dtype: DTypeLike
     ) -> jax.Array:
         out = jax.ShapeDtypeStruct((x.shape[0], width), jnp.dtype(dtype))
-        _check_dtypes(out)
+        check_dtypes(out)
         return jax.ffi.ffi_call(self._target(ELEMENTS, handler), out)(x, num_tokens, activation=activation)
 
     def rotated_heads(
@@ -283,108 +272,22 @@ class Library:
     ) -> Float[Array, "T H D"]:
         """Compute ``rotated_heads_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
         ``num_tokens`` on cost nothing."""
-        _check_dtypes(x)
+        check_dtypes(x)
         T = len(x)
         cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (part.reshape(T, -1) for part in angles)
         out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
         return jax.ffi.ffi_call(self._target(ELEMENTS, "RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
-
-    def gated_delta(
-        self,
-        x: Float[Array, "T N"],
-        a: Float[Array, "T H"],
-        b: Float[Array, "T H"],
-        a_log: Float[Array, "H"],
-        dt_bias: Float[Array, "H"],
-        state: DeltaState,
-        layer: Int[Array, ""],
-        query_starts: Int[Array, "R1"],
-        context_lens: Int[Array, "R"],
-        rows: Int[Array, "R"],
-        num_rows: Int[Array, ""],
-    ) -> tuple[Float[Array, "T H Dv"], DeltaState]:
-        """Compute ``gated_delta_ref``, of x in float32 or bfloat16, in place where the state is donated or a loop's
-        carry.
-
-        Raises ValueError for other dtypes. Values and spans must fill vectors of 16 numbers. A token's bits depend on
-        its sequence up to it and the layer's weights alone.
-        """
-        _check_dtypes(x)
-        _, _, H, _, Dv = state.starts.shape
-        results = [jax.ShapeDtypeStruct((len(x), H, Dv), x.dtype)]
-        results += [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in state]
-        call = jax.ffi.ffi_call(
-            self._target(GATED_DELTA, "GatedDelta"),
-            results,
-            input_output_aliases={5 + part: 1 + part for part in range(len(state))},
-        )
-        a, b, a_log, dt_bias = (array.astype(jnp.float32) for array in (a, b, a_log, dt_bias))
-        out, *after = call(x, a, b, a_log, dt_bias, *state, layer, query_starts, context_lens, rows, num_rows)
-        return out, DeltaState(*after)
-
-    def short_convolution(
-        self,
-        projected: Float[Array, "T N"],
-        taps: Float[Array, "K D"],
-        bias: Float[Array, "D"] | None,
-        states: Float[Array, "S L M D"],
-        layer: Int[Array, ""],
-        query_starts: Int[Array, "R1"],
-        context_lens: Int[Array, "R"],
-        rows: Int[Array, "R"],
-        num_rows: Int[Array, ""],
-    ) -> tuple[Float[Array, "T D"], Float[Array, "S L M D"]]:
-        """Compute ``short_convolution_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
-
-        States are updated in place where they are donated or a loop's carry. Tokens of no chunk cost nothing.
-        """
-        bias = jnp.zeros(0, projected.dtype) if bias is None else bias
-        _check_dtypes(projected, taps, bias, states)
-        call = jax.ffi.ffi_call(
-            self._target(CONVOLUTION, "ShortConvolution"),
-            (
-                jax.ShapeDtypeStruct((len(projected), taps.shape[1]), projected.dtype),
-                jax.ShapeDtypeStruct(states.shape, states.dtype),
-            ),
-            input_output_aliases={3: 1},
-        )
-        out, states = call(projected, taps, bias, states, layer, query_starts, context_lens, rows, num_rows)
-        return out, states
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
         """Return zeros like ``jnp.zeros``, without writing: a page of the array takes memory from the first write to it
         on."""
         return jax.ffi.ffi_call(self._target(ELEMENTS, "Zeros"), jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)))()
 
-    def _target(self, part: str, handler: str) -> str:
-        """A name that no other library's handler has: a stored program never meets another library."""
-        digest = dict(self.digests).get(part)
-        if digest is None:
-            raise ValueError(f"the native kernels of {part} are not loaded, but {[name for name, _ in self.digests]}")
-        return _target(handler, digest)
-
     @classmethod
     def open(cls, files: Mapping[str, tuple[Path, str]], compiler: str = "") -> "Library":
         """Load parts into this process. ``files``: by part, its shared library and its digest."""
-        codes = [_open(part, path, digest) for part, (path, digest) in files.items()]
-        digests = tuple((part, digest) for part, (_, digest) in files.items())
-        library = cls(digests, hashlib.sha256("".join(codes).encode()).hexdigest()[:20], compiler)
+        library = cls(*open_parts(files), compiler)
         return _libraries.setdefault(library, library)
-
-
-def _open(part: str, path: Path, digest: str) -> str:
-    """Load a part, unless one of this digest is, and make its handlers known to XLA. Return the digest of its code."""
-    if digest not in _opened:
-        code = hashlib.sha256(path.read_bytes()).hexdigest()
-        loaded = ctypes.CDLL(str(path))
-        for handler in PARTS[part].handlers:
-            jax.ffi.register_ffi_target(_target(handler, digest), jax.ffi.pycapsule(loaded[handler]), platform="cpu")
-        _opened[digest] = code
-    return _opened[digest]
-
-
-def _target(handler: str, digest: str) -> str:
-    return f"pallas_kernels_cpu_{handler}_{digest}"
 
 
 def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) -> Float[Array, "T J"]:
@@ -396,12 +299,6 @@ def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) ->
 def _operands(weight: GroupedCodes) -> list[Array]:
     """All parts; one that the weight does not have is empty."""
     return [jnp.zeros(0, jnp.uint8) if part is None else part for part in weight]
-
-
-def _check_dtypes(*arrays: Array | jax.ShapeDtypeStruct) -> None:
-    for array in arrays:
-        if array.dtype.name not in DTYPES or array.dtype != arrays[0].dtype:
-            raise ValueError(f"native kernels take {' or '.join(DTYPES)}, not {[a.dtype.name for a in arrays]}")
 
 
 def _window(window: int | Array | None) -> Array:

@@ -37,8 +37,8 @@ def dense_product(
 ) -> Float[Array, "T O"]:
     """Return x @ weight[layer].T, rounded to ``dtype`` and then added to ``residual``; see dense_product_ref.
 
-    x and weight are of one dtype of 16 bits. ``tiles``: other ones than ``Tiles.of`` chooses. NotImplementedError where
-    ``dense_support.supports`` says why.
+    x and weight are of one dtype of 16 bits. ``tiles``: the tiles to use; None: the choice of ``Tiles.of``. Raises
+    NotImplementedError with the reason of ``dense_support.supports`` for sizes and dtypes that it does not take.
 
     Reads a weight once for each tile of rows, all but the first time mostly from the L2 cache. 2 * I * O FLOPs for each
     row of a tile. With two parts of the inputs, float32 sums of both are written and read once more.

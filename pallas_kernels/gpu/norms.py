@@ -30,7 +30,10 @@ def rms_norm(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> Float[Array, "T D"]:
-    """Return x / rms(x) times the weight; see rms_norm_ref. NotImplementedError where ``supports`` says why."""
+    """Return x / rms(x) times the weight; see rms_norm_ref.
+
+    Raises NotImplementedError with the reason of ``norm_support.supports`` for rows that it does not take.
+    """
     walk = _Walk(x, num_tokens, num_ctas, interpret)
     return walk.run("rms_norm", _rms_norm(x, weight, eps), (weight,))[0]
 
@@ -45,7 +48,7 @@ def layer_norm(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> Float[Array, "T D"]:
-    """Return (x - mean) / std * weight + bias; see layer_norm_ref. NotImplementedError where ``supports`` says why."""
+    """Return (x - mean) / std * weight + bias; see layer_norm_ref, and rms_norm for the errors."""
     walk = _Walk(x, num_tokens, num_ctas, interpret)
     return walk.run("layer_norm", _layer_norm(weight, bias, eps), _present(weight, bias))[0]
 
@@ -60,8 +63,8 @@ def add_rms_norm(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> tuple[Float[Array, "T D"], Float[Array, "T D"]]:
-    """Return the residual plus the sum of the parts, and its norm; see add_rms_norm_ref. NotImplementedError where
-    ``supports`` says why."""
+    """Return the residual plus the sum of the parts, and its norm; see add_rms_norm_ref, and rms_norm for the
+    errors."""
     walk = _Walk(residual, num_tokens, num_ctas, interpret)
     total, normed = walk.run("add_rms_norm", _rms_norm(residual, weight, eps), (weight,), parts)
     return total, normed
@@ -78,8 +81,8 @@ def add_layer_norm(
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
 ) -> tuple[Float[Array, "T D"], Float[Array, "T D"]]:
-    """Return the residual plus the sum of the parts, and its norm; see add_layer_norm_ref. NotImplementedError where
-    ``supports`` says why."""
+    """Return the residual plus the sum of the parts, and its norm; see add_layer_norm_ref, and rms_norm for the
+    errors."""
     walk = _Walk(residual, num_tokens, num_ctas, interpret)
     total, normed = walk.run("add_layer_norm", _layer_norm(weight, bias, eps), _present(weight, bias), parts)
     return total, normed
