@@ -62,7 +62,7 @@ class PackedWords:
 
 
 def ordered_sum(x: Float[Array, "R V"]) -> Float[Array, "R 1"]:
-    """Return the sum of each row, with the same bits however many rows there are, which XLA's own on GPUs have not.
+    """Return the sum of each row, with the same bits for any number of rows, unlike XLA's own sum on GPUs.
 
     Each stage adds 64 numbers by pairs of halves. A barrier keeps XLA from joining stages into a sum of its own order.
     """

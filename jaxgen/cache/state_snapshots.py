@@ -24,7 +24,7 @@ from jaxgen.core.step_plan import StateCopy
 
 @dataclass(slots=True, eq=False)
 class _Snapshot:
-    """A place for a state."""
+    """A snapshot: its place on the device, and the key by which it is found."""
 
     number: int
     key: bytes | None = None
@@ -35,7 +35,7 @@ class _Snapshot:
 
 @dataclass(slots=True, eq=False)
 class _Holder:
-    """What a running sequence has to do with snapshots."""
+    """The snapshots of a running sequence: what its row gets, and what was taken of it."""
 
     load: _Snapshot | None = None
     """The snapshot that its row gets with the plan that is being made."""
@@ -51,7 +51,7 @@ class StateSnapshots:
     """The part of the cache that has snapshots of states: a ``CachePart``."""
 
     def __init__(self, num_snapshots: int, block_size: int, counters: SchedulerCounters) -> None:
-        """``num_snapshots`` 0: none is ever found."""
+        """Begin without snapshots, with ``num_snapshots`` places for them; 0: none is ever found."""
         self._block_size = block_size
         self._num_snapshots = num_snapshots
         self._free = list(range(num_snapshots - 1, -1, -1))

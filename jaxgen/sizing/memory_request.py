@@ -51,7 +51,7 @@ class MemoryRequest:
 
     @property
     def least_snapshots(self) -> int | None:
-        """As the function."""
+        """The fewest snapshots of states that an engine has; see ``allocation.least_snapshots``."""
         return least_snapshots(self.model, self.scheduler)
 
     @property
@@ -92,7 +92,7 @@ class MemoryRequest:
     ) -> EngineConfig:
         """Return the configuration, with the longest sequence that fits if the options leave its length open.
 
-        ``keep_inputs``, ``window_blocks``: as in CacheConfig. ``more_snapshots``: than one for each row.
+        ``keep_inputs``, ``window_blocks``: as in CacheConfig. ``more_snapshots``: in addition to one for each row.
         """
         options, scheduler = self.options, self.scheduler
         windows = tuple([kind.window or 0 for kind in self.model.cache_kinds[1:]]) if window_blocks else ()

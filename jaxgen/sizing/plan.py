@@ -101,8 +101,8 @@ class Plan:
 
     ``allocation``: its temporaries are an estimate: the compiled program gives the number. ``host``: bytes of KV blocks
     in host memory. ``config``: None: it does not fit, for the reason ``problem``. ``kinds``: blocks of each kind of
-    cache. ``num_snapshots``: of states. ``why_whole``: as the function. ``sequences``: tokens of several sequences, and
-    the bytes that each takes.
+    cache. ``num_snapshots``: snapshots of states. ``why_whole``: why windows free no blocks. ``sequences``: tokens of
+    several sequences, and the bytes that each takes.
     """
 
     memory: DeviceMemory

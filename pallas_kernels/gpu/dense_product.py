@@ -1,4 +1,4 @@
-"""Products with dense weights on Hopper: a persistent grid over tiles, which rows of padding have none of.
+"""Products with dense weights on Hopper: a persistent grid over tiles. Rows of padding have none.
 
 A tile's shape follows the number of rows at run time, in one program. In every tile a result is the same sum: inputs in
 steps of 64, from the first to the last, in one accumulator for each part of ``num_parts``.

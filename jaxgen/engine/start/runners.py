@@ -57,7 +57,7 @@ def narrow_texts(compiled: Compiled) -> Iterator[str]:
 
 
 def _texts(*compiled: Any) -> Iterator[str]:
-    """Yield the text of each program once, of a program that XLA does not show one that is equal to no other."""
+    """Yield the text of each program once. Where XLA shows none, the text is equal to no other."""
     found: list[str | None] = []
     programs: dict[Any, None] = {}
     for one in compiled:

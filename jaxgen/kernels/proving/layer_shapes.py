@@ -42,7 +42,7 @@ def read_shapes(kind: type[Any], values: list[dict[str, Any]]) -> tuple[Any, ...
 
 
 def products_of(model: ModelConfig) -> tuple[ProductShape, ...]:
-    """Return each product of a model with weights that are numbers once."""
+    """Return the products of a model with weights that are numbers, each shape once."""
     if not isinstance(model, DecoderConfig):
         return ()
     plain = (shape for path, shape in named_products(model) if model.weight_format(path) is None)
@@ -75,7 +75,7 @@ def _beside_experts(moe: MoEConfig, width: int) -> Iterator[tuple[str, ProductSh
 
 
 def norms_of(model: ModelConfig) -> tuple[NormShape, ...]:
-    """Return each norm of a model once."""
+    """Return the norms of a model, each shape once."""
     return tuple(dict.fromkeys(_norms(model))) if isinstance(model, DecoderConfig) else ()
 
 
