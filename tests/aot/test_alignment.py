@@ -22,7 +22,7 @@ from tests.aot.calls import of_ends, of_layer
 from tests.aot.target import H200, STEP_DONATES, Executable, Target, compile_for
 
 MODEL = replace(LLAMA3_8B, num_layers=3, vocab_size=1024, hidden_size=512, intermediate_size=1024)
-BUDGET, NARROW = 256, 128
+BUDGET, NARROW = 256, 64
 
 
 def kernels_of(target: Target) -> Kernels:
@@ -40,7 +40,7 @@ def check(compiled: Executable, num_mosaic: int) -> None:
 
 @pytest.mark.parametrize(
     ("max_num_seqs", "width"),
-    [(33, BUDGET), (64, BUDGET), (128, BUDGET), (256, BUDGET), (64, NARROW), (128, NARROW)],
+    [(33, BUDGET), (256, BUDGET), (64, NARROW)],  # an odd number of rows, the widest, and the narrow program
 )
 def test_of_a_step(target: Target, max_num_seqs: int, width: int) -> None:
     kernels = kernels_of(target)
@@ -49,7 +49,7 @@ def test_of_a_step(target: Target, max_num_seqs: int, width: int) -> None:
     check(compiled, MODEL.num_layers * of_layer(MODEL, kernels) + of_ends(MODEL, kernels, heads=2))  # one of prompts
 
 
-@pytest.mark.parametrize("max_num_seqs", [33, 64, 128, 256])
+@pytest.mark.parametrize("max_num_seqs", [33, 256])
 def test_of_a_layer_by_itself(target: Target, max_num_seqs: int) -> None:
     config, kernels = config_of(max_num_seqs), kernels_of(target)
     pool = jax.eval_shape(lambda: LayerPool.zeros(MODEL, config.cache, kernels, num_open=64, keep_inputs=False))

@@ -222,6 +222,7 @@ def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
     check_shapes(pack_params(fp4, dict(params_of(fp4)), kernels), abstract_packed_params(fp4, kernels))
 
 
+@pytest.mark.full  # the kernels get integers, by the test above
 def test_native_kernels_answer_as_the_numbers_of_fp4() -> None:
     model = quantized(TIED, FP4)
     found = logprobs(model, params_of(model), native(library()))
@@ -236,7 +237,7 @@ def test_kernels_without_products_of_codes_get_numbers() -> None:
         np.testing.assert_array_equal(placed[path], value)
 
 
-@pytest.mark.parametrize("name", ["int4", "ordered", "fp4", "Q4_K", "mixed", "fp8_dynamic"])
+@pytest.mark.parametrize("name", ["ordered", "fp4", "mixed", "fp8_dynamic"])
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
     model = mixed(FOUR_LAYERS) if name == "mixed" else quantized(LLAMA, PLAIN.get(name, FP8))
     model = replace(model, fp8_inputs=name == "fp8_dynamic")
@@ -275,7 +276,7 @@ def test_a_request_has_the_same_bits_alone_and_among_others(model: DecoderConfig
         assert together[one.request_id] == run(make_engine(model, config, kernels), [one])[one.request_id]
 
 
-@pytest.mark.parametrize("name", ["int8", "ordered", "fp4", "mixed"])
+@pytest.mark.parametrize("name", ["ordered", "mixed"])  # of each format test_gpus_multiply_codes_as_their_numbers
 def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
     model = mixed(LLAMA) if name == "mixed" else quantized(LLAMA, (FORMATS | FLOATS)[name])
     found = logprobs(model, params_of(model), REFERENCE_GPU)

@@ -298,7 +298,7 @@ def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
 
 
 def test_the_scheduler_with_four_callers_of_one_level_under_any_load() -> None:
-    run_machine(CallersMachine, RARE_WITH_CALLERS, 2 * QUICK_EXAMPLES)
+    run_machine(CallersMachine, RARE_WITH_CALLERS, QUICK_EXAMPLES)
 
 
 @pytest.mark.full

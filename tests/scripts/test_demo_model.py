@@ -50,7 +50,8 @@ def test_it_is_the_default_and_small() -> None:
     assert (DEMO / "README.md").is_file()
 
 
-def test_served_output_is_that_of_a_full_recomputation(llm: LLM) -> None:
+@pytest.mark.full  # tests/models/test_parity.py has other models, without a server
+def test_served_output_is_that_of_a_full_recomputation() -> None:
     """Every served token is the most probable one when the whole text so far is computed anew in one step.
 
     In float32, where two ways of computing the same logits agree to far less than the gap this asks for.
