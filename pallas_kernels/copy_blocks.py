@@ -6,8 +6,8 @@ from jaxtyping import Array, Int, Num
 
 
 def gather_blocks_ref(
-    cache: Num[Array, "N L 2 K B W"], ids: Int[Array, "m"], count: Int[Array, ""]
-) -> Num[Array, "m L 2 K B W"]:
+    cache: Num[Array, "N L P K B W"], ids: Int[Array, "m"], count: Int[Array, ""]
+) -> Num[Array, "m L P K B W"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined.
 
     Ids from ``count`` on are not read. Bytes moved: ``count`` blocks, read and written.
@@ -17,11 +17,11 @@ def gather_blocks_ref(
 
 
 def scatter_blocks_ref(
-    cache: Num[Array, "N L 2 K B W"],
+    cache: Num[Array, "N L P K B W"],
     ids: Int[Array, "m"],
-    staging: Num[Array, "m L 2 K B W"],
+    staging: Num[Array, "m L P K B W"],
     count: Int[Array, ""],
-) -> Num[Array, "N L 2 K B W"]:
+) -> Num[Array, "N L P K B W"]:
     """The cache with the first ``count`` blocks of ``staging`` as its blocks ``ids[:count]``, which must be distinct.
 
     Ids and staging from ``count`` on have no effect. In place when the cache is donated. Bytes moved: ``count`` blocks,

@@ -1,6 +1,6 @@
 """Whether a kernel of gated delta nets is right where it will run: what it computes, once, against the recurrence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,28 +38,44 @@ def exact_gated_delta(
 def prove_gated_delta(
     gated_delta: Callable[..., Any], *, key_heads: int, heads: int, key_dim: int, value_dim: int, span: int, dtype: str
 ) -> None:
-    """Compute sequences in pieces, with states that begin as NaN; raise AssertionError if a result is wrong."""
+    """Compute sequences in pieces, with states that begin as NaN; raise AssertionError if a result is wrong, or has
+    other bits than in one piece."""
     rng = np.random.default_rng(0)
     width = 2 * key_heads * key_dim + heads * value_dim
     a_log, dt_bias = (rounded(rng.normal(size=heads) * 0.5 - 1, "float32") for _ in range(2))
     given = [[rounded(rng.normal(size=(length, size)), dtype) for size in (width, heads, heads)] for length in _LENGTHS]
     want = [exact_gated_delta(x, a, b, a_log, dt_bias, key_heads=key_heads, key_dim=key_dim) for x, a, b in given]
-    run = jax.jit(gated_delta)
-    state = empty_state(len(_LENGTHS) + 1, 2, key_heads, heads, key_dim, value_dim, span, np.nan)
-    done = [0] * len(_LENGTHS)
-    for after in _CUTS:
+    weights, run = [jnp.asarray(array, jnp.float32) for array in (a_log, dt_bias)], jax.jit(gated_delta)
+    empty = empty_state(len(_LENGTHS) + 1, 2, key_heads, heads, key_dim, value_dim, span, np.nan)
+    in_pieces, whole = (_computed(run, given, weights, empty, cuts, dtype) for cuts in (_CUTS, [_LENGTHS]))
+    for one, other, exact in zip(in_pieces, whole, want, strict=True):
+        compare(jnp.asarray(one), exact, dtype)
+        assert (one == other).all(), "a sequence in pieces has other bits than in one piece"
+
+
+def _computed(
+    run: Callable[..., Any],
+    given: list[list[np.ndarray]],
+    weights: list[jax.Array],
+    state: DeltaState,
+    cuts: Sequence[Sequence[int]],
+    dtype: str,
+) -> list[np.ndarray]:
+    """Return what the tokens of each sequence read, with these numbers of tokens computed after each step."""
+    done = [0] * len(given)
+    reads: list[list[np.ndarray]] = [[] for _ in given]
+    for after in cuts:
         chunks = [(row, first, end) for row, (first, end) in enumerate(zip(done, after, strict=True)) if end > first]
-        pieces = [
-            [inputs[part][first:end] for row, first, end in chunks for inputs in [given[row]]] for part in range(3)
-        ]
-        arrays = [np.full((sum(_LENGTHS), part[0].shape[1]), np.nan) for part in pieces]
-        for array, part in zip(arrays, pieces, strict=True):
-            array[: sum(map(len, part))] = np.concatenate(part)
-        lengths = [end - first for _, first, end in chunks]
-        padding = [0] * (len(_LENGTHS) - len(chunks))
+        lengths, padding = [end - first for _, first, end in chunks], [0] * (len(given) - len(chunks))
+        arrays = []
+        for part in range(3):
+            pieces = [given[row][part][first:end] for row, first, end in chunks]
+            array = np.full((sum(_LENGTHS), pieces[0].shape[1]), np.nan)
+            array[: sum(lengths)] = np.concatenate(pieces)
+            arrays.append(jnp.asarray(array, dtype))
         got, state = run(
-            *(jnp.asarray(array, dtype) for array in arrays),
-            *(jnp.asarray(array, jnp.float32) for array in (a_log, dt_bias)),
+            *arrays,
+            *weights,
             state,
             jnp.int32(1),
             jnp.asarray(np.cumsum([0, *lengths, *padding]), jnp.int32),
@@ -67,8 +83,10 @@ def prove_gated_delta(
             jnp.asarray([row + 1 for row, _, _ in chunks] + padding, jnp.int32),
             jnp.int32(len(chunks)),
         )
-        compare(got, np.concatenate([want[row][first:end] for row, first, end in chunks]), dtype)
+        for (row, _, _), read in zip(chunks, np.split(np.asarray(got), np.cumsum(lengths)), strict=False):
+            reads[row].append(read)
         done = list(after)
+    return [np.concatenate(pieces) for pieces in reads]
 
 
 def empty_state(

@@ -31,12 +31,14 @@ def prove_cache_kernels(
     dtype: str,
     blank: float,
     codes: str | None = None,
+    value_dim: int | None = None,
 ) -> None:
     """Write the rows' keys and values, attend to them; raise AssertionError if a result is wrong.
 
     They attend twice: plainly, and with a window that is an operand, a cap and sinks. ``blank``: what the cache begins
     with, NaN where the kernels say that it has no effect. ``codes``: int8 or fp8, for a cache of these
-    (pallas_kernels.kv_codes), of which each byte is 255 then; None: it has numbers.
+    (pallas_kernels.kv_codes), of which each byte is 255 then; None: it has numbers. ``value_dim``: of a cache of one
+    part, whose values are the first numbers of its keys; None: it has two.
     """
     rng = np.random.default_rng(0)
     per_row = [math.ceil(context / block_size) for _, context in _ROWS]
@@ -52,15 +54,17 @@ def prove_cache_kernels(
     starts = np.cumsum([0] + [length for length, _ in _ROWS], dtype=np.int32)
     q = rounded(rng.normal(size=(starts[-1], heads, head_dim)), dtype)
     of_cache: Any = dtype if codes is None else CODE_DTYPES[codes]
-    empty = np.full((num_blocks, _LAYER + 1, 2, kv_heads, block_size, row_width(head_dim, of_cache)), 255, np.uint8)
+    parts, shared = (2, {}) if value_dim is None else (1, {"value_dim": value_dim})
+    empty = np.full((num_blocks, _LAYER + 1, parts, kv_heads, block_size, row_width(head_dim, of_cache)), 255, np.uint8)
     cache = write_kv(
         jnp.full(empty.shape, blank, dtype) if codes is None else jnp.asarray(empty.view(of_cache)),
         jnp.int32(_LAYER),
         jnp.asarray(k, dtype),
-        jnp.asarray(v, dtype),
+        jnp.asarray(v, dtype) if value_dim is None else None,
         jnp.asarray(np.concatenate(slots), jnp.int32),
     )
     k, v = (rounded(decode(encode(jnp.asarray(x, dtype), of_cache), dtype), dtype) for x in (k, v))
+    v = v if value_dim is None else k[..., :value_dim]
     sinks = rounded(rng.normal(size=heads), "float32")
     for window, soft_cap, of_heads in ((None, None, None), (_WINDOW, _SOFT_CAP, sinks)):
         out = attention(
@@ -76,6 +80,7 @@ def prove_cache_kernels(
             window=None if window is None else jnp.int32(window),
             soft_cap=soft_cap,
             sinks=None if of_heads is None else jnp.asarray(of_heads, jnp.float32),
+            **shared,
         )
         compare(out, _attention(q, k, v, window, soft_cap, of_heads), dtype)
 
@@ -222,7 +227,7 @@ def _attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None, soft_cap: float | None, sinks: np.ndarray | None
 ) -> np.ndarray:
     """Every query of every row from the definition, float64; contexts are end to end in k and v."""
-    out = np.empty(q.shape)
+    out = np.empty((*q.shape[:2], v.shape[2]))
     group = q.shape[1] // k.shape[1]
     token = context_start = 0
     for length, context in _ROWS:

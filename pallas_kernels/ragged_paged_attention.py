@@ -106,11 +106,11 @@ class _Running(NamedTuple):
 
     maximum: Float[Array, "b K M"]
     total: Float[Array, "b K M"]
-    output: Float[Array, "b K M D"]
+    output: Float[Array, "b K M V"]
 
     @classmethod
-    def start(cls, b: int, K: int, M: int, D: int) -> "_Running":
-        return cls(jnp.full((b, K, M), _FLOOR), jnp.zeros((b, K, M)), jnp.zeros((b, K, M, D)))
+    def start(cls, b: int, K: int, M: int, V: int) -> "_Running":
+        return cls(jnp.full((b, K, M), _FLOOR), jnp.zeros((b, K, M)), jnp.zeros((b, K, M, V)))
 
     def with_sinks(self, sinks: Float[Array, "H"]) -> "_Running":
         """Return the part as if each query head had seen a key of that score and no value."""
@@ -119,7 +119,7 @@ class _Running(NamedTuple):
         maximum = jnp.tile(sinks.astype(jnp.float32).reshape(K, group), (b, 1, M // group))
         return _Running(maximum.reshape(b, K, M), jnp.ones((b, K, M)), self.output)
 
-    def fold(self, scores: Float[Array, "b K M P"], values: Float[Array, "b K P D"]) -> "_Running":
+    def fold(self, scores: Float[Array, "b K M P"], values: Float[Array, "b K P V"]) -> "_Running":
         maximum = jnp.maximum(self.maximum, scores.max(-1))
         shrink = jnp.exp(self.maximum - maximum)
         weights = jnp.exp(scores - maximum[..., None])
@@ -135,17 +135,18 @@ class _Running(NamedTuple):
             *(lax.dynamic_update_slice_in_dim(x, y, start, axis=0) for x, y in zip(self, part, strict=True))
         )
 
-    def result(self) -> Float[Array, "b K M D"]:
+    def result(self) -> Float[Array, "b K M V"]:
         return self.output / jnp.where(self.total > 0, self.total, 1.0)[..., None]
 
 
 class _Context(NamedTuple):
     """The cache of one layer as attention walks it, a piece at a time."""
 
-    cache: Num[Array, "N L 2 K B W"]
+    cache: Num[Array, "N L P K B W"]
     layer: Int[Array, ""]
     tables: Int[Array, "R Mp"]
     blocks_per_piece: int
+    value_dim: int
     scale: float
     window: int | Int[Array, ""] | None
     soft_cap: float | None
@@ -165,15 +166,18 @@ class _Context(NamedTuple):
         seen = known[:, None] & (key_positions <= positions)
         if self.window is not None:
             seen &= key_positions > positions - self.window
-        keys, values = (self._read(tiles.row, piece, which, q.dtype) for which in range(2))
+        keys = self._read(tiles.row, piece, 0, q.dtype)
+        values = keys if self.cache.shape[2] == 1 else self._read(tiles.row, piece, 1, q.dtype)
         scores = _product(q, keys, contract=3) * self.scale
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
-        return running.fold(jnp.where(seen[:, None], scores, _MASKED), jnp.where(known[:, None, :, None], values, 0))
+        values = jnp.where(known[:, None, :, None], values[..., : self.value_dim], 0)
+        return running.fold(jnp.where(seen[:, None], scores, _MASKED), values)
 
     def start(self, q: Float[Array, "b K M D"]) -> _Running:
         """Before the first piece."""
-        running = _Running.start(*q.shape)
+        b, K, M, _ = q.shape
+        running = _Running.start(b, K, M, self.value_dim)
         return running if self.sinks is None else running.with_sinks(self.sinks)
 
     def pieces(self, groups: _Tiles) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
@@ -198,7 +202,7 @@ class _Context(NamedTuple):
 
 def ragged_paged_attention_ref(
     q: Float[Array, "T H D"],
-    cache: Num[Array, "N L 2 K B W"],
+    cache: Num[Array, "N L P K B W"],
     layer: Int[Array, ""],
     block_tables: Int[Array, "R M"],
     query_starts: Int[Array, "R1"],
@@ -210,38 +214,41 @@ def ragged_paged_attention_ref(
     window: int | Int[Array, ""] | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
+    value_dim: int | None = None,
     piece_tokens: int = PIECE_TOKENS,
     tile_group: int = TILE_GROUP,
-) -> Float[Array, "T H D"]:
+) -> Float[Array, "T H V"]:
     """Causal attention of every query token over its row's context in ``layer``; float32 inside, q's dtype out.
 
     Rows ``[0, num_decodes)`` have one query token each, rows ``[num_decodes, num_rows)`` any number; row r's last query
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
     attends to itself and the ``window - 1`` tokens before it, as far as there are any. ``soft_cap``: a score s becomes
     soft_cap * tanh(s / soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's
-    denominator, as in gpt-oss. The cache has q's dtype and W = D, or codes (pallas_kernels.kv_codes), which are read as
-    numbers of q's dtype. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
-    ``query_starts[num_rows]`` are undefined. Table entries and cache slots past a row's context have no effect. R1 = R
-    + 1; T >= R.
+    denominator, as in gpt-oss. ``value_dim``: of a cache of one part, P = 1, where a token's values are the first V =
+    ``value_dim`` numbers of its keys, as in DeepSeek-V2; V = D where there are two parts. The cache has q's dtype and W
+    = D, or codes (pallas_kernels.kv_codes), which are read as numbers of q's dtype. ``piece_tokens`` and
+    ``tile_group``: how much is computed at a time. Outputs of tokens past ``query_starts[num_rows]`` are undefined.
+    Table entries and cache slots past a row's context have no effect. R1 = R + 1; T >= R.
 
-    Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query. Queries count
-    in whole tiles of a row.
+    Work grows with the contexts in use, not with M: about 2 * (D + V) * H FLOPs per context token and query. Queries
+    count in whole tiles of a row.
     """
     del num_decodes  # a row of one token is a row
     T, H, D = q.shape
     K, B = cache.shape[3:5]
     n = max(1, piece_tokens // B)
     tables = jnp.pad(block_tables, ((0, 0), (0, -block_tables.shape[1] % n)))
-    context = _Context(cache, layer, tables, n, scale, window, soft_cap, sinks)
+    V = D if value_dim is None else value_dim
+    context = _Context(cache, layer, tables, n, V, scale, window, soft_cap, sinks)
     tiles, places = _cut(query_starts, context_lens, num_rows, T, tile_group)
     tokens = tiles.first_token[:, None] + jnp.arange(QUERY_TILE)
     queries = q.at[tokens].get(mode="clip").reshape(-1, QUERY_TILE, K, H // K, D)
     queries = queries.swapaxes(1, 2).reshape(-1, K, QUERY_TILE * H // K, D)
-    out = _walk(context, tiles, queries, tile_group).reshape(-1, K, QUERY_TILE, H // K, D)
-    return out.swapaxes(1, 2).reshape(-1, H, D).at[places].get(mode="clip")
+    out = _walk(context, tiles, queries, tile_group).reshape(-1, K, QUERY_TILE, H // K, V)
+    return out.swapaxes(1, 2).reshape(-1, H, V).at[places].get(mode="clip")
 
 
-def _walk(context: _Context, tiles: _Tiles, queries: Float[Array, "n K M D"], together: int) -> Float[Array, "n K M D"]:
+def _walk(context: _Context, tiles: _Tiles, queries: Float[Array, "n K M D"], together: int) -> Float[Array, "n K M V"]:
     """Attention of the tiles, ``together`` at a time; of padding, of no keys."""
     begin, end = context.pieces(tiles.in_groups(together))
     turns = jnp.maximum(end - begin, 0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.activations import GATED
+from pallas_kernels.add_norm import added
 from pallas_kernels.proof import TOLERANCE, rounded
 
 _COLUMNS = 256
@@ -75,24 +76,58 @@ def prove_norm(
 
     ``weight``: the dtype of its weight, or None. ``bias``: whether it has one.
     """
-    rng = np.random.default_rng(0)
-    x = _rows(max(budgets), width, dtype)
-    factors = None if weight is None else jnp.asarray(rng.uniform(0.5, 1.5, size=width), weight)
-    added = jnp.asarray(rng.normal(size=width), dtype) if bias else None
+    x, weights = _rows(max(budgets), width, dtype), _norm_weights(kind, width, weight, dtype, bias=bias)
 
     def run(x: jax.Array, count: jax.Array, *weights: Any) -> jax.Array:
         y: jax.Array = norm(x, *weights, count, eps=_EPS)
         return y
 
-    weights = (factors,) if kind == "rms" else (factors, added)
     got = prove_bits("a norm", run, x, weights, budgets, counts)
-    wide = rounded(x[:_COMPARED_ROWS], dtype)
+    _close("a norm", got, _norm(kind, rounded(x[:_COMPARED_ROWS], dtype), *weights), 4 * TOLERANCE[dtype])
+
+
+def prove_add_norm(
+    norm: Callable[..., Any],
+    *,
+    kind: str,
+    width: int,
+    weight: str | None,
+    bias: bool,
+    dtype: str,
+    budgets: Sequence[int],
+    counts: Sequence[int],
+) -> None:
+    """Do as ``prove_norm`` for a norm that first adds two parts of a product to its rows."""
+    x, weights = _rows(max(budgets), width, dtype), _norm_weights(kind, width, weight, dtype, bias=bias)
+
+    def parts(x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        return jnp.stack([0.5 * wide, wide[:, ::-1]])
+
+    def run(x: jax.Array, count: jax.Array, *weights: Any) -> jax.Array:
+        return jnp.concatenate(norm(x, parts(x), *weights, count, eps=_EPS), axis=1)
+
+    got = prove_bits("a norm of a sum", run, x, weights, budgets, counts)
+    total = rounded(added(x[:_COMPARED_ROWS], parts(x[:_COMPARED_ROWS])), dtype)
+    wanted = np.concatenate([total, _norm(kind, total, *weights)], axis=1)
+    _close("a norm of a sum", got, wanted, 4 * TOLERANCE[dtype])
+
+
+def _norm_weights(kind: str, width: int, weight: str | None, dtype: str, *, bias: bool) -> tuple[Any, ...]:
+    """Return the weight of a norm, or None, and if it can have one, its bias, or None."""
+    rng = np.random.default_rng(0)
+    factors = None if weight is None else jnp.asarray(rng.uniform(0.5, 1.5, size=width), weight)
+    offsets = jnp.asarray(rng.normal(size=width), dtype) if bias else None
+    return (factors,) if kind == "rms" else (factors, offsets)
+
+
+def _norm(kind: str, wide: np.ndarray, factors: Any, offsets: Any = None) -> np.ndarray:
+    """Return the norm of rows in float64."""
     if kind == "layer":
-        wide -= wide.mean(axis=1, keepdims=True)
+        wide = wide - wide.mean(axis=1, keepdims=True)
     wanted = wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True) + _EPS)
     wanted = wanted if factors is None else wanted * rounded(factors, "float32")
-    wanted = wanted if added is None else wanted + rounded(added, "float32")
-    _close("a norm", got, wanted, 4 * TOLERANCE[dtype])
+    return wanted if offsets is None else wanted + rounded(offsets, "float32")
 
 
 def prove_bits(

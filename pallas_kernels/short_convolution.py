@@ -43,12 +43,14 @@ def short_convolution_ref(
     wide, is_gated = projected.astype(jnp.float32), projected.shape[1] != taps.shape[1]
     before, after, x = jnp.split(wide, 3, axis=1) if is_gated else (None, None, wide)
     inputs = x if before is None else _rounded(before * x, projected)
+    # By itself: XLA copies states that are still read where they change.
+    own = lax.optimization_barrier(states[rows, layer])
 
     def known(
         chunk: Int[Array, "*n"], number: Int[Array, "*n"], of_chunk: Float[Array, "*n D"]
     ) -> Float[Array, "*n D"]:
         """Return the inputs of this ``number`` in their chunks, of which those of 0 and more are ``of_chunk``."""
-        earlier = states[rows[chunk], layer, jnp.clip(number + M, 0, M - 1)].astype(jnp.float32)
+        earlier = own[chunk, jnp.clip(number + M, 0, M - 1)].astype(jnp.float32)
         earlier = jnp.where((firsts[chunk] + number >= 0)[..., None], earlier, 0.0)
         return jnp.where((number >= 0)[..., None], of_chunk, earlier)
 

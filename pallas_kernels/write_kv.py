@@ -7,18 +7,20 @@ from pallas_kernels.kv_codes import encode
 
 
 def write_kv_ref(
-    cache: Num[Array, "N L 2 K B W"],
+    cache: Num[Array, "N L P K B W"],
     layer: Int[Array, ""],
     k: Float[Array, "T K D"],
-    v: Float[Array, "T K D"],
+    v: Float[Array, "T K D"] | None,
     slots: Int[Array, "T"],
-) -> Num[Array, "N L 2 K B W"]:
+) -> Num[Array, "N L P K B W"]:
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset.
+
+    ``v``: None for a cache of one part, P = 1, whose values are the first numbers of its keys; else P = 2.
 
     A slot of N * B or more writes nothing (padding). Slots must be distinct and not negative. K and V become
     rows of the cache (pallas_kernels.kv_codes): cast to its dtype, W = D, or codes with a scale, W = D + 4. In place
-    when the cache is donated. Bytes moved: 2 * T * K * W * itemsize, read and written.
+    when the cache is donated. Bytes moved: P * T * K * W * itemsize, read and written.
     """
     block_size = cache.shape[4]
-    kv = encode(jnp.stack([k, v], axis=1), cache.dtype)
+    kv = encode(jnp.stack([k] if v is None else [k, v], axis=1), cache.dtype)
     return cache.at[slots // block_size, layer, :, :, slots % block_size].set(kv, mode="drop")

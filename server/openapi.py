@@ -236,10 +236,12 @@ class Description:
 
     async def capabilities(self, _: Request) -> Response:
         identity = {"digest": self._engine.digest, "digest_parts": self._engine.digest_parts}
-        kernels = {name: asdict(choice) for name, choice in self._engine.stats().kernel_choices.items()}
+        stats = self._engine.stats()
+        kernels = {name: asdict(choice) for name, choice in stats.kernel_choices.items()}
         # In a thread: a template that takes long would hold up the event loop until it has been probed.
         forms = await to_thread(self._conversations.findings)
-        return JSONResponse({**self._capabilities, "chat_template": forms, "kernels": kernels, **identity})
+        found = {"chat_template": forms, "kernels": kernels, "speculative_decoding": stats.speculation is not None}
+        return JSONResponse({**self._capabilities, **found, **identity})
 
     async def index(self, _: Request) -> Response:
         return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})

@@ -91,7 +91,7 @@ def _build(
     params_bytes = parameter_bytes(placed_config(resolved.model, kernels.placed))
     if resolved.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
         config = no_wider(config, options, CPU_BUDGET)
-    if not (resolved.device.is_cpu or kernels.sums_alone):  # a narrow program would have other bits
+    if not (resolved.device.is_cpu or kernels.wants_narrow):
         options, config = replace(options, single_shape=True), replace(config, narrow_width=None)
     with ThreadPoolExecutor(1) as loader, show_progress("compiling the step", None, "program", bar=progress):
         loading = loader.submit(_load_with_digest, resolved, kernels, progress=progress)

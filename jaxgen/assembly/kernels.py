@@ -17,22 +17,30 @@ from jaxgen.kernels.proving.proof import judge
 from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Finding, ServedShapes, Verdict, operations_of
 from jaxgen.sizing.memory_request import narrow_width
 from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.sizing.token_budget import TokenBudget
 
 logger = logging.getLogger(__name__)
 
 
 def served_shapes(
-    model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None, room: int | None
+    model: ModelConfig,
+    options: EngineOptions,
+    budgets: Sequence[TokenBudget],
+    tuned: Sequence[int] | None,
+    room: int | None,
 ) -> ServedShapes:
-    """Return the attention shapes of the steps that a GPU will run. Raises ConfigError.
+    """Return the attention shapes of the steps that a GPU may run. Raises ConfigError.
 
     ``room``: bytes of memory that may be used on top of the weights; None: unknown.
 
-    Widths are ``token_budget``, unless the options name one, and that of the narrow program; with ``budgets`` their
-    smallest and largest.
+    Widths are the ``budgets``, of which the proof decides which it is, unless the options name one, and that of the
+    narrow program; with ``tuned`` their smallest and largest.
     """
-    scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False, room=room)
-    widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
+    most = max(tuned or [budget.tokens for budget in budgets])
+    rows = max(budget.most_rows for budget in budgets)
+    scheduler = scheduler_config(options, model, most, is_cpu=False, room=room, most_rows=rows)
+    widths = {min(tuned), max(tuned)} if tuned else {options.token_budget or budget.tokens for budget in budgets}
+    widths = {max(width, options.max_num_seqs or 1) for width in widths}
     narrow = None if options.single_shape else narrow_width(scheduler, is_cpu=False)
     return ServedShapes.of(
         model,

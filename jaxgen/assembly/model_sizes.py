@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from jaxgen.core.config import KernelChoice, ModelConfig
+from jaxgen.core.operations import OF_EVERY_TOKEN
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.expert_support import reads_experts_codes
 from jaxgen.kernels.native_support import multiplies_codes, skips_padding
+from jaxgen.kernels.padding import padding_at_best
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.weights.encodings.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config, with_formats
@@ -18,10 +20,21 @@ def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
     return None if kernels == "xla" else caches.tuning
 
 
-def token_budget(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, caches: CacheDirs) -> TokenBudget:
-    """Return the tokens of a step that no option names: as measured on this device, else by the rule for it."""
-    skips = kernels == "auto" and skips_padding(device, model)
-    return choose_budget(tuning_folder(caches, kernels), model, device, skips_padding=skips)
+def token_budget(
+    model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, caches: CacheDirs, padded: str | None = None
+) -> TokenBudget:
+    """Return the tokens of a step that no option names: as measured on this device, else by the rule for it.
+
+    ``padded``: what the chosen kernels of a GPU compute for padding; None: they are not chosen yet, and all made for it
+    may be right.
+    """
+    folder = tuning_folder(caches, kernels)
+    if device.is_cpu:
+        skips = kernels == "auto" and skips_padding(device, model)
+        return choose_budget(folder, model, device, skips_padding=skips)
+    if padded is None:
+        padded = ", ".join(OF_EVERY_TOKEN) if kernels == "xla" else padding_at_best(device, model)
+    return choose_budget(folder, model, device, skips_padding=not padded, padded=padded)
 
 
 def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:

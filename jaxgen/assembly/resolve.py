@@ -29,6 +29,8 @@ from jaxgen.terminal.extras import need
 from jaxgen.weights.gguf.conversions import kept_conversion
 from jaxgen.weights.packaged.files import packaged_file
 
+UNPROVEN = "operations that no proof has found right"
+
 
 def resolve_on_device(
     model: str | None = None,
@@ -98,8 +100,9 @@ def _prove_kernels(
     room = None
     if gpu.memory_bytes is not None:
         room = int(gpu.memory_bytes * options.gpu_memory_utilization) - weight_bytes(model, gpu.device, kernels)
-    budget = token_budget(model, gpu.device, kernels, caches).tokens
-    return judge_kernels(gpu, model, kernels, served_shapes(model, options, budget, budgets, room), caches.proofs)
+    # Which of the two it will be, the proof says.
+    may_be = [token_budget(model, gpu.device, kernels, caches, padded) for padded in (None, UNPROVEN)]
+    return judge_kernels(gpu, model, kernels, served_shapes(model, options, may_be, budgets, room), caches.proofs)
 
 
 def _check_tier(options: EngineOptions) -> None:

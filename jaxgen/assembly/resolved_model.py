@@ -8,9 +8,11 @@ from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, tuning_
 from jaxgen.core.config import EngineConfig, EngineOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels.choice import proven
 from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, Verdict
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ class ResolvedModel:
 
     def configure(self, options: EngineOptions) -> EngineConfig:
         """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
-        budget = token_budget(self.model, self.device, self.kernels, self.caches)
+        padded = self._padded(options.block_size or DEFAULT_BLOCK_SIZE)
+        budget = token_budget(self.model, self.device, self.kernels, self.caches, padded)
         config = resolve(
             options,
             self.model,
@@ -52,7 +55,14 @@ class ResolvedModel:
             token_budget=budget.tokens,
             params_bytes=self.params_bytes,
             dequantised_bytes=self.dequantised_bytes,
+            most_rows=budget.most_rows,
         )
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config
+
+    def _padded(self, block_size: int) -> str | None:
+        """Return what the chosen kernels of a GPU compute for padding; None for other kernels."""
+        if self.device.is_cpu or self.kernels == "xla":
+            return None
+        return proven(self.device, self.model, block_size, self.verdict).computes_padding

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from jaxgen.core.cache_kind import CacheKind
+from jaxgen.core.cache_kind import CacheKind, RowShape
 from jaxgen.core.config import ITEMSIZE, CacheConfig, DType, ModelConfig
 from jaxgen.core.host_dtype import BITS, GROUP_BYTES, HostDType, group_of
 from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
@@ -13,14 +13,12 @@ from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
 class CacheFormat:
     """The format of a KV cache: what it keeps of each token, and how many tokens make a block.
 
-    A row is the keys, or the values, of one token and KV head in one layer. ``num_layers``: layers that have them.
+    ``rows``: of each layer that has keys and values, the shape of what it keeps of a token.
     ``keep_inputs``: a block on the device also has the layer inputs of its tokens, numbers of the model's ``dtype``.
     """
 
     block_size: int
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
+    rows: tuple[RowShape, ...]
     hidden_size: int
     dtype: DType
     kv_dtype: KVDType = "auto"
@@ -31,9 +29,7 @@ class CacheFormat:
         """Return the format of a model's cache."""
         return cls(
             block_size=block_size,
-            num_layers=model.num_layers - len(model.state_layers),
-            num_kv_heads=model.num_kv_heads,
-            head_dim=model.head_dim,
+            rows=tuple([kind.row for kind in model.cache_kinds for _ in kind.layers]),
             hidden_size=model.hidden_size,
             dtype=model.dtype,
             kv_dtype=model.kv_dtype,
@@ -47,31 +43,33 @@ class CacheFormat:
 
     @property
     def of_layer(self) -> Self:
-        """The format of one layer alone."""
-        return replace(self, num_layers=1)
+        """The format of one layer alone, where all keep rows of one shape."""
+        return replace(self, rows=self.rows[:1])
 
     def of_kind(self, kind: CacheKind) -> Self:
         """Return the format of the layers of one kind."""
-        return replace(self, num_layers=len(kind.layers))
+        return replace(self, rows=(kind.row,) * len(kind.layers))
 
-    @property
-    def row_bytes(self) -> int:
-        return self.head_dim * ITEMSIZE[self.dtype] if self.kv_dtype == "auto" else self.head_dim + SCALE_BYTES
+    def _row_bytes(self, row: RowShape) -> int:
+        """Return the bytes of a token in a layer."""
+        if self.kv_dtype == "auto":
+            return row.numbers * ITEMSIZE[self.dtype]
+        return row.numbers + row.numbers // row.width * SCALE_BYTES
 
     @property
     def kv_numbers(self) -> int:
         """Numbers of the keys and values of a token."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        return sum(row.numbers for row in self.rows)
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of the keys and values of a token."""
-        return 2 * self.num_layers * self.num_kv_heads * self.row_bytes
+        return sum(map(self._row_bytes, self.rows))
 
     @property
     def input_bytes(self) -> int:
         """Bytes of the layer inputs of a token, whether they are kept or not."""
-        return self.num_layers * self.hidden_size * ITEMSIZE[self.dtype]
+        return len(self.rows) * self.hidden_size * ITEMSIZE[self.dtype]
 
     @property
     def inputs_are_smaller(self) -> bool:
@@ -94,10 +92,11 @@ class CacheFormat:
 
     def host_kv_bytes(self, host_dtype: HostDType) -> int:
         """Return the bytes of the keys and values of a block in host memory."""
-        bits, numbers = BITS[host_dtype], self.block_size * self.kv_numbers
+        bits = BITS[host_dtype]
         if bits is None:
             return self.block_size * self.kv_bytes
-        return numbers * bits // 8 + numbers // group_of(self.head_dim) * GROUP_BYTES
+        groups = sum(row.numbers // group_of(row.width) for row in self.rows)
+        return self.block_size * (self.kv_numbers * bits // 8 + groups * GROUP_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

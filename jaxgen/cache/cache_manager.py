@@ -8,7 +8,7 @@ from jaxgen.cache.block_pool import BlockPool
 from jaxgen.cache.cache_part import CachePart
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
-from jaxgen.cache.restorer import Restorer
+from jaxgen.cache.restorer import Hit, Restorer
 from jaxgen.cache.state_snapshots import StateSnapshots
 from jaxgen.cache.window_manager import WindowManager
 from jaxgen.core.config import CacheConfig, SchedulerConfig
@@ -58,7 +58,7 @@ class KVCacheManager:
         """None: the model has no states."""
         if cache.num_snapshots is not None:
             number = cache.num_snapshots if config.prefix_caching else 0
-            self.states = StateSnapshots(number, cache.block_size, counters)
+            self.states = StateSnapshots(number, cache.block_size, counters, None if tier is None else tier.states)
         # There is never a snapshot of a state within a block.
         beginnings = BlockBeginnings() if copies_blocks and not cache.windows and self.states is None else None
         watchers = [watcher for watcher in (tier, log) if watcher is not None]
@@ -75,7 +75,7 @@ class KVCacheManager:
         )
         self._tier = tier
         self._copies: list[Copy] = []
-        self.restorer = None if tier is None else Restorer(tier, self.prefixes)
+        self.restorer = None if tier is None else Restorer(tier, self.prefixes, self.states)
         self._counters = counters
         self.block_size = cache.block_size
         self.num_rows = config.max_num_seqs
@@ -115,7 +115,7 @@ class KVCacheManager:
         """
         new, unowned = 0, set[int]()
         for sequence in coming:
-            hits = self.prefixes.look_up(sequence)
+            hits = self.prefixes.look_up(sequence) if self.states is None else self._look_up(sequence).blocks
             new += self.blocks_for(len(sequence.tokens)) - len(hits)
             unowned.update([block for block in hits if block in freed or self.pool.num_owners(block) == 0])
         return new + len(unowned)
@@ -150,25 +150,26 @@ class KVCacheManager:
         assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
         if not all(window.has_room([sequence]) for window in self.windows):
             return False
-        hits = self.prefixes.look_up(sequence)
+        hit = self._look_up(sequence)
+        hits = hit.blocks
         new = self.blocks_for(len(sequence.tokens)) - len(hits)
         unowned = sum([self.pool.num_owners(block) == 0 for block in hits])
         if new + unowned + spare > self.pool.num_free:
             return False
+        if self.restorer is not None:
+            self.restorer.keep(sequence, hit)
         sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
         self.pool.share(hits)
         for part in self.parts:
-            part.share(sequence, 0, len(hits))
+            part.share(sequence, 0, len(hits) if hit.is_ready else 0)
         blocks = sequence.blocks
         blocks.table += hits + self.pool.allocate(new)
         sequence.num_computed = len(hits) * self.block_size
         blocks.num_registered = blocks.num_shared = len(hits)
-        if self.states is not None:
-            self.states.note_known(sequence, len(hits), len(self.prefixes.look_up_blocks(sequence)))
         if self.restorer is not None:
-            self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
-        if blocks.restore is not None and self.states is not None:
-            self.states.hold(sequence, blocks.restore.end // self.block_size)
+            self.restorer.begin(sequence, hit, free_tokens=free_tokens, num_waiting=num_waiting)
+        if self.states is not None:
+            self.states.note_known(sequence, hit.length if blocks.restore else len(hits), hit.num_known)
         if blocks.restore is None:
             self._copy_beginning(sequence)
         if sequence.standing.num_preemptions == 0:
@@ -178,6 +179,14 @@ class KVCacheManager:
             self._counters.prefix_hits += sequence.num_computed
         self.stop_waiting(sequence)
         return True
+
+    def _look_up(self, sequence: Sequence) -> Hit:
+        """Return what a waiting sequence finds."""
+        if self.restorer is not None:
+            return self.restorer.look_up(sequence)
+        known = self.prefixes.look_up_blocks(sequence)
+        found = self.prefixes.agreed(sequence, 0, len(known))
+        return Hit(known[:found], [], found, len(known))
 
     def begin_plan(self) -> None:
         """Note that a new plan is made."""
@@ -268,6 +277,11 @@ class KVCacheManager:
             self.grow(chunk.sequence)
         return min(most, len(table) * size - chunk.end)
 
+    def accept(self, chunk: Chunk, count: int) -> None:
+        """Count the first ``count`` drafts of a chunk as computed, and the tokens sampled after them as pending."""
+        chunk.sequence.num_computed += count
+        chunk.sequence.num_pending += count
+
     def take_token(self, sequence: Sequence, token: int, *, forced: bool = False) -> None:
         """Append a token that a step sampled, or with ``forced`` one that no step samples: no other may come."""
         if forced:
@@ -281,7 +295,10 @@ class KVCacheManager:
             self.prefixes.register(sequence)
 
     def end_restore(self, restore: Restore, *, whole: bool) -> None:
-        """Note that the restore under way of a sequence is in the cache; if not ``whole``, its tokens are computed."""
+        """Note that the restore under way of a sequence is in the cache; if not ``whole``, its tokens are computed.
+
+        Of one that cannot compute them, the caller takes everything back.
+        """
         sequence, blocks = restore.sequence, restore.sequence.blocks
         if not whole:
             blocks.restore = None
@@ -289,6 +306,8 @@ class KVCacheManager:
                 self.states.drop(sequence)
             return
         restore.arrived = True
+        if self.states is not None:
+            self.states.arrived(sequence, restore.end // self.block_size)
         if sequence.standing.num_preemptions == 0:
             blocks.num_cached += restore.end - restore.start
         self.skip_restored(sequence)

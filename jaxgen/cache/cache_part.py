@@ -23,10 +23,10 @@ class CachePart(Protocol):
         """Note that a new plan is made, so that the chunks planned before count as computed."""
         ...
 
-    def agrees(self, sequence: Sequence, first: int, length: int) -> int:
+    def agrees(self, sequence: Sequence, first: int, length: int, *, host: bool = False) -> int:
         """Return the most blocks, from ``first`` to ``length``, after which a sequence could go on; ``first``: no more.
 
-        The keys of its first ``length`` blocks are known.
+        The keys of its first ``length`` blocks are known. ``host``: what host memory has of the part counts too.
         """
         ...
 

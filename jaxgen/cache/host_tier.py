@@ -4,15 +4,35 @@ from collections import abc
 from typing import Protocol
 
 from jaxgen.cache.block_pool import PoolWatcher
+from jaxgen.cache.prefix_cache import KEY_BYTES
 from jaxgen.core.sequence import Fetch, Restore, Sequence
 from jaxgen.core.step_plan import Save
+
+_OF_STATE = b"state"
+
+
+def state_key(key: bytes) -> bytes:
+    """Return the key in host memory of the snapshot at the end of the block of this key."""
+    return key + _OF_STATE
+
+
+def is_state_key(key: bytes) -> bool:
+    """Whether a key in host memory is that of a snapshot, not of a block."""
+    return len(key) != KEY_BYTES and key.endswith(_OF_STATE)  # a block's key may end with anything
 
 
 class Fetcher(Protocol):
     """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.tiers.kv_tier`` implements it."""
 
-    def fetch(self, sequence: Sequence, start: int, keys: abc.Sequence[bytes], num_waiting: int) -> Fetch | None:
-        """Begin to fetch the blocks of ``keys``, at least one, for a waiting sequence, if that pays.
+    def fetch(
+        self,
+        sequence: Sequence,
+        start: int,
+        keys: abc.Sequence[bytes],
+        num_waiting: int,
+        states: abc.Sequence[bytes] = (),
+    ) -> Fetch | None:
+        """Begin to fetch the blocks of ``keys`` for a waiting sequence, if that pays; ``states``: as of a ``Fetch``.
 
         They follow its first ``start`` tokens. Returns another sequence's fetch that brings the first of them, and
         None if there is no room for blocks now.
@@ -21,6 +41,17 @@ class Fetcher(Protocol):
 
     def may_wait(self, fetch: Fetch) -> bool:
         """Whether a sequence that could begin now should wait for a fetch: it is under way and not late."""
+        ...
+
+
+class StateTier(PoolWatcher, Protocol):
+    """Snapshots of states in host memory, by the keys of the blocks at whose ends they were taken.
+
+    As a watcher it is told the places of snapshots in place of blocks.
+    """
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the host has the snapshot of this key, complete."""
         ...
 
 
@@ -36,20 +67,51 @@ class HostTier(PoolWatcher, Protocol):
         """Whether the host has the block of this key, complete."""
         ...
 
+    @property
+    def states(self) -> StateTier | None:
+        """Snapshots of states; None: the model has no states, or host memory does not hold one."""
+        ...
+
     def take_saves(self) -> tuple[Save, ...]:
         """Return the blocks to copy to the host before the step that is being planned."""
+        ...
+
+    def take_state_saves(self) -> tuple[Save, ...]:
+        """Return the snapshots to copy to the host before the step that is being planned."""
         ...
 
     def copied(self, source: int, target: int) -> None:
         """Note that a block of the device gets the content of another one before the step that is being planned."""
         ...
 
+    def pin(self, keys: abc.Sequence[bytes]) -> object:
+        """Keep what the host has by these keys of its own until ``unpin``. Raises KeyError if it lacks one."""
+        ...
+
+    def unpin(self, keys: abc.Sequence[bytes]) -> None:
+        """Allow eviction of these keys again."""
+        ...
+
+    def pays(self, again: int, start: int, copied: int, *, with_state: bool) -> bool:
+        """Whether ``copied`` blocks, and a state, come sooner than ``again`` blocks are computed from ``start`` on."""
+        ...
+
     def plan_restore(
-        self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
+        self,
+        sequence: Sequence,
+        first: int,
+        keys: list[bytes],
+        *,
+        free_tokens: int,
+        num_waiting: int,
+        state: tuple[bytes, int] | None = None,
+        can_compute: bool = True,
     ) -> Restore | None:
         """Plan the restore of the blocks of ``keys`` into the sequence's blocks from index ``first`` on.
 
         The host holds all of ``keys``. The restore may recompute some of them: that costs tokens of the ``free_tokens``
         of a step, and time of the ``num_waiting`` other sequences. None: the sequence recomputes all of them.
+        ``state``: the key of a snapshot that comes with them, and its place on the device. ``can_compute`` False: none
+        is recomputed, since the row lacks the state before them.
         """
         ...

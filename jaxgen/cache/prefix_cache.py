@@ -11,7 +11,7 @@ blocks of other tokens or of another salt. The key of a block that a sequence le
 tokens in it, with the person "part".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import islice, takewhile
 from struct import Struct
@@ -93,7 +93,7 @@ class PrefixCache:
         pending.
         """
         blocks = self.look_up_blocks(sequence, first)
-        return blocks[: self._agreed(sequence, first, first + len(blocks)) - first]
+        return blocks[: self.agreed(sequence, first, first + len(blocks)) - first]
 
     def look_up_blocks(self, sequence: Sequence, first: int = 0) -> list[int]:
         """Return the chain of ``look_up``, whether the other parts of the cache agree or not."""
@@ -105,22 +105,14 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def _agreed(self, sequence: Sequence, first: int, length: int) -> int:
-        """Return the most blocks, from ``first`` to ``length``, on which all parts agree."""
+    def agreed(self, sequence: Sequence, first: int, length: int, *, host: bool = False) -> int:
+        """Return the most blocks, from ``first`` to ``length``, on which all parts agree; ``host``: see CachePart."""
         before = length + 1
         while first < length < before:
             before = length
             for part in self._parts:
-                length = part.agrees(sequence, first, length)
+                length = part.agrees(sequence, first, length, host=host)
         return length
-
-    def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
-        """Return the keys of the longest chain of blocks from block ``first`` on that the host ``holds``.
-
-        All parts of the cache agree on its end.
-        """
-        keys = list(takewhile(holds, self.keys_from(sequence, first)))
-        return keys[: self._agreed(sequence, first, first + len(keys)) - first]
 
     def keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
         """Yield the keys of a sequence's blocks that may be looked up, from block ``first`` on."""

@@ -1,31 +1,97 @@
 """Begin restores for the scheduler, and let sequences wait for restores under way. Host only, no jax, no clock."""
 
-from jaxgen.cache.host_tier import HostTier
+from dataclasses import dataclass
+from itertools import takewhile
+
+from jaxgen.cache.host_tier import HostTier, state_key
 from jaxgen.cache.prefix_cache import PrefixCache
+from jaxgen.cache.state_snapshots import StateSnapshots
 from jaxgen.core.sequence import Restore, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a waiting sequence finds of its tokens on the device and in host memory.
+
+    It begins with ``blocks`` of the device, and its row gets the state after ``num_ready`` of these. If they are more,
+    or blocks of ``keys`` follow, the state after all of them comes with a restore.
+    """
+
+    blocks: list[int]
+    keys: list[bytes]
+    """Of blocks in host memory."""
+    num_ready: int
+    num_known: int
+    """Blocks that device and host have one after the other, whether there is a state or not."""
+
+    @property
+    def length(self) -> int:
+        """Blocks after which the sequence continues once all has come."""
+        return len(self.blocks) + len(self.keys)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the sequence can compute the tokens after the device's blocks."""
+        return self.num_ready == len(self.blocks)
 
 
 class Restorer:
     """Begins restores of blocks that the prefix cache has keys for and the tier has in host memory."""
 
-    def __init__(self, tier: HostTier, prefixes: PrefixCache) -> None:
+    def __init__(self, tier: HostTier, prefixes: PrefixCache, states: StateSnapshots | None) -> None:
+        """``states``: the snapshots on the device; None: the model has no states."""
         self._tier = tier
         self._prefixes = prefixes
+        self._states = states
         self._begun: list[Restore] = []
         self._under_way: list[tuple[Restore, frozenset[bytes]]] = []  # with all keys that it was planned for
 
-    def begin(self, sequence: Sequence, *, free_tokens: int, num_waiting: int) -> None:
+    def look_up(self, sequence: Sequence) -> Hit:
+        """Return what a waiting sequence begins with, and what it would restore.
+
+        A state that only the host has is used where it comes sooner than the tokens since the last one are computed.
+        """
+        prefixes = self._prefixes
+        blocks = prefixes.look_up_blocks(sequence)
+        keys = list(takewhile(self._tier.holds, prefixes.keys_from(sequence, len(blocks))))
+        ready, known = prefixes.agreed(sequence, 0, len(blocks)), len(blocks) + len(keys)
+        length = prefixes.agreed(sequence, ready, known, host=True)
+        if self._states is not None and length > ready < len(blocks):  # else the tier plans which blocks are computed
+            comes, copied = not self._states.holds(sequence, length), max(0, length - len(blocks))
+            if not self._tier.pays(length - ready, ready * prefixes.block_size, copied, with_state=comes):
+                length = ready
+        return Hit(blocks[:length], keys[: max(0, length - len(blocks))], ready, known)
+
+    def keep(self, sequence: Sequence, hit: Hit) -> None:
+        """Keep what the host has of a hit until ``begin``. Blocks given meanwhile may push others to the host."""
+        self._tier.pin(self._from_host(sequence, hit))
+
+    def begin(self, sequence: Sequence, hit: Hit, *, free_tokens: int, num_waiting: int) -> None:
         """Begin a restore for a sequence that has just got its blocks, if the tier's planner wants one.
 
-        It covers the blocks in host memory that follow the sequence's cached ones.
+        It covers the blocks in host memory that follow the sequence's cached ones, and the state after them. ``hit``:
+        was kept.
         """
-        first = sequence.blocks.num_registered
-        keys = self._known(sequence, first)
-        restore = self._tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=num_waiting)
+        first, state = sequence.blocks.num_registered, None
+        kept = self._from_host(sequence, hit)
+        if self._states is not None and hit.length > hit.num_ready:
+            place = self._states.hold(sequence, hit.length)
+            if place is not None:
+                state = state_key(sequence.blocks.keys[hit.length - 1]), place
+        restore = self._tier.plan_restore(
+            *(sequence, first, hit.keys),
+            free_tokens=free_tokens,
+            num_waiting=num_waiting,
+            state=state,
+            can_compute=hit.is_ready,
+        )
+        self._tier.unpin(kept)
         if restore is not None:
             sequence.blocks.restore = restore
             self._begun.append(restore)
-            self._under_way.append((restore, frozenset(keys)))
+            self._under_way.append((restore, frozenset(kept)))
+        elif self._states is not None:
+            self._states.drop(sequence)
 
     def take_begun(self) -> tuple[Restore, ...]:
         """Return the restores begun since the last call."""
@@ -34,14 +100,16 @@ class Restorer:
 
     def expect(self, sequence: Sequence, num_waiting: int) -> None:
         """Fetch blocks of a sequence that has begun to wait into host memory, if there is a KV tier and that pays."""
-        fetcher = self._tier.fetcher
+        fetcher, prefixes = self._tier.fetcher, self._prefixes
         if fetcher is None:
             return
-        first = len(self._prefixes.look_up(sequence))
-        first += len(self._known(sequence, first))
-        keys = self._prefixes.look_up_host(sequence, first, lambda _: True)
-        if keys:
-            sequence.blocks.fetch = fetcher.fetch(sequence, first * self._prefixes.block_size, keys, num_waiting)
+        hit, states = self.look_up(sequence), list[bytes]()
+        keys = list(prefixes.keys_from(sequence, hit.num_known))
+        if self._states is not None:
+            states = [state_key(key) for key in prefixes.keys_from(sequence, hit.length)]
+        if keys or states:
+            start = hit.length * prefixes.block_size
+            sequence.blocks.fetch = fetcher.fetch(sequence, start, keys, num_waiting, states)
 
     def waits(self, sequence: Sequence, num_waiting: int) -> bool:
         """Whether a sequence that could begin should wait for blocks that are on their way."""
@@ -70,11 +138,15 @@ class Restorer:
         self._under_way = [(restore, keys) for restore, keys in self._under_way if restore.is_under_way]
         if not self._under_way:
             return None
-        wanted = self._known(sequence, len(self._prefixes.look_up(sequence)))
+        wanted = self._from_host(sequence, self.look_up(sequence))
         for restore, keys in self._under_way:
             if 0 < len(wanted) <= 2 * sum(key in keys for key in wanted):
                 return restore
         return None
 
-    def _known(self, sequence: Sequence, first: int) -> list[bytes]:
-        return self._prefixes.look_up_host(sequence, first, self._tier.holds)
+    def _from_host(self, sequence: Sequence, hit: Hit) -> list[bytes]:
+        """Return the keys in host memory of what a sequence would restore."""
+        keys, states = hit.keys, self._states
+        if states is None or hit.length == hit.num_ready or states.holds(sequence, hit.length):
+            return keys
+        return [state_key(sequence.blocks.keys[hit.length - 1]), *keys]

@@ -12,11 +12,15 @@ a snapshot is taken after a step. So chunks are cut where one is wanted, and it 
 
 Otherwise the least recently used snapshot is evicted. Snapshots of background sequences are evicted first, unless
 others have used them. A running sequence never needs one.
+
+Host memory gets the snapshots that others are expected to use, and the last one of each sequence that gave its row
+back. The others of an answer lie within it, where few prompts end.
 """
 
 from collections import OrderedDict, abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from jaxgen.cache.host_tier import StateTier
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.stats import SchedulerCounters
 from jaxgen.core.step_plan import StateCopy
@@ -45,13 +49,21 @@ class _Holder:
     """A snapshot without a key, and the block at whose end it was taken. Its tokens arrive before another is taken."""
     last: _Snapshot | None = None
     """The snapshot that it took last and that has a key."""
+    lasting: list[_Snapshot] = field(default_factory=list)
+    """The snapshots that it took for others, and that have a key."""
 
 
 class StateSnapshots:
     """The part of the cache that has snapshots of states: a ``CachePart``."""
 
-    def __init__(self, num_snapshots: int, block_size: int, counters: SchedulerCounters) -> None:
-        """Begin without snapshots, with ``num_snapshots`` places for them; 0: none is ever found."""
+    def __init__(
+        self, num_snapshots: int, block_size: int, counters: SchedulerCounters, tier: StateTier | None = None
+    ) -> None:
+        """Begin without snapshots, with ``num_snapshots`` places for them; 0: none is ever found.
+
+        ``tier``: is told which snapshots stay, and which are evicted.
+        """
+        self._tier = tier
         self._block_size = block_size
         self._num_snapshots = num_snapshots
         self._free = list(range(num_snapshots - 1, -1, -1))
@@ -65,7 +77,8 @@ class StateSnapshots:
         self._next: dict[Sequence, None] = {}
         """Sequences whose rows get the held snapshot with the plan after it."""
         self._held: dict[Sequence, _Snapshot] = {}
-        """The snapshot that a row gets once the blocks before have arrived from the host. It is not evicted before."""
+        """The snapshot that a row gets once the blocks before have arrived from the host. It is not evicted before, and
+        has no key if it is on its way from the host itself."""
         self._counters = counters
 
     @property
@@ -78,6 +91,11 @@ class StateSnapshots:
         """Whether no sequence runs that could load or take a snapshot."""
         return not self._holders
 
+    @property
+    def _has_place(self) -> bool:
+        """Whether a snapshot could come from the host."""
+        return bool(self._free) or self._first_to_go() is not None
+
     def begin_plan(self) -> None:
         """Note that a new plan is made."""
         for sequence in self._next:
@@ -85,12 +103,18 @@ class StateSnapshots:
             self._loading[sequence] = None
         self._next.clear()
 
-    def agrees(self, sequence: Sequence, first: int, length: int) -> int:
+    def agrees(self, sequence: Sequence, first: int, length: int, *, host: bool = False) -> int:
         """Return the most blocks, from ``first`` to ``length``, after which there is a snapshot; ``first``: no more."""
-        keys = sequence.blocks.keys
+        keys, tier = sequence.blocks.keys, self._tier if host and self._has_place else None
         while length > first and keys[length - 1] not in self._by_key:
+            if tier is not None and tier.holds(keys[length - 1]):
+                break
             length -= 1
         return length
+
+    def holds(self, sequence: Sequence, length: int) -> bool:
+        """Whether the device has the snapshot after ``length`` blocks of a sequence."""
+        return sequence.blocks.keys[length - 1] in self._by_key
 
     def share(self, sequence: Sequence, first: int, length: int) -> None:
         """Give a sequence the state after ``length`` blocks with the plan that is being made; 0: it needs none."""
@@ -108,9 +132,31 @@ class StateSnapshots:
             self._holders[sequence].branch = known * self._block_size
             self._counters.state_recomputed_tokens += (known - found) * self._block_size
 
-    def hold(self, sequence: Sequence, length: int) -> None:
-        """Keep the snapshot after ``length`` blocks of a running sequence until ``load`` or ``drop`` is called."""
-        self._held[sequence] = self._wanted(sequence, length)
+    def hold(self, sequence: Sequence, length: int) -> int | None:
+        """Keep the snapshot after ``length`` blocks of a running sequence until ``load`` or ``drop`` is called.
+
+        Returns the place to which it comes from the host; None: it is on the device.
+        """
+        if self.holds(sequence, length):
+            self._held[sequence] = self._wanted(sequence, length)
+            return None
+        number = self._allocate()
+        assert number is not None, "else it had not been found"
+        snapshot = self._held[sequence] = _Snapshot(number, lasting=True)
+        self._used[snapshot] = None
+        return number
+
+    def arrived(self, sequence: Sequence, length: int) -> None:
+        """Note that what comes from the host for a sequence is there: also the snapshot after ``length`` blocks."""
+        snapshot, key = self._held[sequence], sequence.blocks.keys[length - 1]
+        if snapshot.key is not None:
+            return
+        if key in self._by_key:  # of another sequence meanwhile
+            self._remove(snapshot)
+            self._held[sequence] = self._wanted(sequence, length)
+            return
+        snapshot.key = key
+        self._by_key[key] = snapshot
 
     def load(self, sequence: Sequence) -> None:
         """Give a sequence the held state with the next plan to be made; this one may still compute tokens of it."""
@@ -118,7 +164,9 @@ class StateSnapshots:
 
     def drop(self, sequence: Sequence) -> None:
         """Stop keeping a snapshot for a sequence."""
-        self._held.pop(sequence, None)
+        snapshot = self._held.pop(sequence, None)
+        if snapshot is not None and snapshot.key is None:
+            self._remove(snapshot)
 
     def most_tokens(self, sequence: Sequence, start: int, most: int) -> int:
         """Return how many tokens from ``start`` on, ``most`` at most, end before or where a snapshot is to be taken."""
@@ -157,7 +205,8 @@ class StateSnapshots:
     def release(self, sequence: Sequence) -> None:
         """Note that a sequence gives its row back. Its snapshots stay, if their keys are known."""
         holder = self._holders.pop(sequence, None)
-        for waiting in (self._ends, self._loading, self._next, self._held):
+        self.drop(sequence)
+        for waiting in (self._ends, self._loading, self._next):
             waiting.pop(sequence, None)
         if holder is not None:
             if holder.unnamed is not None:
@@ -165,6 +214,9 @@ class StateSnapshots:
             if holder.last is not None and holder.last in self._used:
                 goes_first = sequence.request.background and not holder.last.lasting
                 self._used.move_to_end(holder.last, last=not goes_first)
+                self._offer(holder.last)
+            for snapshot in holder.lasting:
+                self._offer(snapshot)
 
     def _last_end(self, num_tokens: int) -> int:
         """Return the last end of a block that leaves one of ``num_tokens`` to compute."""
@@ -182,6 +234,7 @@ class StateSnapshots:
         snapshot = self._by_key[sequence.blocks.keys[length - 1]]
         snapshot.lasting = True
         self._used.move_to_end(snapshot)
+        self._offer(snapshot)
         return snapshot
 
     def _take(self, sequence: Sequence, end: int, new: abc.Set[_Snapshot]) -> _Snapshot | None:
@@ -210,17 +263,33 @@ class StateSnapshots:
             self._name(holder, snapshot, key)
         return snapshot
 
-    def _allocate(self, new: abc.Set[_Snapshot]) -> int | None:
+    def _allocate(self, new: abc.Set[_Snapshot] = frozenset()) -> int | None:
         """Return a free place, or that of the first snapshot that may be evicted; None: there is none."""
-        if self._free:
-            return self._free.pop()
+        if not self._free:
+            first = self._first_to_go(new)
+            if first is None:
+                return None
+            self._evict(first)
+        return self._free.pop()
+
+    def _first_to_go(self, new: abc.Set[_Snapshot] = frozenset()) -> _Snapshot | None:
+        """Return the snapshot to be evicted next; None: all are wanted."""
         wanted = new | set(self._held.values())
-        for snapshot in self._used:
-            if snapshot not in wanted:
-                self._remove(snapshot)
-                self._counters.snapshots_evicted += 1
-                return self._free.pop()
-        return None
+        return next((snapshot for snapshot in self._used if snapshot not in wanted), None)
+
+    def _evict(self, snapshot: _Snapshot) -> None:
+        """Give a snapshot up for another. It is copied to the host before, if it is to go there and has not yet."""
+        if snapshot.lasting:
+            self._offer(snapshot)
+        if self._tier is not None and snapshot.key is not None:
+            self._tier.evicted(snapshot.number, snapshot.key)
+        self._remove(snapshot)
+        self._counters.snapshots_evicted += 1
+
+    def _offer(self, snapshot: _Snapshot) -> None:
+        """Tell the host of a snapshot that it should have. It was taken by a step that was planned before."""
+        if self._tier is not None and snapshot in self._used and snapshot.key is not None:
+            self._tier.cached(snapshot.number, snapshot.key)
 
     def _name(self, holder: _Holder, snapshot: _Snapshot, key: bytes) -> None:
         """Let a snapshot be found by its key."""
@@ -230,6 +299,8 @@ class StateSnapshots:
         snapshot.key = key
         self._by_key[key] = snapshot
         holder.last = snapshot
+        if snapshot.lasting:
+            holder.lasting.append(snapshot)
 
     def _remove(self, snapshot: _Snapshot) -> None:
         del self._used[snapshot]

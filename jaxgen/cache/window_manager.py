@@ -77,8 +77,12 @@ class WindowManager:
             if sequence.row is not None:
                 self._free_before(sequence, self._first_seen(sequence.num_computed))
 
-    def agrees(self, sequence: Sequence, first: int, length: int) -> int:
-        """Return the most blocks, from ``first`` to ``length``, before whose end a whole window is found."""
+    def agrees(self, sequence: Sequence, first: int, length: int, *, host: bool = False) -> int:
+        """Return the most blocks, from ``first`` to ``length``, before whose end a whole window is found.
+
+        Host memory has none of them.
+        """
+        del host
         keys, index = sequence.blocks.keys, length
         while index > max(first, self._first_needed(length)):
             index -= 1

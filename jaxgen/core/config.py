@@ -9,11 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Literal, Self
 
-from jaxgen.core.cache_kind import CacheKind, kinds_of, one_kind
+from jaxgen.core.cache_kind import CacheKind, RowShape, kinds_of, one_kind
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.speculation import SpeculationConfig
 from jaxgen.core.tier_address import TierAddress
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -117,9 +118,19 @@ class ModelConfig:
         return 3 * self.intermediate_size
 
     @property
+    def cache_rows(self) -> tuple[RowShape, ...]:
+        """By layer: the shape of what it keeps of a token, if it has K and V."""
+        return (RowShape(self.num_kv_heads, self.head_dim),) * self.num_layers
+
+    @property
     def cache_kinds(self) -> tuple[CacheKind, ...]:
         """The kinds of cache that its layers can have; see ``CacheConfig.kinds``."""
-        return kinds_of(self.windows, self.num_layers, self.state_layers)
+        return kinds_of(self.windows, self.cache_rows, self.state_layers | self.readers.keys())
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether layers keep rows of several shapes, so that no array of a cache can have all of them."""
+        return len({kind.row for kind in self.cache_kinds}) > 1
 
     @property
     def states(self) -> tuple[StateShape, ...]:
@@ -127,13 +138,30 @@ class ModelConfig:
         return ()
 
     @property
+    def state_bytes(self) -> int:
+        """The bytes of a sequence's states. They do not depend on its length."""
+        return sum(state.num_bytes for state in self.states)
+
+    @property
     def state_layers(self) -> frozenset[int]:
         """The layers that have a state in place of K and V."""
         return frozenset([layer for state in self.states for layer in state.layers])
 
+    @property
+    def readers(self) -> dict[int, int]:
+        """The layers that read the K and V of another layer, and the number of that layer."""
+        return {}
+
     def kinds_in(self, num_kinds: int) -> tuple[CacheKind, ...]:
-        """Return the kinds of a cache with this many: ``cache_kinds``, or the one of all layers."""
-        return self.cache_kinds if num_kinds > 1 else one_kind(self.num_layers, self.state_layers)
+        """Return the kinds of a cache with this many: ``cache_kinds``, or the one of all layers.
+
+        Raises ValueError for one kind if the layers' rows have several shapes.
+        """
+        if num_kinds > 1:
+            return self.cache_kinds
+        if self.has_several_rows:
+            raise ValueError("layers whose rows have several shapes need a kind of cache for each")
+        return one_kind(self.cache_rows, self.state_layers | self.readers.keys())
 
     @property
     def layer_stacks(self) -> tuple[int, ...]:
@@ -193,6 +221,8 @@ class EngineOptions:
     """Most GiB of it."""
     kv_events_config: str | None = None
     """JSON of a KVEventsConfig: where events of KV blocks are published; None: nowhere."""
+    speculative_config: str | None = None
+    """JSON of a SpeculationConfig: how tokens are drafted; None: they are not."""
     background_tokens: int | None = None
     """Most tokens of background requests in a step that also has online requests."""
     single_shape: bool = False
@@ -308,6 +338,8 @@ class EngineConfig:
     offload: OffloadConfig | None = None
     streaming: StreamConfig | None = None
     """None: the cache is on the device."""
+    speculation: SpeculationConfig | None = None
+    """None: there are no drafts."""
 
     def __post_init__(self) -> None:
         if self.scheduler.max_model_len < LEAST_MODEL_LEN:

@@ -8,16 +8,24 @@ embedding) is listed by layer, and becomes data next to the stacked parameters.
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
+from jaxgen.core.cache_kind import RowShape
 from jaxgen.core.config import ModelConfig, StateShape
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.latent_config import LatentConfig
 from jaxgen.core.layer_kind import (
+    ATTENTION_KINDS,
     CONV_STATE,
     DELTA_INPUTS,
     DELTA_STATES,
     LAYER_KINDS,
+    ONE_STACK,
+    READ_BY,
     ConvolutionConfig,
     GatedDeltaConfig,
+    HeadShape,
+    LayerEmbedding,
     LayerKind,
+    Stack,
 )
 from jaxgen.core.moe_config import MoEConfig
 
@@ -43,17 +51,19 @@ _NORMS: dict[Placement, tuple[str, ...]] = {
     "parallel_two": ("attn_norm", "mlp_norm"),
 }
 
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "proportional", "llama3", "yarn", "longrope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
     """Rotary position embedding (Su et al., arXiv 2104.09864) and the extension of its context.
 
-    linear: positions divided by ``factor`` (arXiv 2306.15595). llama3: long wavelengths divided by ``factor``, with a
-    smooth band between low and high frequency factors. yarn: dimensions that turn less than ``beta_slow`` times in the
-    original context are divided by ``factor``, and dimensions that turn more than ``beta_fast`` times are kept (arXiv
-    2309.00071). longrope: each frequency divided by its own of ``factors`` (arXiv 2402.13753).
+    linear: positions divided by ``factor`` (arXiv 2306.15595). proportional: the same, and rotated numbers have the
+    frequencies of a head that is rotated whole (Gemma 4). llama3: long wavelengths divided by ``factor``, with a smooth
+    band between low and high frequency factors. yarn: dimensions that turn less than
+    ``beta_slow`` times in the original context are divided by ``factor``, and dimensions that turn more than
+    ``beta_fast`` times are kept (arXiv 2309.00071). longrope: each frequency divided by its own of ``factors`` (arXiv
+    2402.13753).
     """
 
     theta: float = 10_000.0
@@ -109,6 +119,8 @@ class AttentionConfig:
     output_gate: bool = False
     qk_norm: NormConfig | None = None
     """Of queries and keys before their rotation."""
+    v_norm: bool = False
+    """Whether the values of each head are divided by their root mean square, as ``qk_norm`` but without a weight."""
     qk_norm_rows: bool = False
     """Whether it is over all heads of a token together, not over each head."""
     qk_norm_heads: bool = False
@@ -179,18 +191,28 @@ class DecoderConfig(ModelConfig):
     layer_kinds: tuple[LayerKind, ...] = ()
     """By layer; empty: attention in all layers."""
     attention: AttentionConfig = AttentionConfig()
+    global_heads: HeadShape | None = None
+    """In layers of that kind and their readers; the fields of ModelConfig are those of the others."""
+    latent: LatentConfig | None = None
+    """The same: ``head_dim`` is the numbers of a row of the cache, which the one KV head has."""
+    reader_inner: int | None = None
+    """Width of the MLP in layers that read others' keys and values; None: ``intermediate_size``."""
+    layer_embedding: LayerEmbedding | None = None
     convolution: ConvolutionConfig | None = None
     """In place of attention, in layers of that kind."""
     delta: GatedDeltaConfig | None = None
     """The same."""
     mlp: MLPConfig = MLPConfig()
     moe: MoEConfig | None = None
-    """In place of an MLP in all layers, where there is one."""
+    """In place of an MLP, where there is one, in all layers but these."""
+    dense_layers: tuple[int, ...] = ()
     head: HeadConfig = HeadConfig()
     final_norm: bool = True
     embed_size: int | None = None
     embed_scale: float = 1.0
     residual_scale: float = 1.0
+    layer_scale: bool = False
+    """Whether what a layer passes on is multiplied by a number of the layer."""
 
     def __post_init__(self) -> None:
         super(DecoderConfig, self).__post_init__()
@@ -198,23 +220,88 @@ class DecoderConfig(ModelConfig):
         for name, values in by_layer.items():
             if values and len(values) != self.num_layers:
                 raise ConfigError(f"{name} has {len(values)} entries, but there are {self.num_layers} layers")
-        if len({rope.rotary_dim or self.head_dim for rope in self.positions.ropes}) > 1:
-            raise ConfigError("layers that rotate different numbers of dimensions are not supported")
+        if self.dense_layers and self.moe is None:
+            raise ConfigError("dense_layers are the layers without experts: without moe there must be none")
+        self._check_heads()
+        self._check_readers()
+
+    def _check_heads(self) -> None:
+        for kind in ATTENTION_KINDS:
+            if len({rope.rotary_dim or self.heads_of(kind).head_dim for rope in self.ropes_of(kind).values()}) > 1:
+                raise ConfigError("layers that rotate different numbers of dimensions are not supported")
+        if self.global_heads is not None and self.num_heads % self.global_heads.kv_heads:
+            raise ConfigError(
+                f"num_attention_heads ({self.num_heads}) must be a multiple of num_global_key_value_heads "
+                f"({self.global_heads.kv_heads})"
+            )
+        shapes = set(zip(self.windows or (None,) * self.num_layers, self.cache_rows, strict=True))
+        if len({window for window, _ in shapes}) < len(shapes):
+            raise ConfigError("layers of the same window must have heads of the same shape")
+
+    def _check_readers(self) -> None:
+        for kind, read in READ_BY.items():
+            if (of_kind := self.layers_of_kind(kind)) and max(self.layers_of_kind(read), default=-1) > of_kind[0] - 1:
+                raise ConfigError(f"layers of kind {kind} must follow all layers of kind {read}")
+            if of_kind and not self.layers_of_kind(read):
+                raise ConfigError(f"layers of kind {kind} need a layer of kind {read} before them")
 
     @property
-    def stacks(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers, each with a stack of parameters of its own; empty: all layers are in one stack."""
-        return tuple([kind for kind in LAYER_KINDS if kind in self.layer_kinds])
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks of the layers' parameters; empty: all layers are in one."""
+        if not self.layer_kinds and not self.dense_layers:
+            return ()
+        found = set(self._stack_of_layer)
+        return tuple([stack for kind in LAYER_KINDS for stack in (Stack(kind), Stack(kind, True)) if stack in found])
+
+    @property
+    def _stack_of_layer(self) -> tuple[Stack, ...]:
+        kinds = self.layer_kinds or (ONE_STACK.kind,) * self.num_layers
+        return tuple([Stack(kind, layer in self.dense_layers) for layer, kind in enumerate(kinds)])
 
     @property
     def layer_stacks(self) -> tuple[int, ...]:
         """By layer: which of ``stacks`` it is in."""
-        return tuple(map(self.stacks.index, self.layer_kinds)) or (0,) * self.num_layers
+        stacks = self.stacks
+        return tuple(map(stacks.index, self._stack_of_layer)) if stacks else (0,) * self.num_layers
+
+    def layers_in(self, stack: Stack) -> tuple[int, ...]:
+        """Return the numbers of the layers in a stack."""
+        return tuple([layer for layer, given in enumerate(self._stack_of_layer) if given == stack])
 
     def layers_of_kind(self, kind: LayerKind) -> tuple[int, ...]:
         """Return the numbers of the layers of a kind."""
-        kinds = self.layer_kinds or ("attention",) * self.num_layers
-        return tuple([layer for layer, given in enumerate(kinds) if given == kind])
+        return tuple([layer for layer, given in enumerate(self._stack_of_layer) if given.kind == kind])
+
+    def heads_of(self, kind: LayerKind) -> HeadShape:
+        """Return the heads of the attention of a kind of layers."""
+        heads = HeadShape(kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+        if "global" in (kind, READ_BY.get(kind)) and self.global_heads is not None:
+            heads = self.global_heads
+        return replace(heads, reads=True) if kind in READ_BY else heads
+
+    def inner_of(self, kind: LayerKind) -> int:
+        """Return the width of the MLP in layers of a kind."""
+        inner = self.reader_inner if kind in READ_BY else None
+        return self.intermediate_size if inner is None else inner
+
+    @property
+    def readers(self) -> dict[int, int]:
+        """The layers that read the K and V of another layer, and the number of that layer."""
+        pairs = [(self.layers_of_kind(kind), self.layers_of_kind(read)) for kind, read in READ_BY.items()]
+        return {layer: read[-1] for layers, read in pairs for layer in layers}
+
+    def ropes_of(self, kind: LayerKind) -> dict[int, RopeConfig]:
+        """Return the kinds of rotary embedding that layers of a kind have, by their index in ``positions.ropes``."""
+        ropes, listed = dict(enumerate(self.positions.ropes)), self.positions.layer_ropes
+        used = {listed[layer] for layer in self.layers_of_kind(kind)} if listed else {0}
+        return {number: rope for number, rope in ropes.items() if number in used}
+
+    @property
+    def cache_rows(self) -> tuple[RowShape, ...]:
+        """By layer: the shape of what it keeps of a token, if it has K and V."""
+        attention: LayerKind = "attention"
+        heads = [(kind, self.heads_of(kind)) for kind in self.layer_kinds or (attention,) * self.num_layers]
+        return tuple([RowShape(one.kv_heads, one.head_dim, 1 if kind == "latent" else 2) for kind, one in heads])
 
     @property
     def states(self) -> tuple[StateShape, ...]:
@@ -234,7 +321,8 @@ class DecoderConfig(ModelConfig):
     @property
     def layer_norms(self) -> tuple[str, ...]:
         """Names of a layer's norms; ``_post_``: of what attention or MLP adds."""
-        return _NORMS[self.placement]
+        of_experts = self.moe is not None and self.moe.norms
+        return tuple([name for name in _NORMS[self.placement] if name != "mlp_norm" or not of_experts])
 
     @property
     def embedding_width(self) -> int:
@@ -265,18 +353,24 @@ class DecoderConfig(ModelConfig):
         """The share of the weights that a token is multiplied with; norms and biases are not counted."""
         if self.moe is None:
             return 1.0
-        of_heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
-        shared = 3 * (self.moe.shared_inner or 0)
-        always = self.num_layers * (of_heads + shared + self.moe.experts) + self.vocab_size
-        of_expert = 3 * self.num_layers * self.moe.inner
+        of_heads = sum(2 * (self.num_heads + row.heads) * row.width for row in self.cache_rows)
+        shared, num_dense = 3 * (self.moe.shared_inner or 0), len(self.dense_layers)
+        with_experts = self.num_layers - num_dense
+        always = of_heads + with_experts * (shared + self.moe.experts) + self.vocab_size
+        always += num_dense * (3 if self.mlp.gated else 2) * self.intermediate_size
+        of_expert = 3 * with_experts * self.moe.inner
         return (always + self.moe.per_token * of_expert) / (always + self.moe.experts * of_expert)
 
     @property
     def inner_values(self) -> int:
         """The values of a token that its MLP, or its experts with their copies of it, hold at once."""
         if self.moe is None:
-            return 3 * self.intermediate_size
-        return self.moe.per_token * (3 * self.moe.inner + 2 * self.hidden_size) + 3 * (self.moe.shared_inner or 0)
+            of_layers = 0 if self.layer_embedding is None else self.num_layers * self.layer_embedding.width
+            widths = [self.inner_of(stack.kind) for stack in self.stacks]
+            return 3 * max(widths, default=self.intermediate_size) + of_layers
+        shared = 3 * (self.moe.shared_inner or 0)
+        of_experts = self.moe.per_token * (3 * self.moe.inner + 2 * self.hidden_size) + shared
+        return max(of_experts, 3 * self.intermediate_size if self.dense_layers else 0)
 
     def within(self, max_model_len: int) -> Self:
         """Return the description for contexts of at most the given tokens: with the longrope factors for them."""
@@ -291,8 +385,9 @@ class DecoderConfig(ModelConfig):
     def of_layers(self, num_layers: int) -> "DecoderConfig":
         """Return the description of a decoder of the first ``num_layers`` layers."""
         positions = replace(self.positions, layer_ropes=self.positions.layer_ropes[:num_layers])
-        kinds, windows = self.layer_kinds[:num_layers], self.windows[:num_layers]
-        return replace(self, num_layers=num_layers, windows=windows, positions=positions, layer_kinds=kinds)
+        dense = tuple([layer for layer in self.dense_layers if layer < num_layers])
+        parts: dict[str, Any] = {"windows": self.windows[:num_layers], "layer_kinds": self.layer_kinds[:num_layers]}
+        return replace(self, num_layers=num_layers, positions=positions, dense_layers=dense, **parts)
 
 
 def llama_config(

@@ -6,9 +6,13 @@ from typing import Literal, get_args
 
 from jaxgen.core.errors import ConfigError
 
-LayerKind = Literal["attention", "conv", "delta"]
+LayerKind = Literal["attention", "global", "reader", "global_reader", "latent", "conv", "delta"]
+"""global: attention whose heads have a shape of their own. reader, global_reader: attention to the keys and values of
+the last layer before them of kind attention, or global. latent: attention over latents."""
 LAYER_KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
-
+READ_BY: dict[LayerKind, LayerKind] = {"reader": "attention", "global_reader": "global"}
+"""The kind of the layers whose keys and values a kind reads."""
+ATTENTION_KINDS: tuple[LayerKind, ...] = ("attention", "global", *READ_BY, "latent")
 
 CONV_STATE = "conv"
 """The name of the state of layers with a convolution."""
@@ -16,6 +20,33 @@ DELTA_INPUTS = "delta_inputs"
 """The name of the state of a gated delta net's convolution."""
 DELTA_STATES = ("delta_starts", "delta_keys", "delta_changes", "delta_decays")
 """Names of the further states of gated delta nets, in the order of pallas_kernels.gated_delta.DeltaState."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """KV heads of the attention of a kind of layers, and the numbers of each head, also of a query's.
+
+    ``keys_are_values``: values are the keys as they are projected, before their norm and rotation. ``reads``: keys and
+    values are those of another layer.
+    """
+
+    kv_heads: int
+    head_dim: int
+    keys_are_values: bool = False
+    reads: bool = False
+
+    @property
+    def projections(self) -> int:
+        """Projections to KV heads: of keys and of values, of keys alone, or none."""
+        return 0 if self.reads else 1 if self.keys_are_values else 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerEmbedding:
+    """Embeddings of tokens for each layer, ``width`` numbers in each, of a vocabulary of ``vocab_size`` (Gemma 4)."""
+
+    vocab_size: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +103,27 @@ class GatedDeltaConfig:
         )
 
 
-_STACK = re.compile(rf"^layers\.({'|'.join(LAYER_KINDS)})\.(?=attn|conv|delta|mlp)")
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Layers whose parameters are stacked. ``dense``: they have an MLP, in a model whose other layers have experts."""
+
+    kind: LayerKind = "attention"
+    dense: bool = False
+
+    @property
+    def name(self) -> str:
+        """What paths of parameters call it."""
+        return f"{self.kind}_dense" if self.dense else self.kind
 
 
-def path_in_stack(path: str, kind: LayerKind) -> str:
-    """Return the path of a layer's parameter in a model with layers of several kinds."""
-    return path.replace("layers.", f"layers.{kind}.", 1)
+ONE_STACK = Stack()
+"""That of models whose layers are all alike."""
+_STACK = re.compile(rf"^layers\.({'|'.join(LAYER_KINDS)})(_dense)?\.(?=attn|conv|delta|mlp|scale|embedding)")
+
+
+def path_in_stack(path: str, stack: Stack) -> str:
+    """Return the path of a layer's parameter in a model with several stacks."""
+    return path.replace("layers.", f"layers.{stack.name}.", 1)
 
 
 def path_without_stack(path: str) -> str:

@@ -178,6 +178,8 @@ class Latency:
     padding_share: float
     """Padding among the tokens of these steps, 0 to 1."""
     preemptions: int
+    accepted_length: float = 1.0
+    """Tokens that its steps with drafts brought on average; 1 without any."""
 
 
 @dataclass(slots=True)  # not frozen: creating one, for every token, would take three times as long

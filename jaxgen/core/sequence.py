@@ -96,7 +96,7 @@ class SequenceBlocks:
         return tuple(self.table[first:end])
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """The state of one request. It begins WAITING. After ``Scheduler.add`` each part has one package that writes it.
 
@@ -218,22 +218,46 @@ class Chunk:
 
     ``samples``: it reaches the sequence's last token, known or pending, and the step samples the next one. A chunk with
     ``start >= len(sequence.tokens)`` when the plan was made is a decode of a pending token, which the device has
-    already. Never changed after it is created.
+    already. Its last tokens may be ``drafts``: guesses of what follows the sequence's last token. The step samples a
+    token after that and after each draft. Never changed after it is created.
     """
 
     sequence: Sequence
     start: int
     length: int
+    drafts: tuple[int, ...] = ()
     end: int = field(init=False)
     samples: bool = field(init=False)
+    num_samples: int = field(init=False)
+    """Number of tokens that the step samples for it."""
 
     def __post_init__(self) -> None:
         # Fixed here, because planning and completing steps change the sequence.
         sequence = self.sequence
         self.end = self.start + self.length
-        self.samples = (
+        self.samples = bool(self.drafts) or (
             self.end == len(sequence.tokens) + sequence.num_pending and sequence.max_length > sequence.num_prompt
         )
+        self.num_samples = 1 + len(self.drafts) if self.samples else 0
+
+    @property
+    def num_known(self) -> int:
+        """Number of its tokens without the drafts."""
+        return self.length - len(self.drafts)
+
+    def num_accepted(self, sampled: list[int]) -> int:
+        """Return how many of its drafts are the tokens that the step sampled at their places."""
+        return next((i for i, draft in enumerate(self.drafts) if draft != sampled[i]), len(self.drafts))
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestore:
+    """A snapshot that comes back from host memory: its key there, its content, and its place on the device."""
+
+    key: bytes
+    piece: Any
+    """Pinned in the host store."""
+    snapshot: int
 
 
 @dataclass(slots=True, eq=False)
@@ -241,6 +265,7 @@ class Restore:
     """A restore of KV blocks from host memory: those of ``keys``, into a sequence's block ``first`` and those after it.
 
     Meanwhile the sequence computes its tokens up to ``start``. It continues at token ``end`` once the blocks are there.
+    Without blocks, it waits for a state alone.
     """
 
     sequence: Sequence
@@ -255,6 +280,10 @@ class Restore:
     """Predicted seconds for recomputing and copying together."""
     num_projected: int = field(default=0)
     """How many of the first blocks arrive as layer inputs and are projected; the others arrive as K and V."""
+    state: StateRestore | None = field(default=None)
+    """The snapshot at ``end`` that comes with the blocks; None: the device has it, or the model has no states."""
+    can_compute: bool = field(default=True)
+    """Whether its sequence could compute its tokens too. If not, its row lacks the state at ``start``."""
     arrived: bool = field(default=False)
     """Whether all blocks are in the cache."""
     cancelled: bool = field(default=False)
@@ -270,7 +299,7 @@ class Restore:
 class Fetch:
     """A fetch of KV blocks from a KV tier into host memory, for a waiting sequence; the tier's prefetcher changes it.
 
-    The blocks are those of ``keys``, which follow the sequence's first ``start`` tokens.
+    The blocks are those of ``keys``, which follow the sequence's first ``start`` tokens, and the first of ``states``.
     """
 
     sequence: Sequence
@@ -278,6 +307,9 @@ class Fetch:
     keys: list[bytes]
     num_waiting: int
     """How many other sequences waited when it was asked for."""
+    states: list[bytes] = field(default_factory=list)
+    """Keys of the snapshots at the ends of the blocks after ``start``. The last that the tier has comes before the
+    blocks up to it, of which the first may be known. Empty: the model has no states."""
     max_wait: float = field(default=0.0)
     """Seconds that a sequence waits for it at most. 0: it is a probe, and none waits."""
     waited_from: float | None = field(default=None)

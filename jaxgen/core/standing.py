@@ -27,6 +27,10 @@ class Standing:
     """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
     num_preemptions: int = 0
     """How often it lost its row and blocks before its end."""
+    num_drafted_steps: int = 0
+    """Steps that checked drafts of its tokens."""
+    num_accepted: int = 0
+    """Drafts of these steps that were right."""
     num_expected: int = 0
     """Tokens that it should find in the prefix cache, by the state of the cache and the queue when it arrived."""
     num_expected_shared: int = 0

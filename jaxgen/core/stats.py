@@ -1,6 +1,7 @@
 """Counters and sizes of an engine, for metrics. Host only, no jax."""
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 from jaxgen.core.operations import Choices
@@ -41,13 +42,41 @@ class SnapshotStats:
     """Tokens whose K and V the prefix cache had, and that were computed again because no snapshot had the state."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationStats:
+    """Drafts of tokens, and how many were right; counters only grow."""
+
+    drafts: int = 0
+    """Chunks with drafts."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_by_place: tuple[int, ...] = ()
+    """Accepted tokens that were the first draft of their chunk, the second, and so on."""
+
+    def counted(self, drafted: int, accepted: int) -> "SpeculationStats":
+        """Return the counters after a chunk with drafts, of which the first ``accepted`` were right."""
+        places = zip_longest(self.accepted_by_place, [1] * accepted, fillvalue=0)
+        return SpeculationStats(
+            drafts=self.drafts + 1,
+            draft_tokens=self.draft_tokens + drafted,
+            accepted_tokens=self.accepted_tokens + accepted,
+            accepted_by_place=tuple([before + new for before, new in places]),
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class OffloadStats:
     """Sizes and counters of the KV cache in host memory; counters only grow."""
 
     host_blocks_total: int = 0
     host_blocks: int = 0
-    """Blocks in host memory now."""
+    """Blocks in host memory now; a snapshot counts as the blocks that would have its bytes."""
+    host_snapshots: int = 0
+    """Snapshots of states in host memory now."""
+    saved_snapshots: int = 0
+    lost_snapshots: int = 0
+    """Snapshots evicted from the device before they could be copied."""
+    restored_snapshots: int = 0
     saved_blocks: int = 0
     lost_blocks: int = 0
     """Blocks evicted from the device before they could be copied."""
@@ -209,6 +238,8 @@ class EngineStats:
     compilations_after_ready: int = 0
     snapshots: SnapshotStats | None = None
     """None: the model has no states."""
+    speculation: SpeculationStats | None = None
+    """None: there are no drafts."""
     offload: OffloadStats | None = None
     kv_tier: KVTierStats | None = None
     kv_events: KVEventStats | None = None

@@ -15,7 +15,10 @@ MOST_OF_AN_ID = 80
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A block to copy to the host before the step of the same plan runs."""
+    """A block, or a snapshot, to copy to the host before the step of the same plan runs.
+
+    ``block``: its id, or the snapshot's place. ``key``: its key in host memory.
+    """
 
     block: int
     key: bytes
@@ -55,6 +58,8 @@ class StepPlan:
     """Running sequences that got other blocks for some of their tokens."""
     saves: tuple[Save, ...] = ()
     """Blocks to copy to the host before ``copies`` and the step."""
+    state_saves: tuple[Save, ...] = ()
+    """Snapshots to copy to the host before ``state_loads`` and the step."""
     copies: tuple[Copy, ...] = ()
     state_loads: tuple[StateCopy, ...] = ()
     """Snapshots that rows get before the step."""
@@ -71,10 +76,19 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum([chunk.length for chunk in self.chunks])
 
+    @cached_property
+    def num_drafts(self) -> int:
+        return sum([len(chunk.drafts) for chunk in self.chunks])
+
+    @property
+    def loaded(self) -> tuple[Sequence, ...]:
+        """The sequences whose rows are loaded before the step."""
+        return self.relocated + self.admitted
+
     @property
     def decodes_only(self) -> bool:
-        """Whether no chunk is longer than one token."""
-        return self.num_tokens == len(self.chunks)
+        """Whether no chunk is longer than one token and its drafts."""
+        return self.num_tokens - self.num_drafts == len(self.chunks)
 
     @cached_property
     def num_positions(self) -> int:
@@ -98,7 +112,7 @@ class StepPlan:
 
     @cached_property
     def num_samples(self) -> int:
-        return sum([chunk.samples for chunk in self.chunks])
+        return sum([chunk.num_samples for chunk in self.chunks])
 
     def describe(self) -> str:
         """Describe the plan for logs, in bounded length: requests and their token ranges, but no tokens."""
@@ -114,7 +128,10 @@ class StepPlan:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a step for a sequence: a token, its end, or both. ``index``: its chunk's index in the plan."""
+    """The outcome of a step for a sequence: a token, its end, or both.
+
+    ``index``: of the token among the plan's samples. That of a forced token is of the sampled one before it.
+    """
 
     sequence: Sequence
     index: int

@@ -206,14 +206,13 @@ class Engine:
         measured = self.meter.measure(plan, max(step.dispatched, self._last_read), now, projected=step.projected)
         self._last_read = now
         self.observers.read(measured)
-        sampled = [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples]
-        self._deliver(self.scheduler.complete(plan, sampled), measured)
+        self._deliver(self.scheduler.complete(plan, tokens[: plan.num_samples].tolist()), measured)
 
     def _deliver(self, outcomes: list[Outcome], step: MeasuredStep | None = None) -> None:
         """Put the events of a step's tokens, and of tokens that follow these or earlier ones alone. None: no step."""
         forced, ends = self.follower.follow(outcomes, idle=step is None)
-        self.meter.counters.generation_tokens += len(forced)
         outcomes += forced
+        self.meter.counters.generation_tokens += sum([outcome.token is not None for outcome in outcomes])
         now = step.ended if step else self.clock()
         events = [self.output.make(outcome, now) for outcome in outcomes]
         if step is not None:

@@ -61,7 +61,7 @@ class LatencyMeter(Observer):
 
     def latency_of(self, sequence: Sequence, now: float) -> Latency:
         """Return the latency of a sequence's request at ``now``, when a token or the end of it was read."""
-        record = self._records[sequence.request_id]
+        record, standing = self._records[sequence.request_id], sequence.standing
         assert record.began is not None, "events come after a step"
         if record.first_token is None:
             record.first_token = now
@@ -72,7 +72,8 @@ class LatencyMeter(Observer):
             prompt_chunks=record.prompt_chunks,
             steps=self._steps - record.steps_before,
             padding_share=(self._padded - record.padded_before) / (self._width - record.width_before),
-            preemptions=sequence.standing.num_preemptions,
+            preemptions=standing.num_preemptions,
+            accepted_length=1.0 + standing.num_accepted / max(1, standing.num_drafted_steps),
         )
 
     def _begin(self, plan: StepPlan, now: float) -> None:

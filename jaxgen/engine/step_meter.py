@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import override
 
 from jaxgen.cache.block_pool import BlockPool
-from jaxgen.core.cache_kind import CacheKind
+from jaxgen.core.cache_kind import kind_name
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.stats import EngineStats, KindStats, SnapshotStats
@@ -61,7 +61,6 @@ class StepMeter(Observer):
         counters.steps += 1
         counters.narrow_steps += step.narrow
         counters.step_seconds += step.seconds
-        counters.generation_tokens += plan.num_samples
         counters.step_tokens += step.width
         counters.padded_tokens += step.width - plan.num_tokens
         for chunk in step.pieces:
@@ -98,6 +97,7 @@ class StepMeter(Observer):
             compilations_after_ready=self._num_compilations() - self._compilations_at_ready,
             pace=StepPace(step_time.model, step_time.spread, running, limits.max_num_seqs, ahead),
             snapshots=self._snapshots(scheduler),
+            speculation=scheduler.speculation,
             offload=offload.stats() or runner.offload_stats(),
             kv_tier=offload.kv_tier_stats(),
             kv_events=block_events.stats(),
@@ -122,7 +122,7 @@ class StepMeter(Observer):
         windows = self._config.cache.windows
         if not windows:
             return ()
-        names = [CacheKind((), window).name for window in (None, *windows)]
+        names = [kind_name(window) for window in (None, *windows)]
         return tuple([_counted(*each) for each in zip(names, scheduler.pools, strict=True)])
 
 
@@ -132,5 +132,5 @@ def _counted(name: str, pool: BlockPool) -> KindStats:
 
 def _is_piece(chunk: Chunk) -> bool:
     """Whether a chunk is a piece of a prompt, or of what is computed again: a decode with forced tokens is neither."""
-    again = chunk.length > 1 and chunk.sequence.standing.num_preemptions > 0
+    again = chunk.num_known > 1 and chunk.sequence.standing.num_preemptions > 0
     return again or chunk.start < chunk.sequence.num_given

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.operations import ATTENTION, DELTA_NETS, EXPERTS, OPERATIONS, PRODUCTS
+from jaxgen.core.operations import ACTIVATIONS, ATTENTION, DELTA_NETS, EXPERTS, OPERATIONS, PRODUCTS
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.gpu_support import troubles
 from jaxgen.kernels.kernels import Kernels, PackedProduct, QuantizedProduct
 from jaxgen.kernels.native_support import MATRIX_UNITS, delta_trouble, native_parts, uses_matrix_units
+from jaxgen.kernels.padding import activates_in_products, computed_for_padding
 from jaxgen.kernels.pallas import ampere as ampere
 from jaxgen.kernels.pallas import blackwell as blackwell
 from jaxgen.kernels.pallas import blackwell_rtx as blackwell_rtx
@@ -85,8 +86,7 @@ def choose(
     if device.is_cpu:
         kernels = _choose_native(device, model, directory, progress)
     else:
-        kernels = made_for(device, model, block_size)
-        kernels = kernels.without(verdict.refused(kernels.own), REFERENCE_GPU)
+        kernels = proven(device, model, block_size, verdict)
     unused = set(OPERATIONS) - set(operations_of(model))
     kernels = replace(kernels, choices={name: one for name, one in kernels.choices.items() if name not in unused})
     _log(kernels, verdict)
@@ -139,6 +139,17 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> Kernels
         return _without_any(REFERENCE_GPU, f"there are no others for {device.kind} yet")
     kernels = make(device.num_cores)
     return kernels.without(troubles(device, model, block_size, kernels), REFERENCE_GPU)
+
+
+def proven(device: DeviceInfo, model: ModelConfig, block_size: int, verdict: Verdict) -> Kernels:
+    """Return the kernels for a GPU and a model that the ``verdict`` of their proof finds right, and XLA's for other
+    operations."""
+    kernels = made_for(device, model, block_size)
+    kernels = kernels.without(verdict.refused(kernels.own), REFERENCE_GPU)
+    choices = dict(kernels.choices)
+    if PRODUCTS in kernels.own and activates_in_products(model):
+        choices[ACTIVATIONS] = choices[PRODUCTS]
+    return replace(kernels, choices=choices, padded=computed_for_padding(model))
 
 
 def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:

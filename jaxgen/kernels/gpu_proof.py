@@ -10,6 +10,9 @@ from jaxgen.kernels.coded_weights import coded_weights
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels import proof
+from pallas_kernels.delta_proof import prove_gated_delta as prove_gated_delta
+from pallas_kernels.rotation_proof import prove_rotation as prove_rotation
+from pallas_kernels.row_proof import prove_add_norm as prove_add_norm
 from pallas_kernels.row_proof import prove_gated_product as prove_gated_product
 from pallas_kernels.row_proof import prove_norm as prove_norm
 from pallas_kernels.row_proof import prove_product as prove_product
@@ -49,6 +52,11 @@ def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, d
         proof.prove_expert_product(partial(product.expert_product, **options), **sizes, dtype=dtype, weights=weights)
 
 
+_DEFINITIONS = (
+    *("proof.py", "row_proof.py", "delta_proof.py", "rotation_proof.py"),
+    *("gated_delta.py", "plain_codes.py", "activations.py"),
+)
+"""Files that say what is right of the GPU kernels."""
 _PROVING = (
     *("tools/prove_kernels.py", "tools/proof_step.py", "tools/proof_layers.py"),
     *(
@@ -69,7 +77,7 @@ def gpu_sources() -> str:
     """Return a digest of the source files of the GPU kernels and of their proof."""
     kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
     files = [
-        *(kernels / name for name in ("proof.py", "row_proof.py", "plain_codes.py", "activations.py")),
+        *(kernels / name for name in _DEFINITIONS),
         *kernels.glob("gpu/**/*.py"),
         *(package / name for name in _PROVING),
     ]

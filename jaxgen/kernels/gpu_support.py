@@ -5,18 +5,20 @@ from typing import Any
 
 from jaxgen.core import operations
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.expert_support import experts_trouble
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.proving.layer_shapes import norms_of, products_of
+from jaxgen.kernels.proving.layer_shapes import RotationShape, norms_of, products_of, rotation_trouble
+from pallas_kernels.gpu.delta_support import supports as delta_supports
 from pallas_kernels.gpu.dense_support import supports as dense_supports
 from pallas_kernels.gpu.norm_support import supports as norm_supports
 from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
 
 AMPERE_MAJOR, HOPPER_MAJOR, BLACKWELL_RTX_MAJOR = 8, 9, 12
 """Major numbers of compute capabilities that the rules name."""
-UNPROVEN = "no proof covers the shapes of layers with a state yet"
+UNPROVEN = "no proof covers the products of layers with embeddings of their own yet"
 
 
 def troubles(device: DeviceInfo, model: ModelConfig, block_size: int, kernels: Kernels) -> dict[str, str]:
@@ -35,7 +37,8 @@ def _found(major: int, model: ModelConfig, block_size: int, kernels: Kernels) ->
         (operations.COPIES, _copies(major, model, block_size)),
         (operations.PRODUCTS, _products(major, model)),
         (operations.NORMS, _norms(major, model)),
-        (operations.DELTA_NETS, "there is no kernel yet, and a loop over tokens is slow"),
+        (operations.ROTATION, _rotation(major, model)),
+        (operations.DELTA_NETS, _delta_nets(major, model)),
     ):
         if reason is not None:
             yield name, reason
@@ -48,12 +51,18 @@ def _attention(major: int, model: ModelConfig, block_size: int) -> str | None:
 
     if model.kv_dtype != "auto":
         return f"no others read a KV cache of {model.kv_dtype}"
-    shape: dict[str, Any] = {"kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
     heads: dict[str, Any] = {"heads": model.num_heads, "block_size": block_size, "wgmma": major == HOPPER_MAJOR}
     memory = BLACKWELL_RTX if major == BLACKWELL_RTX_MAJOR else HOPPER
-    return attention.supports(**shape, **heads) or write_kv.supports(
-        **shape, bulk=major != AMPERE_MAJOR, shared_memory=memory
-    )
+    for row in [kind.row for kind in model.cache_kinds]:
+        if row.parts == 1:
+            return f"no others read rows of {row.width} numbers that are keys and values of all heads"
+        shape: dict[str, Any] = {"kv_heads": row.heads, "head_dim": row.width, "dtype": model.dtype}
+        trouble = attention.supports(**shape, **heads) or write_kv.supports(
+            **shape, bulk=major != AMPERE_MAJOR, shared_memory=memory
+        )
+        if trouble is not None:
+            return trouble
+    return UNPROVEN if model.has_several_rows else None
 
 
 def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
@@ -61,14 +70,14 @@ def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
 
     if model.kv_dtype != "auto":
         return f"no others copy a KV cache of {model.kv_dtype}"
-    of_block = 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim
+    of_block = sum(len(kind.layers) * kind.row.numbers for kind in model.cache_kinds) * block_size
     bulk = major not in (AMPERE_MAJOR, BLACKWELL_RTX_MAJOR)
     return copy_blocks.supports(numbers=of_block, head_dim=model.head_dim, dtype=model.dtype, bulk=bulk)
 
 
 def _products(major: int, model: ModelConfig) -> str | None:
     """Return why the dense product takes no weight of a model. XLA multiplies with other weights."""
-    if model.states:
+    if isinstance(model, DecoderConfig) and model.layer_embedding is not None:
         return UNPROVEN
     reasons = [
         dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, capability=major)
@@ -78,7 +87,28 @@ def _products(major: int, model: ModelConfig) -> str | None:
 
 
 def _norms(major: int, model: ModelConfig) -> str | None:
-    if model.states:
-        return UNPROVEN
     reasons = (norm_supports(width=one.width, capability=major) for one in norms_of(model))
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def _rotation(major: int, model: ModelConfig) -> str | None:
+    """Return why queries and keys are not rotated, and K and V written, by one kernel."""
+    from pallas_kernels.gpu import rotate_write
+
+    if major != HOPPER_MAJOR:
+        return f"compute capability {major} is not {HOPPER_MAJOR}.0"
+    if model.kv_dtype != "auto":
+        return f"no others write a KV cache of {model.kv_dtype}"
+    if not isinstance(model, DecoderConfig):
+        return "its layers have no description"
+    pairs = RotationShape.of(model).pairs
+    of_heads = rotate_write.supports(head_dim=model.head_dim, rotary_pairs=pairs, dtype=model.dtype)
+    return of_heads or rotation_trouble(model)
+
+
+def _delta_nets(major: int, model: ModelConfig) -> str | None:
+    nets = model.delta if isinstance(model, DecoderConfig) else None
+    if nets is None:
+        return None
+    sizes: dict[str, Any] = {"key_dim": nets.key_dim, "value_dim": nets.value_dim, "span": nets.span}
+    return delta_supports(**sizes, dtype=model.dtype, capability=major)

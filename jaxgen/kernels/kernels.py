@@ -35,6 +35,8 @@ class PackedProduct:
     """None: experts' weights are not packed."""
     gated_product: Kernel | None = None
     """None: a gated MLP has a product and then its activation."""
+    product_parts: Kernel | None = None
+    """Returns None for weights whose product has one part. None: all have."""
     takes: Callable[[int, int, str], bool] | None = None
     """(inputs, outputs, dtype) -> whether it multiplies such weights; None: it takes all. Others are not packed, and
     XLA multiplies them."""
@@ -76,9 +78,16 @@ class Kernels:
     """Of codes that are floating-point numbers. None: these become integers, if such hold them, or numbers."""
     rms_norm: Kernel = rms_norm_ref
     layer_norm: Kernel = layer_norm_ref
+    add_rms_norm: Kernel | None = None
+    """None: sums come before norms."""
+    add_layer_norm: Kernel | None = None
+    """The same; the kernels have both or none."""
     activate: Kernel = activate_ref
     gated: Kernel = gated_ref
     rotated_heads: Kernel = rotated_heads_ref
+    rotate_write: Kernel | None = None
+    """Norms, rotates and scales queries and keys, and writes K and V, see pallas_kernels.rotate_write; None: a layer
+    does so by the operations of each."""
     short_convolution: Kernel = short_convolution_ref
     gated_delta: Kernel = gated_delta_ref
     expert_product: Kernel = expert_product_ref
@@ -100,6 +109,8 @@ class Kernels:
     """How native kernels were compiled: by name, the digest of their code and their compiler."""
     choices: Choices = field(default_factory=dict, compare=False)
     """Which kernels each operation has, for the log, metrics and the digest."""
+    padded: str = field(default="", compare=False)
+    """What XLA computes for padding in a model's layers, in addition to operations; empty: nothing."""
 
     @overload
     def placed(self, form: WeightFormat) -> WeightFormat | None: ...
@@ -123,9 +134,20 @@ class Kernels:
         return tuple(name for name, choice in self.choices.items() if choice.implementation != XLA)
 
     @property
+    def joins_sums(self) -> bool:
+        """Whether norms add the parts of the product before them."""
+        return self.add_rms_norm is not None
+
+    @property
     def skips_padding(self) -> bool:
-        """Whether a step's time follows its tokens, since no operation of a layer is XLA's, which computes padding."""
-        return set(operations.OF_EVERY_TOKEN) <= set(self.own)
+        """Whether a step's time follows its tokens, since nothing in a layer is XLA's, which computes padding."""
+        return not self.computes_padding
+
+    @property
+    def computes_padding(self) -> str:
+        """What a step computes for padding; empty: nothing."""
+        of_xla = [name for name in operations.OF_EVERY_TOKEN if name not in self.own]
+        return ", ".join([*of_xla, *filter(None, [self.padded])])
 
     @property
     def sums_alone(self) -> bool:
@@ -136,6 +158,11 @@ class Kernels:
         sums = {operations.ATTENTION, operations.PRODUCTS, operations.NORMS}
         experts = {operations.EXPERTS} & set(self.choices)
         return sums | experts <= set(self.own) and operations.CODES not in self.choices
+
+    @property
+    def wants_narrow(self) -> bool:
+        """Whether a GPU may have a narrow program: with the bits of the wide one, which takes longer for few tokens."""
+        return self.sums_alone and not self.skips_padding
 
     def compared_with(self, twins: "Kernels") -> "Kernels":
         """Return the kernels with the choices that follow from their fields: what ``twins`` have too is XLA's."""
@@ -154,9 +181,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     operations.ATTENTION: ("ragged_paged_attention", "write_kv", "plan_attention"),
     operations.COPIES: ("gather_blocks", "scatter_blocks"),
     operations.PRODUCTS: ("packed",),
-    operations.NORMS: ("rms_norm", "layer_norm"),
+    operations.NORMS: ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"),
     operations.ACTIVATIONS: ("activate", "gated"),
-    operations.ROTATION: ("rotated_heads",),
+    operations.ROTATION: ("rotated_heads", "rotate_write"),
     operations.EXPERTS: ("expert_product",),
     operations.CODES: ("quantized", "floats"),
     operations.CONVOLUTIONS: ("short_convolution",),

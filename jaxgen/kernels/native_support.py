@@ -1,6 +1,7 @@
 """Say which native kernels a device will have, before they are compiled and without importing jax."""
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import CONV_STATE, DELTA_INPUTS, DELTA_STATES
 from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.quantization import NATIVE_BITS
@@ -36,7 +37,8 @@ def native_parts(model: ModelConfig) -> frozenset[str]:
     parts = {ELEMENTS, model.dtype}
     parts |= {part_of_codes(single.bits) for form in placed if form is not None for single in form.forms}
     of_experts = map(_placed, frozenset[AnyFormat | None]().union(*expert_formats(model)))
-    if ExpertShapes.of(model) is not None and None in of_experts:
+    of_heads = isinstance(model, DecoderConfig) and model.latent is not None
+    if of_heads or (ExpertShapes.of(model) is not None and None in of_experts):
         parts.add(part_of_experts(model.dtype))
     states = {state.name for state in model.states}
     if states & {CONV_STATE, DELTA_INPUTS}:

@@ -16,6 +16,8 @@ from jaxgen.kernels.references import (
     stored_rows,
 )
 from pallas_kernels.activations import gated_ref
+from pallas_kernels.gated_delta import gated_delta_ref
+from pallas_kernels.gpu.dense_support import num_parts
 from pallas_kernels.gpu.dense_support import supports as dense_supports
 from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
@@ -56,10 +58,18 @@ def blackwell_rtx(num_ctas: int) -> Kernels:
 
 def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool = False) -> Kernels:
     """Return Pallas kernels. ``is_small``: whether a thread block has the shared memory of Blackwell RTX."""
-    from pallas_kernels.gpu import copy_blocks, expert_product, expert_weights, norms, write_kv
+    from pallas_kernels.gpu import (
+        copy_blocks,
+        expert_product,
+        expert_weights,
+        gated_delta,
+        norms,
+        rotate_write,
+        write_kv,
+    )
     from pallas_kernels.gpu.attention import ragged_paged_attention  # here: importing Mosaic takes time
 
-    def norm(kernel: Kernel, twin: Kernel) -> Kernel:
+    def norm(kernel: Kernel, twin: Kernel | None = None) -> Any:
         return partial(kernel, num_ctas=num_ctas) if wgmma else twin
 
     def with_experts(product: QuantizedProduct) -> QuantizedProduct:
@@ -72,12 +82,16 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool
         name,
         partial(ragged_paged_attention.ragged_paged_attention, **options, wgmma=wgmma),
         partial(write_kv.write_kv, **options, shared_memory=BLACKWELL_RTX if is_small else HOPPER),
-        partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
+        partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma, in_kernel=wgmma),
         packed=_dense(num_ctas) if wgmma else None,
         rms_norm=norm(norms.rms_norm, rms_norm_ref),
         layer_norm=norm(norms.layer_norm, layer_norm_ref),
+        add_rms_norm=norm(norms.add_rms_norm),
+        add_layer_norm=norm(norms.add_layer_norm),
+        rotate_write=partial(rotate_write.rotate_write, num_ctas=num_ctas) if wgmma else None,
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
+        gated_delta=partial(gated_delta.gated_delta, num_ctas=num_ctas) if wgmma else gated_delta_ref,
         expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else GPU_EXPERT_PRODUCT,
         quantized=with_experts(GPU_QUANTIZED) if wgmma else GPU_QUANTIZED,
         floats=with_experts(GPU_FLOATS) if wgmma else GPU_FLOATS,
@@ -101,11 +115,17 @@ def _dense(num_ctas: int) -> PackedProduct:
         wide = dense.dense_product(x, weight, layer, num_tokens, num_ctas=num_ctas)
         return gated_ref(wide, num_tokens, activation=activation, dtype=dtype)
 
+    def parts(x: Any, weight: Any, layer: Any, num_tokens: Any) -> Any:
+        _, outputs, inputs = weight.shape
+        if num_parts(inputs, outputs) == 1:
+            return None  # then the product writes its sum with the residual, in fewer bytes
+        return dense.product_parts(x, weight, layer, num_tokens, num_ctas=num_ctas)
+
     def takes(inputs: int, outputs: int, dtype: str) -> bool:
         return dense_supports(inputs=inputs, outputs=outputs, dtype=dtype) is None
 
     product = partial(dense.dense_product, num_ctas=num_ctas)
-    return PackedProduct(as_it_is, product, stored_rows, None, gated_product, takes)
+    return PackedProduct(as_it_is, product, stored_rows, None, gated_product, parts, takes)
 
 
 _BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blackwell, 12: blackwell_rtx}

@@ -75,7 +75,7 @@ class LayerPool:
             return kv, ()
         return kv, tuple(self.inputs[ids - self.num_blocks])
 
-    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "1 2 K B W"]) -> "LayerPool":
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "1 P K B W"]) -> "LayerPool":
         """Return the pool with the first ``count`` of m pieces of K and V in the layer's blocks ``ids[:count]``."""
         return replace(self, cache=self.cache.scatter(ids, count, *pieces))
 

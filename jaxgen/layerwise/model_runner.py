@@ -104,7 +104,7 @@ class LayerwiseRunner:
         self.streaming = Streaming(transfer_all)
         self.meter: StreamMeter | None = None
         """Predicts the time of each step and learns the rates of link and device; without it no steps are counted."""
-        self._ends, self._layers = take_apart(pack_params(model, params, programs.kernels))
+        self._ends, self._layers = take_apart(pack_params(model, params, programs.kernels), model)
         self._programs, self._row_programs = programs, rows
         self._loader = RowLoader(config, model.vocab_size)
         self._token_budget, self._narrow_width = config.scheduler.token_budget, config.narrow_width

@@ -4,7 +4,7 @@
     layers  one layer's parameters, pool, x, batch, l    -> pool, x: its output
     end     rows, batch, x: the last layer's output      -> rows, StepOutput
 
-All layers whose parameters have the same formats share a program.
+All layers of a stack whose parameters have the same formats share a program.
 
 In sequence they compute what ``jaxgen.runner.step`` computes in one program. Between them, blocks from host memory can
 be written to the pool: ``scatter`` writes K and V, ``project`` computes these from the layer's inputs.
@@ -13,6 +13,7 @@ be written to the pool: ``scatter`` writes K and V, ``project`` computes these f
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,8 +26,9 @@ from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.mixed_weight import KernelWeight
-from jaxgen.models.model import LAYERS, PackedParams, bind, bind_layer, graphs_apart
+from jaxgen.models.model import LAYERS, Graph, PackedParams, bind, bind_layer, graphs_apart, in_one_layer
 from jaxgen.models.placement import abstract_packed_params
+from jaxgen.models.residual import Unsummed
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.models.walk import context_alone
@@ -67,22 +69,21 @@ class LayerPrograms:
     """Bytes of the program that needs most, without its arguments."""
 
 
-def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:
+def take_apart(params: PackedParams, model: ModelConfig) -> tuple[PackedParams, tuple[PackedParams, ...]]:
     """Return the parameters outside the layers, and those of each layer, all on the device.
 
     Empties ``params``, so that at most one parameter is in memory twice.
     """
     ends: PackedParams = {}
-    layers: list[PackedParams] = []
+    layers: list[PackedParams] = [{} for _ in range(model.num_layers)]
     for path in list(params):
         value = params.pop(path)
         if not path.startswith(_BELOW):
             ends[path] = jax.device_put(value)
             continue
-        pieces = _split(value)
-        layers = layers or [{} for _ in pieces]
-        for of_layer, piece in zip(layers, pieces, strict=True):
-            of_layer[path.removeprefix(_BELOW)] = jax.device_put(piece)
+        own, numbers = in_one_layer(model, path)
+        for number, piece in zip(numbers, _split(value), strict=True):
+            layers[number][own] = jax.device_put(piece)
     return ends, tuple(layers)
 
 
@@ -113,16 +114,18 @@ def compile_layers(
     kv_piece = jax.ShapeDtypeStruct(pool.cache.data.shape[1:], pool.cache.data.dtype)
     x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), model.dtype)
     _, layers = _abstract_apart(model, kernels)
-    graph = graphs_apart(model)[1]
+    graphs, stacks = graphs_apart(model)[1], model.layer_stacks
 
-    def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
+    def project(graph: Graph, params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
         return pool.project(bind_layer(graph, params), model, *args)
 
     def compile_width(width: int) -> WidthPrograms:
-        begin, layer, end = width_programs(model, config, kernels, width, pool)
-        of_layers = _for_each(
-            layers, lambda shapes: replace(layer, shapes=(shapes, *layer.shapes[1:])).compile(options)
-        )
+        begin, of_stacks, end = width_programs(model, config, kernels, width, pool)
+
+        def compile_layer(stack: int, shapes: PackedParams) -> Any:
+            return replace(of_stacks[stack], shapes=(shapes, *of_stacks[stack].shapes[1:])).compile(options)
+
+        of_layers = _for_each(stacks, layers, compile_layer)
         return WidthPrograms(begin.compile(options), of_layers, end.compile(options))
 
     budget = config.scheduler.token_budget
@@ -130,10 +133,11 @@ def compile_layers(
     gather = Program(LayerPool.gather, (pool, scalar)).compile()
     scatter = Program(LayerPool.scatter, (pool, ids, scalar, *[kv_piece] * group), donated=(0,)).compile()
     arguments = (pool, ids, ids, scalar, scalar, *[x_piece] * group)
-    projecting = _for_each(
-        layers if keep_inputs else (),
-        lambda shapes: Program(project, (shapes, *arguments), donated=(1,)).compile(options),
-    )
+
+    def compile_projection(stack: int, shapes: PackedParams) -> Any:
+        return Program(partial(project, graphs[stack]), (shapes, *arguments), donated=(1,)).compile(options)
+
+    projecting = _for_each(stacks, layers, compile_projection) if keep_inputs else ()
     programs: list[Any] = [gather, scatter, *projecting]
     for of_width in widths.values():
         programs += [of_width.begin, *of_width.layers, of_width.end]
@@ -155,32 +159,35 @@ Shapes = tuple[PackedParams, tuple[PackedParams, ...]]
 
 
 def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
-    shapes: Shapes = jax.eval_shape(take_apart, abstract_packed_params(model, kernels))
+    shapes: Shapes = jax.eval_shape(partial(take_apart, model=model), abstract_packed_params(model, kernels))
     return shapes
 
 
-def _for_each(layers: tuple[PackedParams, ...], compiled: Callable[[PackedParams], Any]) -> tuple[Any, ...]:
-    """Return a program for each layer of these shapes, one and the same for layers of the same shapes."""
+def _for_each(
+    stacks: tuple[int, ...], layers: tuple[PackedParams, ...], compiled: Callable[[int, PackedParams], Any]
+) -> tuple[Any, ...]:
+    """Return a program for each layer, in these stacks and of these shapes: one for layers alike in both."""
     programs: dict[Any, Any] = {}
     result = []
-    for shapes in layers:
+    for stack, shapes in zip(stacks, layers, strict=True):
         leaves, structure = jax.tree.flatten(shapes)
-        kind = (structure, *leaves)
+        kind = (stack, structure, *leaves)
         if kind not in programs:
-            programs[kind] = compiled(shapes)
+            programs[kind] = compiled(stack, shapes)
         result.append(programs[kind])
     return tuple(result)
 
 
 def width_programs(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
-) -> tuple[Program, Program, Program]:
+) -> tuple[Program, tuple[Program, ...], Program]:
     """Return the programs of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``.
 
-    That of layers has the shapes of the first layer's parameters.
+    There is a program of layers for each stack, with the shapes of its first layer's parameters.
     """
-    ends_graph, layer_graph = graphs_apart(model)
-    ends_shapes, (layer_shapes, *_) = _abstract_apart(model, kernels)
+    ends_graph, layer_graphs = graphs_apart(model)
+    ends_shapes, layer_shapes = _abstract_apart(model, kernels)
+    firsts = [layer_shapes[model.layer_stacks.index(stack)] for stack in range(len(layer_graphs))]
     layout = StepLayout(model, config, width)
 
     def begin(
@@ -191,13 +198,19 @@ def width_programs(
         return rows, batch, bind(ends_graph, params).embedded(batch)
 
     def layer(
-        params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
+        graph: Graph,
+        params: PackedParams,
+        pool: LayerPool,
+        x: Float[Array, "T E"],
+        batch: StepBatch,
+        index: Int[Array, ""],
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
         batch = pool.of_layer(batch, index)
-        bound = bind_layer(layer_graph, params)
+        bound = bind_layer(graph, params)
         pool = pool.keep(x, batch.slots[0])
-        x, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
-        return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
+        result, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
+        assert not isinstance(result, Unsummed), "nothing follows in this program"
+        return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), result
 
     def end(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
@@ -210,6 +223,11 @@ def width_programs(
     _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
     return (
         Program(begin, (ends_shapes, pool, rows, words, places), donated=(2,)),
-        Program(layer, (layer_shapes, pool, x, batch, int32()), donated=(1,)),
+        tuple(
+            [
+                Program(partial(layer, graph), (first, pool, x, batch, int32()), donated=(1,))
+                for graph, first in zip(layer_graphs, firsts, strict=True)
+            ]
+        ),
         Program(end, (ends_shapes, rows, x, batch), donated=(1,)),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxgen.arrays import ArrayLike
 
@@ -18,6 +18,8 @@ class BlockTokens:
     slots: tuple[Int[ArrayLike, "T"]]
     """Of the one kind of cache."""
     num_tokens: Int[ArrayLike, ""]
+    layer_inputs: None = None
+    """K and V need none."""
 
     @classmethod
     def of(
@@ -33,10 +35,10 @@ class BlockTokens:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepBatch:
-    """Chunks laid end to end, padded: T tokens, R = min(T, S) chunks, M = blocks of the longest sequence.
+    """Chunks laid end to end, padded: T tokens, R = min(T, S) chunks and samples, M = blocks of the longest sequence.
 
     Padding has no effect. A padded token writes to the slot after the last, which is dropped, and belongs to no row. A
-    padded row has no tokens, and its sampled token is not read.
+    padded row has no tokens, and a padded sample is not read.
     """
 
     tokens: Int[ArrayLike, "T"]
@@ -56,8 +58,17 @@ class StepBatch:
     num_rows: Int[ArrayLike, ""]
     num_decodes: Int[ArrayLike, ""]
     """Number of decodes: chunks below this index have one token."""
+    sample_at: Int[ArrayLike, "R"]
+    """The token of the batch after which each sample is taken."""
+    sample_rows: Int[ArrayLike, "R"]
+    """The row of the RowState that each sample is of; S for padding. Samples of one row follow one another."""
+    sample_positions: Int[ArrayLike, "R"]
+    """The position of each sample in its sequence."""
+    num_samples: Int[ArrayLike, ""]
     want_logprobs: Bool[ArrayLike, ""]
     prompt_targets: Int[ArrayLike, "T"]
     """For each token, the prompt token whose log-probability is wanted from its logits, or -1."""
+    layer_inputs: Float[ArrayLike, "L T d"] | None = None
+    """What each layer takes of the tokens in addition, in a model with embeddings for each layer."""
     attention_plan: Any = None
     """The attention kernel's plan of the batch for all layers; see jaxgen.models.attention."""

@@ -24,17 +24,17 @@ class KVCache:
     another's state, so layers read zeros for what lies before position 0.
     """
 
-    arrays: tuple[Num[ArrayLike, "_ _ 2 K B W"], ...]
+    arrays: tuple[Num[ArrayLike, "_ _ _ _ B _"], ...]
     kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
     inputs: Float[ArrayLike, "N L B E"] | None = None
     states: tuple[Float[ArrayLike, "..."], ...] = ()
 
     @property
-    def data(self) -> Num[ArrayLike, "N L 2 K B W"]:
+    def data(self) -> Num[ArrayLike, "N L P K B W"]:
         """The array of the first kind, which has all layers unless there are others."""
         return self.arrays[0]
 
-    def with_array(self, array: Num[ArrayLike, "N L 2 K B W"], kind: int = 0) -> "KVCache":
+    def with_array(self, array: Num[ArrayLike, "N L P K B W"], kind: int = 0) -> "KVCache":
         """Return the cache with another array of a kind."""
         return replace(self, arrays=(*self.arrays[:kind], array, *self.arrays[kind + 1 :]))
 
@@ -51,11 +51,11 @@ class KVCache:
         kind: int,
         place: Int[Array, ""],
         k: Float[Array, "T K D"],
-        v: Float[Array, "T K D"],
+        v: Float[Array, "T K D"] | None,
         slots: Int[Array, "T"],
     ) -> "KVCache":
         """Return the cache with token t's K and V, in the layer at ``place`` of a kind's array, at ``slots[t]``; a slot
-        past the last one is not written."""
+        past the last one is not written. ``v``: None where the array has one part."""
         return self.with_array(self.kernels.write_kv(self.arrays[kind], place, k, v, slots), kind)
 
     def keep(self, layer: Int[Array, ""], x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "KVCache":
@@ -69,12 +69,12 @@ class KVCache:
         """Return the cache with another array for state number ``which``."""
         return replace(self, states=(*self.states[:which], array, *self.states[which + 1 :]))
 
-    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Num[Array, "L 2 K B W"], ...]:
+    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Num[Array, "L P K B W"], ...]:
         """Return the blocks ``ids``, each an array of its own; those after the first ``count`` are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)
         return tuple(staging[i] for i in range(len(ids)))
 
-    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L 2 K B W"]) -> "KVCache":
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L P K B W"]) -> "KVCache":
         """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
         return self.with_array(self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
 
@@ -103,8 +103,16 @@ def cache_dtype(model: ModelConfig) -> jnp.dtype:
 
 def cache_shape(model: ModelConfig, cache: CacheConfig, kind: int = 0) -> tuple[int, int, int, int, int, int]:
     """Return the shape of the array of a kind of cache."""
-    width, layers = row_width(model.head_dim, cache_dtype(model)), cache.kinds(model)[kind].layers
-    return (cache.blocks_of_kinds[kind], len(layers), 2, model.num_kv_heads, cache.block_size, width)
+    of_kind = cache.kinds(model)[kind]
+    width = row_width(of_kind.row.width, cache_dtype(model))
+    return (
+        cache.blocks_of_kinds[kind],
+        len(of_kind.layers),
+        of_kind.row.parts,
+        of_kind.row.heads,
+        cache.block_size,
+        width,
+    )
 
 
 def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE, *, num_rows: int = 0) -> KVCache:

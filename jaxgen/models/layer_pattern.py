@@ -1,7 +1,7 @@
 """Where a model's layers are, and the shortest program that visits them. Plain Python, no jax."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from jaxgen.core.config import ModelConfig
@@ -12,7 +12,7 @@ NO_KIND = -1
 
 @dataclass(frozen=True, slots=True)
 class LayerAt:
-    """Where a layer has its parameters, and its K and V.
+    """Where a layer has its parameters, and the K and V that it attends to.
 
     Its parameters are at ``index`` of the model's ``stack``, and its K and V at ``place`` of the array of its ``kind``
     of cache. Of NO_KIND, ``place`` is its number among such layers.
@@ -37,9 +37,14 @@ def layers_of(config: ModelConfig, num_kinds: int = 1, *, windows: bool = True) 
     def layer_at(layer: int) -> LayerAt:
         stack, kind = config.layer_stacks[layer], kind_of.get(layer, NO_KIND)
         window = config.windows[layer] if windows and config.windows else None
-        return LayerAt(count(("stack", stack)), count(("kind", kind)), stack, kind, window)
+        place = 0 if layer in readers else count(("kind", kind))
+        return LayerAt(count(("stack", stack)), place, stack, kind, window)
 
-    return tuple(map(layer_at, range(config.num_layers)))
+    readers = config.readers
+    layers = list(map(layer_at, range(config.num_layers)))
+    for layer, read in readers.items():
+        layers[layer] = replace(layers[layer], place=layers[read].place, kind=layers[read].kind)
+    return tuple(layers)
 
 
 def alike(num_layers: int) -> tuple[LayerAt, ...]:

@@ -30,6 +30,8 @@ class LayerHere(NamedTuple):
     place: Int[ArrayLike, ""]
     """Its place in the array of its kind."""
     window: Window
+    stack: int
+    """The stack that has its parameters."""
 
 
 Visit = Callable[[Any, LayerHere, Any], Any]
@@ -52,7 +54,7 @@ def fold_layers(
         at = layers[body[0]]
         place = _of([one.place for one in layers], body, number)
         window = window_of_layer([one.window for one in layers], number, body)
-        here = LayerHere(number, at.kind, jnp.int32(place) if isinstance(place, int) else place, window)
+        here = LayerHere(number, at.kind, jnp.int32(place) if isinstance(place, int) else place, window, at.stack)
         return visit(nnx.merge(graphs[at.stack], params), here, carry)
 
     return (_unrolled if unrolled else _scanned)(stacked, layers, run, carry)

@@ -14,6 +14,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.packed_weight import PackedWeight, plain_product
 from jaxgen.models.quantized_weight import QuantizedWeight
+from jaxgen.models.residual import Residual, Unsummed
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
@@ -56,6 +57,20 @@ class Linear(nnx.Module):
             return weight.product(x, num_tokens, residual, dtype=x.dtype)
         y = self.in_float32(x, num_tokens).astype(x.dtype)
         return y if residual is None else residual + y
+
+    def added(
+        self,
+        x: Float[Array, "T I"],
+        num_tokens: Int[ArrayLike, ""],
+        residual: Float[Array, "T O"] | None,
+        *,
+        joins: bool = False,
+    ) -> Residual:
+        """Return the same. With ``joins`` parts of the product may be left to the norm that follows."""
+        weight, parts = self.weight.get_value(), None
+        if joins and residual is not None and self.bias is None and isinstance(weight, PackedWeight):
+            parts = weight.product_parts(x, num_tokens)
+        return self(x, num_tokens, residual) if residual is None or parts is None else Unsummed(residual, parts)
 
     def gated(
         self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], kernels: Kernels, activation: str

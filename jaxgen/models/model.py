@@ -16,6 +16,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.residual import Residual
 from jaxgen.models.walk import Layer
 
 Params = dict[str, jax.Array]
@@ -37,7 +38,9 @@ class Model(Protocol):
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T W"]: ...
 
-    def final(self, x: Float[Array, "T W"], batch: StepBatch, kernels: Kernels) -> Float[Array, "T D"]: ...
+    def with_layer_inputs(self, batch: StepBatch, x: Float[Array, "T W"], kernels: Kernels) -> StepBatch: ...
+
+    def final(self, x: Residual, batch: StepBatch, kernels: Kernels) -> Float[Array, "T D"]: ...
 
     def head_products(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]: ...
 
@@ -74,12 +77,22 @@ LAYERS = "layers"
 """Name of the attribute that has a model's stacked layers."""
 
 
-def graphs_apart(config: ModelConfig) -> tuple[Graph, Graph]:
-    """Return the model without its layers, and one layer; ``bind`` and ``bind_layer`` join them with parameters."""
+def graphs_apart(config: ModelConfig) -> tuple[Graph, tuple[Graph, ...]]:
+    """Return the model without its layers, and a layer of each stack; ``bind`` and ``bind_layer`` join them with
+    parameters."""
     model = nnx.eval_shape(lambda: _build(config, seed=0))
-    layer = nnx.split(getattr(model, LAYERS))[0]
+    layers = tuple([nnx.split(stack)[0] for stack in cast(Model, model).stacks])
     delattr(model, LAYERS)
-    return nnx.split(model)[0], layer
+    return nnx.split(model)[0], layers
+
+
+def in_one_layer(config: ModelConfig, path: str) -> tuple[str, tuple[int, ...]]:
+    """Return what a parameter of the layers is called in one of them, and the numbers of the layers that have it."""
+    below = path.removeprefix(f"{LAYERS}.")
+    if not (isinstance(config, DecoderConfig) and config.stacks):
+        return below, tuple(range(config.num_layers))
+    name, _, below = below.partition(".")
+    return below, next(config.layers_in(stack) for stack in config.stacks if stack.name == name)
 
 
 def bind_layer(graph: Graph, params: PackedParams) -> Layer:

@@ -1,10 +1,10 @@
 """A mixture-of-experts block, which takes the place of a layer's MLP, in one fixed shape.
 
 Each token goes through some of the experts, which are gated MLPs (Shazeer et al., arXiv 1701.06538; the routers are
-those of Mixtral, arXiv 2401.04088, Qwen2-MoE and gpt-oss). Tokens are sorted by expert, so that an expert multiplies
-all its rows with one reading of its weights. No token is dropped, and experts that no token chose are not read. A
-token's bits do not depend on the other tokens. Products are of its row alone, and the results of its experts are added
-in the order of its own choices, in float32.
+those of Mixtral, arXiv 2401.04088, Qwen2-MoE, gpt-oss and DeepSeek-V3). Tokens are sorted by expert, so that an expert
+multiplies all its rows with one reading of its weights. No token is dropped, and experts that no token chose are not
+read. A token's bits do not depend on the other tokens. Products are of its row alone, and the results of its experts
+are added in the order of its own choices, in float32.
 """
 
 from typing import Any, NamedTuple
@@ -16,32 +16,53 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike, ordered_sum
-from jaxgen.core.moe_config import MoEConfig
+from jaxgen.core.decoder_config import NormConfig
+from jaxgen.core.moe_config import MOE_NORMS, MoEConfig
 from jaxgen.kernels.choice import row_sum
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.mixed_weight import KernelWeight
+from jaxgen.models.norms import make_norm, normed
 from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.models.walk import LayerContext
 
 
 class MoE(nnx.Module):
-    """residual + the weighted sum of a token's experts, and of the shared expert, if there is one."""
+    """residual + the weighted sum of a token's experts, and of the shared expert, if there is one.
 
-    def __init__(self, config: MoEConfig, width: int, *, dtype: str, rngs: nnx.Rngs, stack: Shape):
+    ``norm``: that of a layer's input, of which ``MoENorms`` are made where the block has norms of its own.
+    """
+
+    def __init__(
+        self,
+        config: MoEConfig,
+        width: int,
+        *,
+        dtype: str,
+        rngs: nnx.Rngs,
+        stack: Shape,
+        norm: NormConfig | None = None,
+    ):
         self.config = config
+        self.norms = None if norm is None or not config.norms else MoENorms(config, norm, width, dtype, stack)
         self.router = Linear(width, config.experts, bias=config.router_bias, dtype=dtype, rngs=rngs, stack=stack)
+        self.correction = nnx.Param(jnp.zeros((*stack, config.experts))) if config.corrected else None
         self.experts = Experts(config, width, dtype=dtype, rngs=rngs, stack=stack)
         has_shared, has_gate = config.shared_inner is not None, config.shared_gate
         self.shared = SharedExpert(config, width, dtype=dtype, rngs=rngs, stack=stack) if has_shared else None
         self.shared_gate = Linear(width, 1, bias=False, dtype=dtype, rngs=rngs, stack=stack) if has_gate else None
 
     def __call__(
-        self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None
+        self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None, *, joins: bool = False
     ) -> Float[Array, "T D"]:
         """Return the block's result, rounded to the dtype of x and then added to ``residual``, if any."""
+        del joins  # sums of experts come after its last product
+        if self.norms is not None:
+            result = self._side_by_side(self.norms, x, at)
+            return result if residual is None else residual + result
         logits = self.router.in_float32(x, at.num_tokens)
-        routing = route(self.config, logits, at.num_tokens)
+        correction = None if self.correction is None else self.correction[...]
+        routing = route(self.config, logits, at.num_tokens, correction)
         result = self.experts(x, routing, at.kernels)
         if self.shared is not None:
             shared = self.shared(x, at)
@@ -50,6 +71,27 @@ class MoE(nnx.Module):
             result += shared
         rounded = result.astype(x.dtype)
         return rounded if residual is None else residual + rounded
+
+    def _side_by_side(self, norms: "MoENorms", x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
+        """Return norm(shared(norm(x))) + norm(experts(norm(x))), each norm another."""
+        assert self.shared is not None
+        shared = self.shared(normed(norms.shared, x, at), at).astype(x.dtype)
+        logits = self.router.in_float32(normed(norms.router, x, at), at.num_tokens) * x.shape[1] ** -0.5
+        routing = route(self.config, logits, at.num_tokens)
+        scales = norms.expert_scale[...].at[routing.experts[routing.places]].get(mode="clip")
+        routing = routing._replace(weights=routing.weights * scales)
+        experts = self.experts(normed(norms.experts, x, at), routing, at.kernels).astype(x.dtype)
+        return normed(norms.shared_post, shared, at) + normed(norms.experts_post, experts, at)
+
+
+class MoENorms(nnx.Module):
+    """The norms of a block whose shared expert and experts stand side by side, and a scale of each expert."""
+
+    def __init__(self, config: MoEConfig, norm: NormConfig, width: int, dtype: str, stack: Shape):
+        self.shared, self.shared_post, self.router, self.experts, self.experts_post = (
+            make_norm(norm, width, dtype=dtype, stack=stack) for _ in MOE_NORMS
+        )
+        self.expert_scale = nnx.Param(jnp.ones((*stack, config.experts), jnp.float32))
 
 
 class Routing(NamedTuple):
@@ -66,18 +108,65 @@ class Routing(NamedTuple):
     starts: Int[Array, "E1"]
 
 
-def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayLike, ""]) -> Routing:
-    """Choose each token's experts by its float32 router logits; of equal ones the first.
+def route(
+    config: MoEConfig,
+    logits: Float[Array, "T E"],
+    num_tokens: Int[ArrayLike, ""],
+    correction: Float[Array, "E"] | None = None,
+) -> Routing:
+    """Choose each token's experts by its float32 router logits; of equal scores the first.
+
+    ``correction``: what is added to scores for the choice alone, if the router has that.
+    """
+    T, E = logits.shape
+    as_softmax = correction is None and config.scoring != "sigmoid"
+    weights, chosen = _by_logits(config, logits) if as_softmax else _by_scores(config, logits, correction)
+    if config.scale != 1.0:
+        weights = weights * config.scale
+    return Routing(weights, *_sort(jnp.where(jnp.arange(T)[:, None] < num_tokens, chosen, E), E))
+
+
+def _by_logits(config: MoEConfig, logits: Float[Array, "T E"]) -> tuple[Float[Array, "T k"], Int[Array, "T k"]]:
+    """Return weights by a softmax, and the experts of the highest logits, which have its highest scores.
 
     A softmax over all experts divided by the sum of the chosen is one over the chosen alone, and is computed as that.
     """
-    T, E = logits.shape
-    k = config.per_token
-    # Without the barrier XLA would take the slice below out of a sort of all logits, ten times as slow.
-    best, chosen = lax.optimization_barrier(lax.top_k(logits, k))
+    best, chosen = _highest(_of_best_groups(config, logits), config.per_token)
     weights = jnp.exp(best - best[:, :1])
     total = _sum_in_order(weights) if config.renormalise else _sum_of_all(jnp.exp(logits - best[:, :1]))
-    return Routing(weights / total, *_sort(jnp.where(jnp.arange(T)[:, None] < num_tokens, chosen, E), E))
+    return weights / total, chosen
+
+
+def _by_scores(
+    config: MoEConfig, logits: Float[Array, "T E"], correction: Float[Array, "E"] | None
+) -> tuple[Float[Array, "T k"], Int[Array, "T k"]]:
+    """Return the chosen experts' scores as weights, and the experts of the highest corrected scores."""
+    if config.scoring == "sigmoid":
+        scores = jax.nn.sigmoid(logits)
+    else:
+        powers = jnp.exp(logits - jnp.max(logits, axis=1, keepdims=True))
+        scores = powers / _sum_of_all(powers)
+    corrected = scores if correction is None else scores + correction
+    chosen = _highest(_of_best_groups(config, corrected), config.per_token)[1]
+    weights = jnp.take_along_axis(scores, chosen, axis=1)
+    return weights / (_sum_in_order(weights) + config.least_sum) if config.renormalise else weights, chosen
+
+
+def _of_best_groups(config: MoEConfig, scores: Float[Array, "T E"]) -> Float[Array, "T E"]:
+    """Return the scores by which experts are chosen: minus infinity of those outside of a token's best groups."""
+    if config.groups == 1:
+        return scores
+    by_group = scores.reshape(len(scores), config.groups, -1)
+    best = lax.top_k(by_group, 2 if config.corrected else 1)[0].sum(axis=-1)
+    chosen = lax.top_k(best, config.best_groups)[1]
+    allowed = jnp.any(chosen[:, :, None] == jnp.arange(config.groups), axis=1)
+    return jnp.where(allowed[:, :, None], by_group, -jnp.inf).reshape(scores.shape)
+
+
+def _highest(x: Float[Array, "T E"], k: int) -> tuple[Float[Array, "T k"], Int[Array, "T k"]]:
+    # Without the barrier XLA would take a slice of the result out of a sort of all numbers, ten times as slow.
+    best, chosen = lax.optimization_barrier(lax.top_k(x, k))
+    return best, chosen
 
 
 def _sort(owners: Int[Array, "T k"], num_experts: int) -> tuple[Array, Array, Array, Array]:

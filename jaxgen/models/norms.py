@@ -9,7 +9,11 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import NormConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Shape
+from jaxgen.models.residual import Residual, Unsummed
 from jaxgen.models.walk import LayerContext
+
+Sum = tuple[Float[Array, "T D"], Float[Array, "T D"]]
+"""A sum, and its norm."""
 
 
 class NormWeight(nnx.Param[jax.Array]):
@@ -27,6 +31,24 @@ class RMSNorm(nnx.Module):
         normed: Array = kernels.rms_norm(x, self.weight[...], num_tokens, eps=self.eps)
         return normed
 
+    def of_sum(self, x: Unsummed, num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Sum:
+        """Return x with its parts, and the norm of that."""
+        assert kernels.add_rms_norm is not None, "the norm was to add them"
+        total, normed = kernels.add_rms_norm(x.x, x.parts, self.weight[...], num_tokens, eps=self.eps)
+        return total, normed
+
+
+class ValueNorm(nnx.Module):
+    """x / rms(x), without a weight."""
+
+    def __init__(self, eps: float):
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        weight = jnp.ones(x.shape[-1], jnp.float32)
+        normed: Array = kernels.rms_norm(x, weight, num_tokens, eps=self.eps)
+        return normed
+
 
 class LayerNorm(nnx.Module):
     """(x - mean) / std * weight + bias; without weight and bias if not ``affine``. A late one has a float32 weight."""
@@ -39,12 +61,22 @@ class LayerNorm(nnx.Module):
         self.eps = config.eps
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        normed: Array = kernels.layer_norm(x, *self._weights, num_tokens, eps=self.eps)
+        return normed
+
+    def of_sum(self, x: Unsummed, num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Sum:
+        """Return x with its parts, and the norm of that."""
+        assert kernels.add_layer_norm is not None, "the norm was to add them"
+        total, normed = kernels.add_layer_norm(x.x, x.parts, *self._weights, num_tokens, eps=self.eps)
+        return total, normed
+
+    @property
+    def _weights(self) -> tuple[Array | None, Array | None]:
         weight = None if self.weight is None else self.weight[...]
         bias = None if self.bias is None else self.bias[...]
         if weight is not None and bias is None:
             bias = jnp.zeros_like(weight)
-        normed: Array = kernels.layer_norm(x, weight, bias, num_tokens, eps=self.eps)
-        return normed
+        return weight, bias
 
 
 class HeadNorm(nnx.Module):
@@ -77,6 +109,14 @@ Norm = RMSNorm | LayerNorm | HeadNorm
 def normed(norm: Norm | None, x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
     """Return a layer's ``x`` after the norm, if there is one."""
     return x if norm is None else norm(x, at.num_tokens, at.kernels)
+
+
+def summed(norm: Norm | None, x: Residual, num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Sum:
+    """Return x as a sum, and what the norm makes of it, if there is one."""
+    if not isinstance(x, Unsummed):
+        return x, x if norm is None else norm(x, num_tokens, kernels)
+    assert isinstance(norm, RMSNorm | LayerNorm), "only these add parts"
+    return norm.of_sum(x, num_tokens, kernels)
 
 
 def make_norm(config: NormConfig, width: int, *, dtype: str, stack: Shape = ()) -> Norm:

@@ -69,6 +69,11 @@ class PackedWeight:
         gated = self.kernel.gated_product
         return gated and gated(x, self.data, self.layer, num_tokens, activation=activation, dtype=x.dtype)
 
+    def product_parts(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "P T O"] | None:
+        """Return float32 sums by parts of the inputs, which make the product; None if the kernel sums them itself."""
+        parts = self.kernel.product_parts
+        return parts and parts(x, self.data, self.layer, num_tokens)
+
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert.
 

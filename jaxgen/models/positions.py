@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig, QueryScale, RopeConfig
+from jaxgen.core.layer_kind import LayerKind
 from jaxgen.kernels.choice import Angles
 
 AnglesOfKinds = tuple[Float[Array, "*kinds T 1 half"], Float[Array, "*kinds T 1 half"]]
@@ -35,18 +36,20 @@ class Positional:
     kinds: tuple[int, ...] = field(default=(), metadata={"static": True})
 
     @classmethod
-    def of(cls, config: DecoderConfig, positions: Int[Array, "T"]) -> "Positional":
-        """Return what the layers of a decoder make of these positions."""
+    def of(cls, config: DecoderConfig, positions: Int[Array, "T"], kind: LayerKind = "attention") -> "Positional":
+        """Return what the layers of a kind make of these positions."""
         options = config.positions
         scale = None if options.query_scale is None else _query_scale(options.query_scale, positions)
-        if not options.ropes:
+        ropes, listed = config.ropes_of(kind), options.layer_ropes
+        if not ropes:
             return cls(None, scale)
-        angles = [rotary_angles(rope, config.head_dim, positions) for rope in options.ropes]
-        if len(set(options.layer_ropes or (0,))) == 1 and None not in options.layer_ropes:
-            return cls(angles[(options.layer_ropes or (0,))[0] or 0], scale)
+        angles = [rotary_angles(rope, config.heads_of(kind).head_dim, positions) for rope in ropes.values()]
+        if not listed or len({listed[layer] for layer in config.layers_of_kind(kind)}) == 1:
+            return cls(angles[0], scale)
         cos, sin = angles[0]
         angles.append((jnp.ones_like(cos), jnp.zeros_like(sin)))  # turns nothing
-        kinds = tuple(len(options.ropes) if kind is None else kind for kind in options.layer_ropes)
+        places: dict[int | None, int] = {number: place for place, number in enumerate(ropes)}
+        kinds = tuple(places.get(number, len(ropes)) for number in listed)
         return cls((jnp.stack([cos for cos, _ in angles]), jnp.stack([sin for _, sin in angles])), scale, kinds)
 
     def of_layer(self, layer: Int[ArrayLike, ""] | int) -> "Positional":
@@ -80,6 +83,10 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half
     """Return the angular frequency of each rotary pair, in radians per token, with the context extension applied."""
     dim = config.rotary_dim or head_dim
     frequencies = 1.0 / config.theta ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
+    if config.kind == "proportional":
+        turning = jnp.arange(head_dim // 2) < dim // 2
+        of_head = config.theta ** (jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+        return jnp.where(turning, 1.0 / of_head, 0.0) / config.factor
     if config.kind == "linear":
         return frequencies / config.factor
     if config.kind == "llama3":

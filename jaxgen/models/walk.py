@@ -16,6 +16,7 @@ from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layer_pattern import NO_KIND, layers_of
 from jaxgen.models.layer_stack import LayerHere, fold_layers
 from jaxgen.models.positions import Positional, Window, window_of_layer
+from jaxgen.models.residual import Residual, Unsummed
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class LayerContext:
     window: Window
     """None also where no row attends."""
     kernels: Kernels
+    joins: bool = False
+    """Whether the norm after the layer, of the next one or the last of all, may add the layer's last product."""
 
     @property
     def num_tokens(self) -> Int[ArrayLike, ""]:
@@ -55,8 +58,8 @@ class Layer(Protocol):
     def positional(self, positions: Int[Array, "T"]) -> Positional:
         """Return what the layers make of the tokens' positions."""
 
-    def __call__(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> tuple[Float[Array, "T D"], KVCache]:
-        """Return the layer's output, and the cache with its K and V."""
+    def __call__(self, x: Residual, cache: KVCache, at: LayerContext) -> tuple[Residual, KVCache]:
+        """Return the layer's output, and the cache with its K and V. Only if ``at.joins`` output is unsummed."""
 
     def keys_values(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> KVCache:
         """Return the cache with K and V of tokens whose inputs to the layer are ``x`` (KVPR, arXiv 2411.17089).
@@ -76,15 +79,20 @@ def walk(
     kernels: Kernels,
     visit: Visit,
     carry: Any,
+    *,
+    joins: bool = False,
 ) -> Any:
     """Apply ``visit`` to each layer of a model's ``stacks``, what it is told, and ``carry``, in order.
 
     Returns the last carry. A cache is part of it, since XLA updates a carry in place and would copy a scanned array.
+    ``joins``: as in LayerContext, if the kernels do so.
     """
-    positional = cast(Layer, stacks[0]).positional(batch.positions)
+    positional = [cast(Layer, stack).positional(batch.positions) for stack in stacks]
 
     def visit_one(layer: Layer, here: LayerHere, carry: Any) -> Any:
-        return visit(layer, LayerContext(batch, positional.of_layer(here.number), *here, kernels), carry)
+        of_layer, joined = positional[here.stack].of_layer(here.number), joins and kernels.joins_sums
+        context = LayerContext(batch, of_layer, here.number, here.kind, here.place, here.window, kernels, joined)
+        return visit(layer, context, carry)
 
     # K and V depend on no window, so one trace of layers that only write them serves all.
     layers = layers_of(config, len(batch.slots), windows=isinstance(batch, StepBatch))
@@ -100,9 +108,9 @@ def context_alone(
     return LayerContext(batch, positional, number, 0, jnp.int32(0), window, kernels)
 
 
-def run_layer(
-    layer: Layer, at: LayerContext, carry: tuple[Float[Array, "T D"], KVCache]
-) -> tuple[Float[Array, "T D"], KVCache]:
+def run_layer(layer: Layer, at: LayerContext, carry: tuple[Residual, KVCache]) -> tuple[Residual, KVCache]:
     """Return the layer's output, and the cache with its K and V, and with its input if the cache keeps inputs."""
     x, cache = carry
-    return layer(x, cache if at.kind == NO_KIND else cache.keep(at.number, x, at.slots), at)
+    if not isinstance(x, Unsummed) and at.kind != NO_KIND:
+        cache = cache.keep(at.number, x, at.slots)
+    return layer(x, cache, at)

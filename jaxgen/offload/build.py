@@ -13,7 +13,7 @@ from jaxgen.offload.planning.restore_plan import ContextCost, plan_restore
 from jaxgen.offload.planning.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
 from jaxgen.offload.tiers.kv_tier.build import build_prefetcher
-from jaxgen.offload.tiers.offload_tier import OffloadTier, Planner, Split
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Pays, Planner, Split, StatePlan
 from jaxgen.offload.transfer.kv_transfer import KVTransfer
 from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.interface import Runner
@@ -60,7 +60,7 @@ class Offload:
     @property
     def host_blocks(self) -> int:
         """Blocks in host memory now."""
-        return len(self.tier.store)
+        return self.tier.store.num_filled
 
     def start(self, plan: StepPlan) -> None:
         """Start the plan's saves and restores. Call it before the plan's step, which may overwrite blocks to save."""
@@ -103,7 +103,7 @@ class Offload:
         return replace(
             self.tier.counters,
             host_blocks_total=store.num_blocks,
-            host_blocks=len(store),
+            host_blocks=store.num_filled,
             host_evictions=store.evictions,
             **self.transfer.link_stats(),
         )
@@ -123,11 +123,13 @@ def build_offload(
     cache, meter = config.cache, RateMeter(steps)
     store: HostStore[HostBlock] = HostStore(offload.host_blocks)
     group, projected = group_sizes(model, cache)
+    states = state_plan(model, config, meter)
     tier = OffloadTier(
         store,
         block_size=cache.block_size,
         most_saving=SAVING_GROUPS * group,
         planner=make_planner(model, config, meter),
+        states=states,
     )
     projection = None
     if cache.keep_inputs:
@@ -151,8 +153,22 @@ def build_offload(
     )
     if offload.tier is not None:
         cost = context_cost(model, config)
-        tier.fetcher = build_prefetcher(config, transfer.block_format(), store, meter, cost, namespace)
+        tier.fetcher = build_prefetcher(
+            *(config, transfer.block_format(), store, meter, cost, namespace),
+            state_form=transfer.state_format(),
+            state_places=0 if states is None else states.places,
+        )
     return Offload(tier, transfer, meter)
+
+
+def state_plan(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> StatePlan | None:
+    """Return how snapshots are kept, each in the places of the blocks that have its bytes; None: there are none."""
+    assert config.offload is not None
+    if not config.cache.num_snapshots:
+        return None
+    block_bytes = CacheFormat.of_cache(model, config.cache).host_block_bytes(config.offload.host_dtype)
+    planner = make_planner(model, config, meter, with_state=True)
+    return StatePlan(-(-model.state_bytes // block_bytes), planner, make_pays(model, config, meter))
 
 
 def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
@@ -167,17 +183,21 @@ def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
     return ContextCost.of(CacheFormat.of_cache(model, config.cache), host_dtype)
 
 
-def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Planner:
-    """Return the planner of the policy, which reads the meter's current rates. Raises ValueError without offloading."""
+def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter, *, with_state: bool = False) -> Planner:
+    """Return the planner of the policy, which reads the meter's current rates. Raises ValueError without offloading.
+
+    ``with_state``: a snapshot comes with what it plans.
+    """
     if config.offload is None:
         raise ValueError("nothing is offloaded")
     cost, block_size = context_cost(model, config), config.cache.block_size
+    state = model.state_bytes if with_state else 0
     copy_tokens = group_sizes(model, config.cache)[1] * block_size
 
     def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
         del start, free_tokens, num_waiting, inputs_known
-        rate = meter.restore.bytes_per_second
-        return Split(0, blocks * block_size * cost.kv_bytes / rate if rate else 0.0)
+        rate, num_bytes = meter.restore.bytes_per_second, blocks * block_size * cost.kv_bytes + state
+        return Split(0, num_bytes / rate if rate else 0.0)
 
     def recompute(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
         del start, free_tokens, num_waiting, inputs_known
@@ -197,8 +217,34 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> 
             x_stored=inputs_known,
             price=1.0 + num_waiting,  # each waiting sequence loses the time too
             copy_tokens=copy_tokens,
+            state_bytes=state,
         )
         return Split(restore.recompute // block_size, restore.seconds, restore.project // block_size)
 
     planners: dict[OffloadPolicy, Planner] = {"plan": plan, "transfer": transfer, "recompute": recompute}
     return planners[config.offload.policy]
+
+
+def make_pays(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Pays:
+    """Return whether a snapshot, and blocks before it, come sooner than tokens are computed, by the policy's rule."""
+    assert config.offload is not None
+    policy, block_size, cost = config.offload.policy, config.cache.block_size, context_cost(model, config)
+    free_tokens, state = config.scheduler.token_budget, model.state_bytes
+
+    def pays(again: int, start: int, copied: int, with_state: bool) -> bool:
+        rates = meter.rates()
+        if policy != "plan" or rates is None:
+            return policy != "recompute"
+        computed = plan_restore(
+            again * block_size,
+            start=start,
+            block_size=block_size,
+            cost=cost,
+            rates=rates,
+            free_tokens=free_tokens,
+            x_stored=False,
+        )
+        num_bytes = copied * block_size * cost.kv_bytes + with_state * state
+        return num_bytes / rates.link_bytes_per_second < computed.recompute_seconds
+
+    return pays

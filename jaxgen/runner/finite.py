@@ -10,6 +10,7 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.model import PackedParams, bind, graph_of
+from jaxgen.models.residual import Unsummed
 from jaxgen.models.walk import Layer, LayerContext, run_layer, walk
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step import begin
@@ -41,11 +42,13 @@ def make_finder(layout: StepLayout) -> Finder:
         _, batch = begin(rows, words, layout)
         batch = plan_attention(config, cache, batch)
         x = model.embedded(batch)
+        batch = model.with_layer_inputs(batch, x, cache.kernels)
         first_bad = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
 
         def visit(layer: Layer, at: LayerContext, carry: tuple[Any, KVCache, Any]) -> Any:
             x, cache, first_bad = carry
             x, cache = run_layer(layer, at, (x, cache))
+            assert not isinstance(x, Unsummed), "the walk joins nothing"
             here = ~is_finite(x, batch.num_tokens) & (first_bad == num_layers)
             return x, cache, jnp.where(here, at.number, first_bad)
 

@@ -22,7 +22,7 @@ from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import CompiledStep, init_products_buffer
-from jaxgen.runner.row_state import RowLoader, init_rows
+from jaxgen.runner.row_state import ROWS_AT_ONCE, RowLoader, init_rows
 from jaxgen.runner.state_snapshots import DeviceSnapshots
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.step_layout import StepLayout
@@ -89,6 +89,11 @@ class ModelRunner:
         """The KV cache. Only this class writes it, also for ``update_cache``."""
         return self._cache
 
+    @property
+    def snapshots(self) -> DeviceSnapshots:
+        """The snapshots of rows' states."""
+        return self._snapshots
+
     def update_cache(self, program: Callable[..., KVCache], *args: object) -> None:
         """Replace the cache by ``program(cache, *args)``, which may take the old one's memory."""
         self._cache = program(self._cache, *args)
@@ -116,18 +121,22 @@ class ModelRunner:
 
     def load(self, plan: StepPlan) -> None:
         """Copy blocks and states as the plan says, and load the rows that it admits or moves to other blocks."""
+        self._load(plan, in_step=0)
+
+    def _load(self, plan: StepPlan, *, in_step: int) -> None:
         for copy in plan.copies:
             self.update_cache(self._compiled.copy_block, np.int32(copy.source), np.int32(copy.target))
         if plan.state_loads:
             self._cache = replace(self._cache, states=self._snapshots.load(self._cache.states, plan.state_loads))
-        self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
+        self.rows = self._compiled.rows.load(self.rows, plan, self._loader, in_step=in_step)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
         A plan of decodes only runs with the narrow program, if there is one, unless ``narrow`` is set.
         """
-        self.load(plan)
+        in_step = ROWS_AT_ONCE if self.kernels.separate_sampling else 0
+        self._load(plan, in_step=in_step)
         if narrow is None:
             narrow = self.uses_narrow(plan)
         if narrow and self._narrow is not None:
@@ -135,7 +144,8 @@ class ModelRunner:
         else:
             step, packer = self._compiled.run, self._packer
         words, products_buffer = packer.pack(plan), self._products_buffers[packer.width]
-        result = step(self.params, self._cache, self.rows, words, products_buffer)
+        loaded = [self._loader.rows(plan.loaded[:in_step])] if in_step and plan.loaded else []
+        result = step(self.params, self._cache, self.rows, words, products_buffer, *loaded)
         self._cache, self.rows, self._products_buffers[packer.width], output = result
         self._snapshots.take(self._cache.states, plan.snapshots)
         if self._config.run_ahead:  # else they are waited for at once

@@ -22,8 +22,10 @@ LAST_SAMPLED = -1
 
 @cache
 def batch_layout(width: int, num_rows: int, num_kinds: int = 1) -> PackedWords:
-    """Return the layout of a packed plan of ``width`` tokens (T) in ``num_rows`` (R) chunks.
+    """Return the layout of a packed plan of ``width`` tokens (T) in ``num_rows`` (R) chunks, with as many samples.
 
+    Sample r is of the row ``sample_rows[r]``. It is taken after token ``sample_at[r]`` of the batch, and is the token
+    at ``sample_positions[r]`` of its sequence.
     ``new_blocks`` has the blocks of the first kind of cache, one at most for each chunk, and ``begun_blocks`` those of
     each further kind, at the tokens that they begin with; -1: none.
     """
@@ -34,10 +36,14 @@ def batch_layout(width: int, num_rows: int, num_kinds: int = 1) -> PackedWords:
         num_decodes=((), np.int32),
         want_logprobs=((), np.int32),
         sampling=((), np.int32),
+        num_samples=((), np.int32),
         query_starts=((num_rows + 1,), np.int32),
         context_lens=((num_rows,), np.int32),
         rows=((num_rows,), np.int32),
         new_blocks=((num_rows,), np.int32),
+        sample_at=((num_rows,), np.int32),
+        sample_rows=((num_rows,), np.int32),
+        sample_positions=((num_rows,), np.int32),
         tokens=((width,), np.int32),
         prompt_targets=((width,), np.int32),
         **begun,
@@ -58,6 +64,7 @@ class Packer:
         self._empty = np.zeros(self._layout.size, np.int32)
         views = self._layout.views(self._empty)
         views["rows"][:] = config.scheduler.max_num_seqs
+        views["sample_rows"][:] = config.scheduler.max_num_seqs
         views["new_blocks"][:] = -1
         views["prompt_targets"][:] = -1
         if self._num_windows:
@@ -66,9 +73,10 @@ class Packer:
     def pack(self, plan: StepPlan) -> np.ndarray:
         """Return the plan's words. Raises ValueError if the plan exceeds the shape."""
         chunks, num_tokens = plan.chunks, plan.num_tokens
-        if num_tokens > self.width or len(chunks) > self._num_rows:
+        if num_tokens > self.width or max(len(chunks), plan.num_samples) > self._num_rows:
             raise ValueError(
-                f"a plan of {num_tokens} tokens in {len(chunks)} chunks exceeds {self.width} in {self._num_rows}"
+                f"a plan of {num_tokens} tokens in {len(chunks)} chunks with {plan.num_samples} samples exceeds "
+                f"{self.width} in {self._num_rows}"
             )
         words = self._empty.copy()  # a new array each time: the device may still read the last one
         if not chunks:
@@ -77,6 +85,7 @@ class Packer:
         n, first, lengths = len(chunks), self._first, [chunk.length for chunk in chunks]
         num_decodes = lengths.count(1)
         words[:5] = num_tokens, n, num_decodes, any(map(_wants_logprobs, chunks)), max(map(_sampling, chunks))
+        words[5] = plan.num_samples
         ends, at = [*accumulate(lengths)], first["query_starts"] + 1
         words[at : at + n] = ends
         words[at + n : at + self._num_rows] = num_tokens
@@ -84,6 +93,7 @@ class Packer:
         words[at : at + n] = [chunk.end for chunk in chunks]
         at = first["rows"]
         words[at : at + n] = [_row(chunk) for chunk in chunks]
+        self._pack_samples(plan, ends, words)
         at = first["tokens"]
         words[at : at + num_decodes] = [_token(chunk) for chunk in chunks[:num_decodes]]
         for index, chunk in enumerate(chunks):
@@ -98,6 +108,21 @@ class Packer:
                 begin = first["prompt_targets"] + ends[index] - chunk.length
                 self._pack_targets(chunk, words[begin : begin + chunk.length])
         return words
+
+    def _pack_samples(self, plan: StepPlan, ends: list[int], words: np.ndarray) -> None:
+        """Pack where samples are taken: after the last known token of each chunk that samples, and after its drafts."""
+        names, first, n = ("sample_at", "sample_rows", "sample_positions"), self._first, len(ends)
+        if plan.num_samples == n and not plan.num_drafts:  # after the last token of each chunk
+            for name, same, less in zip(names, ("query_starts", "rows", "context_lens"), (1, 0, 0), strict=True):
+                words[first[name] : first[name] + n] = words[first[same] + less : first[same] + less + n] - less
+            return
+        samples = [
+            (end - behind, _row(chunk), chunk.end - behind + 1)
+            for chunk, end in zip(plan.chunks, ends, strict=True)
+            for behind in range(chunk.num_samples, 0, -1)
+        ]
+        for name, values in zip(names, zip(*samples, strict=True), strict=False):
+            words[first[name] : first[name] + len(values)] = values
 
     def _pack_begun(self, chunk: Chunk, first_token: int, words: np.ndarray) -> None:
         """Pack the blocks of the further kinds of cache that begin in a chunk, which is laid from ``first_token``."""
@@ -153,6 +178,10 @@ def unpack(words: Int32[Array, "W"], state: RowState, width: int, cache: CacheCo
         num_tokens=packed["num_tokens"],
         num_rows=packed["num_rows"],
         num_decodes=packed["num_decodes"],
+        sample_at=packed["sample_at"],
+        sample_rows=packed["sample_rows"],
+        sample_positions=packed["sample_positions"],
+        num_samples=packed["num_samples"],
         want_logprobs=packed["want_logprobs"] != 0,
         prompt_targets=packed["prompt_targets"],
     )
@@ -195,5 +224,5 @@ def _token(chunk: Chunk) -> int:
 
 
 def _known_tokens(chunk: Chunk) -> list[int]:
-    """Return the tokens of a longer chunk, which are all known: only a chunk of one can be of a pending token."""
-    return chunk.sequence.tokens[chunk.start : chunk.end]
+    """Return the tokens of a longer chunk, which the host has: only a chunk of one can be of a pending token."""
+    return [*chunk.sequence.tokens[chunk.start : chunk.start + chunk.num_known], *chunk.drafts]

@@ -45,12 +45,14 @@ class RowPrograms:
     load_penalties: Callable[..., RowState]
     load_allowed: Callable[..., RowState]
 
-    def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
-        """Return the rows with those of admitted and relocated sequences loaded, and allowed tokens as needed."""
-        for sequence in plan.relocated:
+    def load(self, rows: RowState, plan: StepPlan, loader: RowLoader, *, in_step: int = 0) -> RowState:
+        """Return the rows with the plan's ``loaded`` sequences, and allowed tokens as needed.
+
+        ``in_step``: how many of the first of these sequences the step loads itself.
+        """
+        for sequence in plan.loaded[in_step:]:
             rows = self.load_row(rows, loader.words(sequence))
         for sequence in plan.admitted:
-            rows = self.load_row(rows, loader.words(sequence))
             if sequence.params.has_penalties:
                 rows = self.load_penalties(rows, *loader.penalties(sequence))
         for sequences in batched(plan.constrained, MASKS_AT_ONCE):

@@ -19,6 +19,8 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
 from jaxgen.sampling.row_params import RowParams
 
+ROWS_AT_ONCE = 8
+"""Most rows that a step on a GPU loads itself. Others are loaded before it, each in a call of a program."""
 MASKS_AT_ONCE = 8
 """Most rows whose allowed tokens are loaded in one call."""
 
@@ -83,6 +85,16 @@ def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
     return replace(state, block_tables=tables, params=state.params.at[row].set(params))
 
 
+def load_rows(state: RowState, words: Int32[Array, "8 W"]) -> RowState:
+    """Return the state with rows loaded from ``RowLoader.rows``."""
+    rows, M, params = words[:, 0], state.block_tables[0].shape[1], words[:, -state.params.shape[1] :]
+    tables = tuple(
+        table.at[rows].set(words[:, 1 + kind * M : 1 + (kind + 1) * M], mode="drop")
+        for kind, table in enumerate(state.block_tables)
+    )
+    return replace(state, block_tables=tables, params=state.params.at[rows].set(params, mode="drop"))
+
+
 def load_penalties(
     state: RowState, row: Int32[Array, ""], counts: Int32[Array, "V"], seen: Bool[Array, "V"]
 ) -> RowState:
@@ -120,6 +132,14 @@ class RowLoader:
             words[first : first + len(ids)] = ids
         words[self._first_param :] = self._neutral
         self._fill(self._layout.views(words[self._first_param :]), sequence)
+        return words
+
+    def rows(self, sequences: Iterable[Sequence]) -> np.ndarray:
+        """Return the words of at most ROWS_AT_ONCE sequences for ``load_rows``."""
+        words = np.zeros((ROWS_AT_ONCE, self.num_words), np.int32)
+        words[:, 0] = self._num_rows + 1  # no row, nor the one for padding
+        for index, sequence in enumerate(sequences):
+            words[index] = self.words(sequence)
         return words
 
     def penalties(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,8 +18,8 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.model import PackedParams, bind, graph_of
 from jaxgen.runner.program import Program, compile_together, int32
-from jaxgen.runner.row_state import RowState
-from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, last_products, prompt_logprobs_of
+from jaxgen.runner.row_state import ROWS_AT_ONCE, RowLoader, RowState, load_rows
+from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, prompt_logprobs_of, sample_products
 from jaxgen.runner.step_layout import StepLayout
 from jaxgen.sampling.row_params import Needs
 from jaxgen.sampling.sampler import token_logprobs
@@ -33,20 +33,20 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
     graph, layout = graph_of(model), StepLayout(model, config, width)
 
     def layers(
-        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"], loaded: Int[Array, "8 L"]
     ) -> tuple[KVCache, RowState, Float[Array, "T D"], Float[Array, "R V"]]:
         bound = bind(graph, params)
-        rows, batch = begin(rows, words, layout, counted=True)
+        rows, batch = begin(load_rows(rows, loaded), words, layout, counted=True)
         hidden, cache = bound(batch, cache)
-        return cache, rows, hidden, bound.logits(last_products(bound, hidden, batch))
+        return cache, rows, hidden, bound.logits(sample_products(bound, hidden, batch))
 
     def choosing(sampling: Sampling) -> Any:
         def choose_tokens(
             rows: RowState, words: Int[Array, "W"], logits: Float[Array, "R V"]
         ) -> tuple[RowState, Int[Array, "R"]]:
             plan, needs = layout.plan.split(words), Needs.up_to(sampling)
-            tokens = chosen_tokens(logits, rows, layout, plan["rows"], plan["context_lens"], needs)
-            return rows.with_sampled(plan["rows"], tokens), tokens
+            tokens = chosen_tokens(logits, rows, layout, plan["sample_rows"], plan["sample_positions"], needs)
+            return rows.with_sampled(plan["sample_rows"], tokens), tokens
 
         return choose_tokens
 
@@ -58,10 +58,11 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
         return prompt_logprobs_of(bind(graph, params), hidden, targets, layout.vocab_size, tile=tile, skip=False)
 
     params, cache, rows, words = layout.shapes(kernels)
-    _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words)
+    loaded = int32(ROWS_AT_ONCE, RowLoader(config, model.vocab_size).num_words)
+    _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words, loaded)
     tokens = int32(*logits.shape[:1])
     return {
-        LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
+        LAYERS: Program(layers, (params, cache, rows, words, loaded), donated=(1, 2)),
         **{sampling.name: Program(choosing(sampling), (rows, words, logits), donated=(0,)) for sampling in Sampling},
         LOGPROBS: Program(logprobs, (logits, tokens)),
         PROMPT_LOGPROBS: Program(prompt_logprobs, (params, hidden, words)),
@@ -80,20 +81,31 @@ class SeparateStep:
         first = layout.plan.first_words
         self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]
         self._targets = slice(first["prompt_targets"], first["prompt_targets"] + width)
+        self._no_rows = jax.device_put(RowLoader(config, model.vocab_size).rows(()))
         self._none = Logprobs.zeros(layout.num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(
-        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray, products_buffer: None
+        self,
+        params: PackedParams,
+        cache: KVCache,
+        rows: RowState,
+        words: np.ndarray,
+        products_buffer: None,
+        loaded: np.ndarray | None = None,
     ) -> tuple[KVCache, RowState, None, StepOutput]:
-        """Start the programs that the plan needs. Their logits are temporaries, without a buffer of their own."""
-        on_device = jax.device_put(words)
-        cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, on_device)
-        rows, tokens = self._choices[words[self._sampling]](rows, on_device, logits)
+        """Start the programs that the plan needs. Their logits are temporaries, without a buffer of their own.
+
+        ``loaded``: the words of rows that the step loads first, from ``RowLoader.rows``; None: there are none.
+        """
+        # Programs take NumPy's words themselves: device_put takes longer than two of their transfers.
+        loaded_words = self._no_rows if loaded is None else loaded
+        cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, words, loaded_words)
+        rows, tokens = self._choices[words[self._sampling]](rows, words, logits)
         logprobs, prompt_logprobs = self._none
         if words[self._logprobs]:
             logprobs = self._programs[LOGPROBS](logits, tokens)
         if (words[self._targets] >= 0).any():
-            prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
+            prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, words)
         return cache, rows, products_buffer, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
     @property

@@ -19,6 +19,10 @@ States = tuple[Float[Array, "..."], ...]
 """The states of rows, or snapshots of them: as ``KVCache.states``."""
 
 
+OneState = tuple[Float[Array, "..."], ...]
+"""One of ``States``: as these, without their first axis."""
+
+
 @dataclass(frozen=True)
 class StatePrograms:
     """``copy_state``, compiled. ``load``: from snapshots to rows. ``take``: from rows to snapshots."""
@@ -33,11 +37,18 @@ def copy_state(targets: States, sources: States, target: Int[Array, ""], source:
     It copies one state, since a state may be large. The host never waits for it, as it would for a loop on a GPU.
     """
 
-    def copied(into: Array, of: Array) -> Array:
-        state = lax.dynamic_index_in_dim(of, source, keepdims=False)
-        return lax.dynamic_update_index_in_dim(into, state, target, 0)
+    return with_state(targets, target, state_at(sources, source))
 
-    return tuple([copied(*both) for both in zip(targets, sources, strict=True)])
+
+def state_at(sources: States, number: Int[Array, ""]) -> OneState:
+    """Return a copy of number ``number`` of ``sources``."""
+    return tuple([lax.dynamic_index_in_dim(of, number, keepdims=False) for of in sources])
+
+
+def with_state(targets: States, number: Int[Array, ""], state: OneState) -> States:
+    """Return ``targets`` with a state at number ``number``. Meant to be jitted, donated."""
+    both = zip(targets, state, strict=True)
+    return tuple([lax.dynamic_update_index_in_dim(into, of, number, 0) for into, of in both])
 
 
 def compile_states(model: ModelConfig, config: EngineConfig) -> StatePrograms | None:
@@ -64,6 +75,15 @@ class DeviceSnapshots:
         self._num_snapshots = config.cache.num_snapshots or 0
         self._snapshots: States = ()
         self.reset()
+
+    @property
+    def arrays(self) -> States:
+        """The snapshots, by number. Only this class writes them, also for ``update``."""
+        return self._snapshots
+
+    def update(self, program: Callable[..., States], *args: object) -> None:
+        """Replace the snapshots by ``program(snapshots, *args)``, which may take the old ones' memory."""
+        self._snapshots = program(self._snapshots, *args)
 
     def reset(self) -> None:
         """Forget all snapshots."""

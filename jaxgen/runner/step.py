@@ -13,11 +13,12 @@ from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.model import Graph, Model, PackedParams, bind
+from jaxgen.runner.drafts import StepDrafts
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
 from jaxgen.runner.step_layout import StepLayout
 from jaxgen.sampling.condition import Condition, either
-from jaxgen.sampling.penalties import count_output
+from jaxgen.sampling.penalties import UncountedTokens, count_output
 from jaxgen.sampling.row_params import Needs, RowParams
 from jaxgen.sampling.sampler import keep_allowed, sample, token_logprobs
 
@@ -49,7 +50,7 @@ class Logprobs:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepOutput:
-    """Output of a step. Rows of padding, and rows whose chunk does not reach the end of its prompt, are undefined."""
+    """Output of a step, by sample; padding is undefined."""
 
     tokens: Int[ArrayLike, "R"]
     logprobs: Logprobs
@@ -80,7 +81,7 @@ def make_step(graph: Graph, layout: StepLayout) -> Step:
     Pure; meant to be jitted with the cache, the rows and the buffer donated. The buffer is memory for the head's
     products: what it holds is not read, and what is returned is the buffer of the next step. Optional work (penalties,
     filters, draws, log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token
-    stays in ``rows`` and can be the next step's input before the host has read it.
+    stays in ``rows`` and can be the next step's input before the host has read it, unless it had drafts.
     """
 
     def step(
@@ -108,32 +109,39 @@ def begin(
     ``counted``: whether a row counts tokens for penalties; None: the program finds that.
     """
     batch, rows = unpack(words, rows, layout.width, layout.config.cache)
-    return count_tokens(rows, layout, batch, counted), batch
+    padding = layout.config.scheduler.max_num_seqs
+    token_rows = StepDrafts.of(batch).known_rows(padding) if layout.has_drafts else batch.token_rows
+    return count_tokens(rows, layout, batch.tokens, token_rows, batch.positions, counted), batch
 
 
 def end(
     model: Model, hidden: Float[Array, "T D"], rows: RowState, batch: StepBatch, layout: StepLayout
 ) -> tuple[RowState, Float[Array, "R V"], StepOutput]:
-    """Sample each row's token from the final hidden states.
+    """Sample tokens from the final hidden states.
 
-    Returns the rows with their tokens, the ``last_products``, and the output.
+    Returns the rows with their tokens, the ``sample_products``, and the output.
     """
-    products, vocab_size = last_products(model, hidden, batch), layout.vocab_size
-    R, T = layout.num_rows, layout.width
+    products, vocab_size = sample_products(model, hidden, batch), layout.vocab_size
+    R, T, drafts = layout.num_rows, layout.width, StepDrafts.of(batch) if layout.has_drafts else None
     tile = min(R, T, max(PROMPT_LOGITS // vocab_size, LEAST_TILE))
 
     def choose_some(piece: Piece) -> Int[Array, "n"]:
         logits = model.logits(piece(products))
-        return chosen_tokens(logits, rows, layout, piece(batch.rows), piece(batch.context_lens))
+        uncounted = None if drafts is None else drafts.before(piece)
+        places = piece(batch.sample_rows), piece(batch.sample_positions)
+        return chosen_tokens(logits, rows, layout, *places, uncounted=uncounted)
 
     def logprobs_of_some(piece: Piece) -> Logprobs:
         return Logprobs(*token_logprobs(model.logits(piece(products)), piece(tokens)))
 
-    tokens = in_pieces(choose_some, jnp.zeros(R, jnp.int32), batch.num_rows, vocab_size)
-    rows = rows.with_sampled(batch.rows, tokens)
+    tokens = in_pieces(choose_some, jnp.zeros(R, jnp.int32), batch.num_samples, vocab_size)
+    if drafts is not None:
+        of_rows = jnp.where(drafts.accepted(tokens), batch.sample_rows, layout.config.scheduler.max_num_seqs)
+        rows = count_tokens(rows, layout, drafts.tokens, of_rows, batch.sample_positions - 1)
+    rows = rows.with_sampled(batch.sample_rows, tokens)
     none = Logprobs.zeros(R, vocab_size)
     logprobs = lax.cond(
-        batch.want_logprobs, lambda: in_pieces(logprobs_of_some, none, batch.num_rows, vocab_size), lambda: none
+        batch.want_logprobs, lambda: in_pieces(logprobs_of_some, none, batch.num_samples, vocab_size), lambda: none
     )
     prompt_logprobs = lax.cond(
         jnp.any(batch.prompt_targets >= 0),
@@ -161,10 +169,9 @@ def in_pieces[Found](
     return lax.fori_loop(0, (num_rows + n - 1) // n, body, empty)
 
 
-def last_products(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
-    """Return the head's products after the last token of each chunk: ``model.logits`` makes its logits of them."""
-    last = jnp.maximum(batch.query_starts[1:] - 1, 0)
-    return model.head_products(hidden[last], batch.num_rows)
+def sample_products(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
+    """Return the head's products of each sample: ``model.logits`` makes its logits of them."""
+    return model.head_products(hidden[batch.sample_at], batch.num_samples)
 
 
 def chosen_tokens(
@@ -174,24 +181,35 @@ def chosen_tokens(
     of_rows: Int[Array, "n"],
     positions: Int[Array, "n"],
     needs: Needs | None = None,
+    uncounted: UncountedTokens | None = None,
 ) -> Int[Array, "n"]:
-    """Return the tokens of chunks that belong to ``of_rows``, at ``positions`` of their sequences.
+    """Return the sampled tokens of ``of_rows``, at ``positions`` of their sequences.
 
-    ``needs``: None: the program finds what these rows need.
+    ``needs``: None: the program finds what these rows need. ``uncounted``: as in ``sample``.
     """
     params = RowParams(**layout.row_params.split(rows.params[of_rows]))
     needed = None if needs is None else needs.constrained
     possible = keep_allowed(logits, rows.allowed, of_rows, params.constrained, needed)
-    return sample(possible, params, rows.penalties, of_rows, positions, needs)
+    return sample(possible, params, rows.penalties, of_rows, positions, needs, uncounted)
 
 
-def count_tokens(rows: RowState, layout: StepLayout, batch: StepBatch, needed: Condition | None = None) -> RowState:
-    """Return the rows with this step's generated tokens counted for penalties. ``needed``: None: if any counts."""
-    R = rows.last_tokens.shape[0]
+def count_tokens(
+    rows: RowState,
+    layout: StepLayout,
+    tokens: Int[Array, "n"],
+    of_rows: Int[Array, "n"],
+    positions: Int[Array, "n"],
+    needed: Condition | None = None,
+) -> RowState:
+    """Return the rows with the generated ones of these tokens counted for penalties.
+
+    ``of_rows``: S for padding. ``needed``: None: if any counts.
+    """
+    S = rows.last_tokens.shape[0]
     params = RowParams(**layout.row_params.split(rows.params))
-    counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
-    counted_rows = jnp.where(counts, batch.token_rows, R)
-    return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows, needed))
+    counts = params.penalised[of_rows] & (positions >= params.counted_from[of_rows])
+    counted_rows = jnp.where(counts, of_rows, S)
+    return replace(rows, penalties=count_output(rows.penalties, tokens, counted_rows, needed))
 
 
 def prompt_logprobs_of(

@@ -29,6 +29,11 @@ class StepLayout:
         return min(self.width, self.config.scheduler.max_num_seqs)
 
     @property
+    def has_drafts(self) -> bool:
+        """Whether steps may have drafts."""
+        return self.config.speculation is not None
+
+    @property
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
@@ -55,7 +60,7 @@ class StepLayout:
 
     @property
     def products(self) -> jax.ShapeDtypeStruct:
-        """The shape of the head's products after the last token of each chunk."""
+        """The shape of the head's products, by sample."""
         return jax.ShapeDtypeStruct((self.num_rows, self.vocab_size), jnp.float32)
 
     def shapes(self, kernels: Kernels) -> tuple[PackedParams, KVCache, RowState, jax.ShapeDtypeStruct]:

@@ -22,6 +22,19 @@ class PenaltyState:
     """Whether each token is in the prompt."""
 
 
+@dataclass(frozen=True)
+class UncountedTokens:
+    """Generated tokens that a PenaltyState does not count, and which of them come before each of n samples."""
+
+    tokens: Int32[ArrayLike, "D"]
+    before: Bool[ArrayLike, "n D"]
+
+    def add_to(self, counts: Int32[Array, "n V"]) -> Int32[Array, "n V"]:
+        """Return the counts of each sample with the tokens before it."""
+        samples = jnp.arange(len(counts))[:, None]
+        return counts.at[samples, self.tokens].add(self.before.astype(jnp.int32))
+
+
 def init_penalties(num_rows: int, vocab_size: int, zeros: Callable[..., Array] = jnp.zeros) -> PenaltyState:
     """Return a state without any tokens: num_rows * vocab_size * 5 bytes. ``zeros`` makes its arrays."""
     shape = (num_rows, vocab_size)

@@ -33,7 +33,7 @@ from jaxgen.arrays import ArrayLike, ordered_sum
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.sampling import exact_sum
 from jaxgen.sampling.condition import Condition, either
-from jaxgen.sampling.penalties import PenaltyState
+from jaxgen.sampling.penalties import PenaltyState, UncountedTokens
 from jaxgen.sampling.row_params import Needs, RowParams
 
 _GROUP = 256
@@ -49,14 +49,16 @@ def sample(
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
     needs: Needs | None = None,
+    uncounted: UncountedTokens | None = None,
 ) -> Int32[Array, "R"]:
     """Return each row's token by the rule above.
 
     ``rows``: the rows of ``penalties`` that belong to the sequences, S for padding. ``positions``: the positions of the
-    chosen tokens in their sequences. ``needs``: None: what the rows need.
+    chosen tokens in their sequences. ``needs``: None: what the rows need. ``uncounted``: further tokens for penalties.
     """
     needs = Needs.of(params, positions, logits.shape[1]) if needs is None else needs
-    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions, needs))
+    adjusted = adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions, needs, uncounted)
+    x = _finite_above(adjusted)
     greatest = jnp.max(x, axis=-1)
     greedy = _first(x == greatest[:, None])
     sampled = params.drawn
@@ -121,18 +123,20 @@ def adjust_logits(
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
     needs: Needs | None = None,
+    uncounted: UncountedTokens | None = None,
 ) -> Float32[Array, "R V"]:
     """Return logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
 
     The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
     al., 2019, as in transformers). For tokens in the output, frequency * count and presence are subtracted. ``rows``,
-    ``positions`` and ``needs`` as in ``sample``.
+    ``positions``, ``needs`` and ``uncounted`` as in ``sample``.
     """
     V = x.shape[1]
     needs = Needs.of(params, positions, V) if needs is None else needs
 
     def penalise() -> Array:
         counts = penalties.output_counts.at[rows].get(mode="fill", fill_value=0)
+        counts = counts if uncounted is None else uncounted.add_to(counts)
         prompt_seen = penalties.prompt_seen.at[rows].get(mode="fill", fill_value=False)
         repetition = params.repetition[:, None]
         y = jnp.where((counts > 0) | prompt_seen, jnp.where(x > 0, x / repetition, x * repetition), x)

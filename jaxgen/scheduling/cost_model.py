@@ -6,8 +6,8 @@ V once for all its tokens, so it costs products. A decode reads its whole contex
 CPUs a token of the context costs a decode five times what it costs each token of a chunk.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +20,8 @@ KNOWN_WEIGHT = 16.0
 PARTS = 4
 """Of a LinearCost that is fitted: all but its floor."""
 FIT_TURNS = 8
+FLOOR_STEP = 32
+"""Tokens between two floors that are tried."""
 REFIT_STEPS = 32
 """Steps between two fits of a meter."""
 
@@ -69,12 +71,15 @@ class CostEstimator:
     Errors are relative to the predicted time. Errors relative to the measured time would overweight short outliers: if
     the host notices the end of a step late, the next step looks too short.
 
-    ``known``: steps measured before, at least one.
+    ``known``: steps measured before, at least one. ``floored``: steps of few tokens may all take the same, as on a GPU
+    that reads its weights meanwhile. Then they count as steps of as many tokens as that time has room for.
     """
 
-    def __init__(self, known: Iterable[StepSample]) -> None:
+    def __init__(self, known: Iterable[StepSample], *, floored: bool = False) -> None:
         known = tuple(known)
-        self.cost = fit(known)
+        self._least = _least_tokens(known) if floored else 0
+        known = _of_more(known, self._least)
+        self.cost = _floored(fit(known), self._least)
         self._known = _normal(known, self.cost)
         self._known.scale(KNOWN_WEIGHT / len(known))
         self._seen = _Normal()
@@ -83,13 +88,34 @@ class CostEstimator:
     def observe(self, sample: StepSample) -> bool:
         """Whether the cost is another one now."""
         self._seen.scale(1.0 - 1.0 / MEMORY)
+        (sample,) = _of_more((sample,), self._least)
         self._seen.add(sample, self.cost)
         self._unfitted += 1
         if self._unfitted < REFIT_STEPS:
             return False
-        self.cost = _solve(self._known + self._seen)
+        self.cost = _floored(_solve(self._known + self._seen), self._least)
         self._unfitted = 0
         return True
+
+
+def _least_tokens(known: Sequence[StepSample]) -> int:
+    """Return the tokens up to which steps take the same time: of some numbers, the one that fits best."""
+
+    def error(least: int) -> float:
+        samples = _of_more(known, least)
+        cost = fit(samples)
+        return sum([(cost.seconds(s.tokens, s.positions, s.contexts) / s.seconds - 1.0) ** 2 for s in samples])
+
+    return min(range(0, max(sample.tokens for sample in known) // 2 + 1, FLOOR_STEP), key=error)
+
+
+def _of_more(samples: Sequence[StepSample], least: int) -> tuple[StepSample, ...]:
+    """Return the samples, those of fewer tokens than ``least`` as if they had as many."""
+    return tuple([replace(one, tokens=max(one.tokens, least)) for one in samples])
+
+
+def _floored(cost: LinearCost, least: int) -> LinearCost:
+    return replace(cost, floor=cost.base + cost.per_token * least) if least else cost
 
 
 def fit(samples: Iterable[StepSample]) -> LinearCost:

@@ -15,7 +15,7 @@
 5. Background sequences get the rest: at most ``background_tokens`` in a step with online chunks, and one token each
    where more would turn a narrow step into a wide one. With ``hold_background`` they get nothing.
 6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
-   while this step runs.
+   while this step runs. Drafts, which ``drafts`` adds to a finished plan, count only once they are known to be right.
 
 The order of service, who may preempt whom, and whether prompts get less than the rest of the budget are the policy's
 (``policy.Fifo``). FastGen admits without rules 3 and 4. There all prompts can be partly computed with no block free,

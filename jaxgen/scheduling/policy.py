@@ -11,8 +11,9 @@ from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.queues import RequestQueues
-from jaxgen.scheduling.step_time import StepBudget
+from jaxgen.scheduling.step_time import NO_COST, StepBudget
 
 
 class Fifo:
@@ -74,7 +75,11 @@ class Fifo:
         running ones. ``any_forced``: forced tokens follow some of the decodes, and share the same time."""
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
-        """Lower the time that background work may take in a step with these online chunks."""
+        """Lower the time that background work, or drafts, may take in a step with these online chunks."""
+
+    def decode_cost(self, rows: int) -> LinearCost:
+        """Return the cost of steps of about ``rows`` decodes and nothing else, as far as it is known."""
+        return NO_COST
 
     @property
     def may_preempt_any(self) -> bool:

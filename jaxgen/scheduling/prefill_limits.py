@@ -44,7 +44,8 @@ class PrefillLimits:
       up to full ones.
     - A step may take longer by the time of its decodes alone, if that ends a prompt. The rest would cost the prompt one
       more step, and the decodes get two tokens in the same time either way.
-    - Still steps take at most ``gap`` seconds, unless prompts would then get less than ``least`` of the time.
+    - Still steps take at most ``gap`` seconds, or ``late_gap`` if a prompt would be late, unless prompts would then get
+      less than ``least`` of the time.
     - If nothing decodes, they take at most the larger of ``gap`` and the time of ``chunk`` prompt tokens, because the
       next request waits for their end.
 
@@ -54,6 +55,7 @@ class PrefillLimits:
     stretch: float = 6.0
     early: float = 0.5
     gap: float = 0.25
+    late_gap: float = 0.25
     least: float = 0.5
     chunk: int = 256
 
@@ -63,12 +65,14 @@ class PrefillLimits:
         The context lengths of the decodes sum to ``contexts``. Prompts have PROMISED_PROMPT tokens; on average half of
         them come before each token.
         """
-        budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, contexts=contexts))
+        budget, alone = step_time.token_budget, step_time.wide.seconds(rows, contexts=contexts)
+        bound = self._bound(alone, self.late_gap)
         return min(step_time.wide.seconds(budget, budget * PROMISED_PROMPT // 2, contexts), bound)
 
     def usual_decodes(self, step_time: StepTimeModel, rows: int) -> Decodes:
         """Return ``rows`` sequences that decode, with their time between tokens if no prompt needs to be early."""
-        gap = min(self.stretch * step_time.wide.seconds(rows), self.longest(step_time, rows))
+        alone = step_time.wide.seconds(rows)
+        gap = min(self.stretch * alone, self._bound(alone, self.gap), self.longest(step_time, rows))
         return Decodes(rows, targets=(gap / MARGIN,) if rows else ())
 
     def seconds_for_prompts(
@@ -82,7 +86,8 @@ class PrefillLimits:
         if rows == 0:
             return max(MARGIN * self.gap, self.chunk * cost.per_token)
         alone, each = cost.seconds(rows, contexts=contexts), cost.per_token
-        wanted, most, ahead = (self.stretch - 1.0) * alone, self._bound(alone) - alone, 0.0
+        most, ahead = self._bound(alone, self.late_gap) - alone, 0.0
+        wanted = min((self.stretch - 1.0) * alone, self._bound(alone, self.gap) - alone)
         for prompt in prompts:
             if wanted >= most:
                 break
@@ -100,11 +105,13 @@ class PrefillLimits:
         alone = step_time.wide.seconds(rows, contexts=contexts)
         if rows == 0:
             return alone
-        return max(0.0, min(alone, self._bound(alone) - alone - seconds))
+        return max(0.0, min(alone, self._bound(alone, self.gap) - alone - seconds))
 
-    def _bound(self, alone: float) -> float:
-        """Return the most seconds of a step whose decodes alone take ``alone``."""
-        return max(MARGIN * self.gap, alone / self.least)
+    def _bound(self, alone: float, gap: float) -> float:
+        """Return the most seconds of a step whose decodes alone take ``alone``, for this gap between tokens."""
+        return max(MARGIN * gap, alone / self.least)
 
 
 DEFAULT_LIMITS = PrefillLimits()
+GPU_LIMITS = PrefillLimits(gap=0.012, late_gap=0.033)
+"""For steps of milliseconds. docs/simulation.md has what they give."""

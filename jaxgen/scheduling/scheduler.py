@@ -1,7 +1,7 @@
 """The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 
 from jaxgen.cache.block_log import BlockLog
@@ -12,11 +12,12 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_context_length
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
-from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
-from jaxgen.core.stats import SchedulerCounters
+from jaxgen.core.sequence import Chunk, Restore, Sequence, SequenceStatus
+from jaxgen.core.stats import SchedulerCounters, SpeculationStats
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.admission import MAX_OVERTAKEN
 from jaxgen.scheduling.background_hold import BackgroundHold
+from jaxgen.scheduling.drafts import DraftPlanner
 from jaxgen.scheduling.planner import StepPlanner
 from jaxgen.scheduling.policy import Fifo
 
@@ -53,14 +54,17 @@ class Scheduler:
         log: BlockLog | None = None,
         narrow: bool = False,
         copies_blocks: bool = False,
+        drafts: DraftPlanner | None = None,
     ) -> None:
         """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
-        longer than a token are cheaper than others. ``copies_blocks``: the device can copy a block."""
+        longer than a token are cheaper than others. ``copies_blocks``: the device can copy a block. ``drafts``: adds
+        drafts to plans; each plan must then be completed before the next is made."""
         self._config = config
         self._block_size = cache.block_size
         self._most_prompt_tokens: int | None = None
         self._last_arrival: int | None = None
         self._tier = tier
+        self._drafts = drafts
         self._hold = BackgroundHold()
         self.counters = counters = SchedulerCounters()
         self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters, copies_blocks=copies_blocks)
@@ -111,6 +115,11 @@ class Scheduler:
         return 0 if states is None else states.num_held
 
     @property
+    def speculation(self) -> SpeculationStats | None:
+        """Return the drafts so far; None: there are none."""
+        return None if self._drafts is None else self._drafts.stats
+
+    @property
     def has_work(self) -> bool:
         """Whether any sequence has not ended; all that is left may be in flight."""
         return bool(self._live)
@@ -143,7 +152,7 @@ class Scheduler:
         self.policy.place(sequence, now, self._in_flight)
         self._last_arrival = sequence.arrival
         before = self.num_waiting
-        self._take(sequence)
+        self._queue(sequence)
         if self._restorer is not None:  # an error here may be in what other sequences wait for: only ``fail`` mends it
             self._restorer.expect(sequence, before)
 
@@ -166,10 +175,11 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> StepPlan:
         """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.
 
-        Raises RuntimeError when two plans are in flight.
+        Raises RuntimeError when two plans are in flight, or one where plans have drafts.
         """
-        if len(self._in_flight) > 1:
-            raise RuntimeError("two plans are in flight: complete the older one before the next is made")
+        if len(self._in_flight) > (self._drafts is None):
+            count = "two plans are" if self._drafts is None else "a plan is"
+            raise RuntimeError(f"{count} in flight: complete the older one before the next is made")
         if self.num_online and self._config.background_tokens == 0:
             self._hold.extend(now)
         self.policy.begin_step(now)
@@ -177,16 +187,20 @@ class Scheduler:
             hold_background=self._hold.seconds_left(now) > 0.0, most_prompt_tokens=self._most_prompt_tokens
         )
         self.policy.charge(chunks)
+        if self._drafts is not None:
+            chunks = self._drafts.extend(chunks, self.policy)
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
+        state_loads, snapshots = self._kv_cache.end_plan()  # evicts snapshots, which may be saved
         saves = () if self._tier is None else self._tier.take_saves()
+        state_saves = () if self._tier is None else self._tier.take_state_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
-        state_loads, snapshots = self._kv_cache.end_plan()
         plan = StepPlan(
             (*short, *long),
             tuple(admitted),
             relocated=tuple([sequence for sequence in self._planner.relocated if sequence.row is not None]),
             saves=saves,
+            state_saves=state_saves,
             copies=self._kv_cache.take_copies(),
             state_loads=state_loads,
             snapshots=snapshots,
@@ -199,10 +213,11 @@ class Scheduler:
         return plan
 
     def complete(self, plan: StepPlan, sampled: list[int]) -> list[Outcome]:
-        """Takes a step's result: one token per chunk that samples, in the plan's order.
+        """Takes a step's result: the plan's samples, in its order.
 
-        Returns an outcome for each sequence that got a token or ended. One that had ended before gets none. Raises
-        ValueError if the number of tokens is wrong, RuntimeError if the plan is not the oldest in flight.
+        Drafts count as tokens as long as they are what was sampled at their places. Returns an outcome for each token
+        that a sequence got, and for its end. One that had ended before gets none. Raises ValueError if the number of
+        tokens is wrong, RuntimeError if the plan is not the oldest in flight.
         """
         if len(sampled) != plan.num_samples:
             raise ValueError(f"the plan samples {plan.num_samples} tokens, got {len(sampled)}")
@@ -211,22 +226,41 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0] is not plan:
             raise RuntimeError("stale plan: plans are completed once, in the order planned")
         self._in_flight.popleft()
-        tokens = iter(sampled)
-        outcomes = []
-        for index, chunk in enumerate(plan.chunks):
+        outcomes: list[Outcome] = []
+        first = 0
+        for chunk in plan.chunks:
             sequence = chunk.sequence
-            token = next(tokens) if chunk.samples else None
-            if sequence.finish_reason is not None:
-                continue
-            if token is not None:
-                self._kv_cache.take_token(sequence, token)
-            elif chunk.end < sequence.max_length:
-                continue  # a piece of a prompt; with max_tokens 0 the last piece is the end
-            reason = sequence.stop_reason()
-            if reason is not None:
-                self._end(sequence, reason)
-            outcomes.append(Outcome(sequence, index, token, reason))
+            if sequence.finish_reason is None:
+                if chunk.drafts:
+                    outcomes += self._checked(chunk, sampled[first : first + chunk.num_samples], first)
+                elif chunk.samples:
+                    self._kv_cache.take_token(sequence, sampled[first])
+                    outcomes.append(self._outcome(sequence, first, sampled[first]))
+                elif chunk.end == sequence.max_length:  # with max_tokens 0 the last piece of a prompt is the end
+                    outcomes.append(self._outcome(sequence, first, None))
+            first += chunk.num_samples
         return outcomes
+
+    def _checked(self, chunk: Chunk, sampled: list[int], first: int) -> Iterator[Outcome]:
+        """Take what a step sampled for a chunk with drafts up to the first wrong one, or up to the sequence's end.
+
+        ``first``: the index of the first sample.
+        """
+        assert self._drafts is not None, "it made them"
+        sequence, accepted = chunk.sequence, chunk.num_accepted(sampled)
+        self._kv_cache.accept(chunk, accepted)
+        self._drafts.checked(chunk, accepted)
+        for index, token in enumerate(sampled[: accepted + 1], first):
+            if sequence.finish_reason is None:
+                self._kv_cache.take_token(sequence, token)
+                yield self._outcome(sequence, index, token)
+
+    def _outcome(self, sequence: Sequence, index: int, token: int | None) -> Outcome:
+        """Return the outcome of a token, or of the last step of a sequence without any, which may end here."""
+        reason = sequence.stop_reason()
+        if reason is not None:
+            self._end(sequence, reason)
+        return Outcome(sequence, index, token, reason)
 
     def force(self, sequence: Sequence, token: int) -> FinishReason | None:
         """Append a token to a living sequence, which may have no other next; return why it ends there, if it does.
@@ -243,9 +277,14 @@ class Scheduler:
 
     def restored(self, restore: Restore, *, whole: bool) -> None:
         """Note that a plan's restore is in the cache; if not ``whole``, it is not, and its tokens are computed."""
-        if restore.is_under_way:  # else it lost its blocks meanwhile
-            self._kv_cache.end_restore(restore, whole=whole)
+        if not restore.is_under_way:  # it lost its blocks meanwhile
+            return
+        self._kv_cache.end_restore(restore, whole=whole)
+        if whole or restore.can_compute:
             self._queues.mark_changed(restore.sequence)
+        else:  # it begins again with what there is without the state
+            self._queues.put_back(restore.sequence)
+            self._kv_cache.release(restore.sequence, SequenceStatus.WAITING)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""
@@ -269,7 +308,7 @@ class Scheduler:
             waits = sequence.status is SequenceStatus.WAITING and not (sequence.num_pending or sequence.blocks.num_held)
             if waits and (keep is None or sequence in keep):
                 self._kv_cache.stop_waiting(sequence)
-                self._take(sequence)
+                self._queue(sequence)
                 continue
             self._kv_cache.clear(sequence, SequenceStatus.FINISHED)
             sequence.finish_reason = FinishReason.ERROR
@@ -284,7 +323,7 @@ class Scheduler:
             self.counters.leaks += 1
             raise RuntimeError("an idle scheduler holds rows, blocks or places in queues of sequences that have ended")
 
-    def _take(self, sequence: Sequence) -> None:
+    def _queue(self, sequence: Sequence) -> None:
         """Put a sequence that has its place into the waiting queue."""
         self._live[sequence.request_id] = sequence
         self.policy.join(sequence)

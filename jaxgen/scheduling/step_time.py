@@ -63,6 +63,10 @@ class StepTimeModel:
         """Seconds of a step of ``rows`` decodes and nothing else; ``contexts`` as in StepSample."""
         return self.seconds(rows, 0, contexts, narrow=rows <= self.narrow_width)
 
+    def decode_cost(self, rows: int) -> LinearCost:
+        """Return the cost of steps of ``rows`` decodes and nothing else."""
+        return self.narrow if self.narrow is not None and rows <= self.narrow_width else self.wide
+
     def step_seconds(self, plan: StepPlan) -> float:
         """Seconds of the step of a plan."""
         narrow = plan.decodes_only and plan.num_tokens <= self.narrow_width
@@ -152,7 +156,7 @@ class StepTimeEstimator:
     """Fit a model to the steps that are measured, and learn by how much single steps miss it.
 
     ``wide``, ``narrow``: steps of each program measured before; no narrow ones: there is no such program.
-    ``narrow_width``: most tokens of its steps.
+    ``narrow_width``: most tokens of its steps. ``floored``: as of CostEstimator.
     """
 
     def __init__(
@@ -161,9 +165,11 @@ class StepTimeEstimator:
         wide: Iterable[StepSample],
         narrow: Iterable[StepSample] = (),
         narrow_width: float = inf,
+        *,
+        floored: bool = False,
     ) -> None:
         wide, narrow = tuple(wide), tuple(narrow)
-        self._wide = CostEstimator(wide)
+        self._wide = CostEstimator(wide, floored=floored)
         self._narrow = CostEstimator(narrow) if narrow else None
         narrow_cost = None if self._narrow is None else self._narrow.cost
         self.model = StepTimeModel(token_budget, self._wide.cost, narrow_cost, narrow_width)

@@ -92,11 +92,6 @@ def vocabulary_bytes(model: ModelConfig) -> int:
     return LOGITS_AT_ONCE * 4 * model.vocab_size + ROW_STATES_AT_ONCE * _token_states(model)
 
 
-def state_bytes(model: ModelConfig) -> int:
-    """Return the bytes of what a sequence has in place of K and V, which do not depend on its length."""
-    return sum(state.num_bytes for state in model.states)
-
-
 def least_snapshots(model: ModelConfig, scheduler: SchedulerConfig) -> int | None:
     """Return the snapshots of states, one for each row, or 0 if no prefixes are kept; None: the model has no states."""
     if not model.states:
@@ -124,7 +119,7 @@ def sequence_bytes(model: ModelConfig, config: EngineConfig, num_tokens: int) ->
     """Return the most bytes that a sequence of ``num_tokens`` has while it decodes: its blocks and its states."""
     cache = config.cache
     held = [(part, part.kind.held_blocks(num_tokens, cache.block_size)) for part in kind_blocks(model, cache)]
-    return state_bytes(model) + sum(blocks * part.block_bytes for part, blocks in held)
+    return model.state_bytes + sum(blocks * part.block_bytes for part, blocks in held)
 
 
 def without_cache(
@@ -141,7 +136,7 @@ def without_cache(
 ) -> Allocation:
     """Return an engine's allocation without KV cache, staging and host memory."""
     rows = ROW_STATES_AT_ONCE * row_state_bytes(model, scheduler, block_size, max_logit_bias, num_kinds=num_kinds)
-    states = (scheduler.max_num_seqs + num_snapshots) * state_bytes(model)
+    states = (scheduler.max_num_seqs + num_snapshots) * model.state_bytes
     return Allocation(params_bytes, temporary_bytes, rows, slack_bytes(memory), states=states)
 
 
@@ -164,4 +159,4 @@ def allocation_of(
         return allocation
     block = CacheFormat.of_cache(model, config.cache)
     host = offload.host_blocks * block.host_block_bytes(offload.host_dtype)
-    return replace(allocation, staging=staging_bytes(block.block_bytes), host=host)
+    return replace(allocation, staging=staging_bytes(block.block_bytes, model.state_bytes), host=host)

@@ -14,14 +14,16 @@ from jaxgen.core.config import (
 )
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.speculation import parse_speculation
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.offload.tiers.kv_tier.address import tier_address
-from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, state_bytes
+from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache
 from jaxgen.sizing.memory_request import MemoryRequest
 from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
-from jaxgen.sizing.window_sizes import CACHED_SHARE, WindowSizes
+from jaxgen.sizing.token_budget import GPU_ROWS
+from jaxgen.sizing.window_sizes import CACHED_SHARE, WindowSizes, check_rows
 
 CPU_CACHE_BYTES = 2 * GIB
 HOST_BYTES_BEFORE_TIER = GIB
@@ -37,19 +39,22 @@ def resolve(
     params_bytes: int,
     temporary_bytes: int | None = None,
     dequantised_bytes: int = 0,
+    most_rows: int = GPU_ROWS,
 ) -> EngineConfig:
     """Return the configuration that meets ``options`` and fits: weights, step temporaries (None: estimated), KV blocks.
 
     ``token_budget``: tokens of a step if the options do not name them. ``dequantised_bytes``: numbers that a step makes
-    of codes at a time, on top of the estimate. If no configuration fits, raises NoRoomError that names the flag and the
-    value that would fit. Raises ConfigError for options that are invalid in any memory.
+    of codes at a time, on top of the estimate. ``most_rows``: of a step on a GPU, unless the options say more. If no
+    configuration fits, raises NoRoomError that names the flag and the value that would fit. Raises ConfigError for
+    options that are invalid in any memory.
     """
     check_options(options)
+    check_rows(options, model)
     if memory.host_bytes is not None and not memory.is_cpu and options.kv_offloading_size * GIB > memory.host_bytes:
         raise _too_large(options, memory.host_bytes, f"the {memory.host_bytes / GIB:.2f} GiB of the host's memory")
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
     room = memory.free_bytes - params_bytes
-    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu, room=room)
+    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu, room=room, most_rows=most_rows)
     wanted = MemoryRequest(
         options, model, memory, scheduler, block_size, params_bytes, temporary_bytes, dequantised_bytes
     )
@@ -65,22 +70,24 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
     block = CacheFormat.of(model, block_size, keep_inputs=inputs)
     size, room = block.block_bytes, wanted.room
     if offload is not None:
-        room -= staging_bytes(size)
+        room -= staging_bytes(size, model.state_bytes)
         if memory.is_cpu:
             most = room - size
             room -= offload.host_blocks * block.host_block_bytes(offload.host_dtype)
             if room < size <= most + size:
                 raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
     snapshots = _more_snapshots(wanted, room, size, host_blocks=0 if offload is None else offload.host_blocks)
-    room -= snapshots * state_bytes(model)
+    room -= snapshots * model.state_bytes
     fitting = max(room, 0) // size
-    share = _cpu_share(memory) - snapshots * state_bytes(model) if memory.is_cpu else room
+    share = _cpu_share(memory) - snapshots * model.state_bytes if memory.is_cpu else room
     useful = _useful_blocks(wanted)
     most = min(fitting, useful, share // size)
     sizes = WindowSizes.of(wanted.options, model, wanted.scheduler, block_size)
     if sizes is None:
         num_blocks = wanted.num_blocks(fitting, most)
         return wanted.config(num_blocks, keep_inputs=inputs, more_snapshots=snapshots, offload=offload)
+    if not sizes.alike:
+        fitting, most = sizes.most_blocks(room), min(useful, sizes.blocks(min(room, share)))
     asked, usual = wanted.options.num_blocks, min(room, share)
     if asked is not None:
         wanted.num_blocks(max(fitting, sizes.most_blocks(room)), most)
@@ -88,7 +95,9 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
         return wanted.config(asked, window_blocks=windows, more_snapshots=snapshots)
     more = min(useful, sizes.blocks(usual))
     windows = sizes.window_blocks(more, usual)
-    if not sizes.holds_more(more, windows, most):
+    if not sizes.alike:
+        wanted.num_blocks(fitting, most)
+    elif not sizes.holds_more(more, windows, most):
         more, windows = wanted.num_blocks(fitting, most), ()
     return wanted.config(more, window_blocks=windows, more_snapshots=snapshots)
 
@@ -110,7 +119,7 @@ def _more_snapshots(wanted: MemoryRequest, room: int, block_bytes: int, *, host_
     most, asked = min(share // block_bytes, _useful_blocks(wanted)), wanted.options.num_blocks
     if asked is not None:
         most = min(most, asked + host_blocks)
-    return min(int(CACHED_SHARE * share) // state_bytes(wanted.model), most)
+    return min(int(CACHED_SHARE * share) // wanted.model.state_bytes, most)
 
 
 def _wherever(wanted: MemoryRequest) -> EngineConfig:
@@ -243,10 +252,11 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
         return False
     if options.kv_offloading_size == 0:
         raise ConfigError("--kv-offload-inputs needs host memory to keep them in: set --kv-offloading-size")
-    if model.states:
+    if model.states or model.readers:
+        instead = "read those of others" if model.readers else "have a state of each sequence in their place"
         raise ConfigError(
-            "--kv-offload-inputs is for models whose layers all have keys and values, and layers of this one have a "
-            "state of each sequence in their place: drop the flag"
+            "--kv-offload-inputs is for models whose layers all have keys and values, and layers of this one "
+            f"{instead}: drop the flag"
         )
     if options.kv_host_dtype != "auto":
         raise ConfigError(
@@ -284,6 +294,7 @@ def check_options(options: EngineOptions) -> None:
         least = LEAST_MODEL_LEN if name == "max_model_len" else 1
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} must be {least} or more, not {value}")
+    parse_speculation(options.speculative_config)
     if not 0 < options.kv_tier_size < float("inf"):
         raise ConfigError(f"--kv-tier-size must be more than 0 GiB, not {options.kv_tier_size}")
     if parse_kv_dtype(options.kv_cache_dtype) != "auto" and options.kv_host_dtype != "auto":

@@ -14,6 +14,7 @@ from jaxgen.core.config import (
 from jaxgen.core.errors import NoRoomError
 from jaxgen.sizing.allocation import Allocation, estimate_temporaries, least_snapshots, without_cache
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
+from jaxgen.sizing.speculation import speculation_of
 from jaxgen.sizing.token_budget import CPU_NARROW, GPU_NARROW
 
 
@@ -117,6 +118,7 @@ class MemoryRequest:
             not self.memory.is_cpu,
             offload,
             streaming,
+            speculation_of(options, self.model, scheduler, is_cpu=self.memory.is_cpu, streams=streaming is not None),
         )
 
 

@@ -17,6 +17,7 @@ from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise_sizes import stream_sizes
 from jaxgen.sizing.memory import resolve
 from jaxgen.sizing.step_bounds import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.sizing.token_budget import GPU_ROWS
 from jaxgen.sizing.window_sizes import why_whole
 
 SEQUENCE_TOKENS = (4096, 32768)
@@ -29,7 +30,8 @@ class PlanRequest:
 
     ``total_bytes``: all of an accelerator's memory, of which ``options.gpu_memory_utilization`` is used; of a CPU the
     free memory. ``host_bytes`` and ``container_bytes`` as in DeviceMemory. ``token_budget``: tokens of a step if the
-    options do not name them. ``dequantised``: bytes of numbers that a step makes of codes at a time.
+    options do not name them. ``dequantised``: bytes of numbers that a step makes of codes at a time. ``most_rows``: of
+    a step on a GPU by default.
     """
 
     options: EngineOptions
@@ -41,6 +43,7 @@ class PlanRequest:
     token_budget: int
     dequantised: int = 0
     container_bytes: int | None = None
+    most_rows: int = GPU_ROWS
 
     @property
     def memory(self) -> DeviceMemory:
@@ -52,7 +55,12 @@ class PlanRequest:
     def scheduler(self) -> SchedulerConfig:
         """The bounds of a step, before the cache is sized. Raises ConfigError."""
         room = self.memory.free_bytes - self.weights
-        return scheduler_config(self.options, self.model, self.token_budget, is_cpu=self.memory.is_cpu, room=room)
+        return scheduler_config(
+            *(self.options, self.model, self.token_budget),
+            is_cpu=self.memory.is_cpu,
+            room=room,
+            most_rows=self.most_rows,
+        )
 
     @property
     def block_size(self) -> int:
@@ -67,6 +75,7 @@ class PlanRequest:
             token_budget=self.token_budget,
             params_bytes=self.weights,
             dequantised_bytes=self.dequantised,
+            most_rows=self.most_rows,
         )
 
     def temporaries(self, scheduler: SchedulerConfig) -> int:

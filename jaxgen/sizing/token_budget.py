@@ -17,8 +17,12 @@ GPU_NARROW = 64
 CPU_BUDGET = 64
 CPU_WIDTH = 384
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
+GPU_WIDTH = 1024
+"""The same on a GPU: a wider step would make gaps between tokens longer than 30 ms (docs/simulation.md)."""
 CPU_ROWS = 64
 """Most rows of a step on a CPU by default."""
+GPU_ROWS, GPU_WIDE_ROWS = 256, 512
+"""The same on a GPU, and on one that skips padding."""
 UNKNOWN_BUDGET = 512
 MOST_BUDGET = 2048
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
@@ -28,10 +32,11 @@ _MULTIPLE = 64
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """Tokens of each step, and the rule that chose them."""
+    """Tokens of each step, and the rule that chose them. ``most_rows``: the most rows of a step on a GPU by default."""
 
     tokens: int
     reason: str
+    most_rows: int = GPU_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +64,28 @@ _DATA_SHEETS: tuple[tuple[str, DevicePeaks], ...] = (
 """Data sheets by words that must all be in JAX's ``device_kind``; more specific names come first."""
 
 
-def least_budget(*, skips_padding: bool) -> int:
+def least_budget(*, skips_padding: bool, is_cpu: bool) -> int:
     """Return the least budget to choose by measurement, wherever the knee is.
 
     Where padding costs time, the knee decides alone. Where it does not, the budget is only the most that a step may
     have, and a larger one costs steps that are not full hardly any time.
     """
-    return CPU_WIDTH if skips_padding else 1
+    if not skips_padding:
+        return 1
+    return CPU_WIDTH if is_cpu else GPU_WIDTH
 
 
-def default_budget(device: DeviceInfo, *, skips_padding: bool = False, active_share: float = 1.0) -> TokenBudget:
+def default_budget(
+    device: DeviceInfo, *, skips_padding: bool = False, padded: str = "", active_share: float = 1.0
+) -> TokenBudget:
     """Return the budget without a measurement: the roofline of a known GPU, else a constant.
 
-    ``active_share``: as of ModelConfig: on accelerators the budget grows as it falls, to what jaxgen tune tries.
+    ``padded``: what a GPU computes for padding, for the reason. ``active_share``: as of ModelConfig: on accelerators
+    the budget grows as it falls, to what jaxgen tune tries.
     """
-    if device.is_cpu and skips_padding:
-        return TokenBudget(CPU_WIDTH, "the most of a step where padding costs nothing")
+    if skips_padding:
+        reason = "the most of a step where padding costs nothing"
+        return TokenBudget(CPU_WIDTH, reason) if device.is_cpu else TokenBudget(GPU_WIDTH, reason, GPU_WIDE_ROWS)
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)
@@ -82,6 +93,8 @@ def default_budget(device: DeviceInfo, *, skips_padding: bool = False, active_sh
         tokens, reason = UNKNOWN_BUDGET, f"{device.kind} is in no table here; jaxgen tune measures it"
     else:
         tokens, reason = roofline_budget(sheet), f"the roofline of {device.kind}; jaxgen tune measures it"
+    if padded:
+        reason += f"; no wider, since XLA computes padding in {padded}"
     return TokenBudget(max(tokens, min(_rounded(tokens / active_share), MOST_BUDGET)), reason)
 
 

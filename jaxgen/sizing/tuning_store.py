@@ -6,7 +6,7 @@ hash in its name.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,17 @@ def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Ma
 
 
 def choose_budget(
-    folder: Path | None, model: ModelConfig, device: DeviceInfo, *, skips_padding: bool = False
+    folder: Path | None, model: ModelConfig, device: DeviceInfo, *, skips_padding: bool = False, padded: str = ""
 ) -> TokenBudget:
     """Return the measured token budget, if ``folder`` has one, else that of the rule for the device.
 
-    A damaged file is removed, and a warning names it.
+    On a GPU what was measured with kernels that skip padding says nothing of others, and the reverse. ``padded``: as
+    for the rule. A damaged file is removed, and a warning names it.
     """
-    rule = default_budget(device, skips_padding=skips_padding, active_share=model.active_share)
+    rule = default_budget(device, skips_padding=skips_padding, padded=padded, active_share=model.active_share)
     path = None if folder is None else record_path(folder, model, device)
     measured = find_json(path, "the token budget is that of the rule until jaxgen tune has run again")
-    return rule if measured is None else TokenBudget(measured["token_budget"], f"measured by jaxgen tune ({path})")
+    others = not device.is_cpu and measured is not None and measured["skips_padding"] != skips_padding
+    if measured is None or others:
+        return rule
+    return replace(rule, tokens=measured["token_budget"], reason=f"measured by jaxgen tune ({path})")

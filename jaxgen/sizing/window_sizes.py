@@ -12,6 +12,7 @@ from jaxgen.cache.cache_format import CacheFormat, kind_blocks
 from jaxgen.cache.window_manager import blocks_for, blocks_of_chunks, blocks_of_window
 from jaxgen.core.cache_kind import CacheKind
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
+from jaxgen.core.errors import ConfigError
 from jaxgen.kv_events.config import FLAG as KV_EVENTS_FLAG
 from jaxgen.kv_events.config import parse_kv_events
 from jaxgen.sizing.allocation import ROW_STATES_AT_ONCE, table_bytes
@@ -33,6 +34,18 @@ def one_kind_flag(options: EngineOptions) -> str | None:
     if options.kv_tier_dir is not None:
         return "--kv-tier-dir"
     return None if parse_kv_events(options.kv_events_config) is None else KV_EVENTS_FLAG
+
+
+def check_rows(options: EngineOptions, model: ModelConfig) -> None:
+    """Raise ConfigError for a feature that keeps blocks of one shape, if the model's layers keep rows of several."""
+    flag = "--kv-residency host" if options.kv_residency == "host" else one_kind_flag(options)
+    if flag is None or not model.has_several_rows:
+        return
+    rows = " and ".join(f"{kind.row.heads} of {kind.row.width} numbers" for kind in model.cache_kinds)
+    raise ConfigError(
+        f"{flag} is for models whose layers have keys and values of one shape, and layers of this one have heads of "
+        f"several ({rows}): drop the flag"
+    )
 
 
 def freeing_kinds(options: EngineOptions, model: ModelConfig) -> tuple[CacheKind, ...]:
@@ -73,7 +86,7 @@ class WindowSizes:
     ``least``: blocks of each window's pool for one sequence of any length. ``expected``: blocks that a sequence of the
     expected length has of the whole context, and of each window. ``chunks``: what long chunks need of each pool.
     ``tables``: bytes of the rows' block tables of windows. ``cached``: share of the memory that goes to further blocks
-    of windows.
+    of windows. ``alike``: whether all layers can keep the whole context in blocks of one kind.
     """
 
     full: int
@@ -85,6 +98,7 @@ class WindowSizes:
     rows: int
     tables: int
     cached: float
+    alike: bool
 
     @classmethod
     def of(cls, options: EngineOptions, model: ModelConfig, scheduler: SchedulerConfig, block_size: int) -> Self | None:
@@ -107,6 +121,7 @@ class WindowSizes:
             scheduler.max_num_seqs,
             ROW_STATES_AT_ONCE * len(kinds) * table_bytes(scheduler, block_size),
             CACHED_SHARE if scheduler.prefix_caching else 0.0,
+            not model.has_several_rows,
         )
 
     def pools(self, sequences: int) -> tuple[int, ...]:
@@ -133,12 +148,12 @@ class WindowSizes:
     def window_blocks(self, num_blocks: int, room: int) -> tuple[int, ...]:
         """Return the blocks of each window in ``room`` bytes, with ``num_blocks`` that keep the whole context.
 
-        Empty: each of them would have no fewer, so that all layers keep the whole context.
+        Empty: each of them would have no fewer, so that all layers keep the whole context, if they can.
         """
         left = room - num_blocks * self.full
         fitting = bisect_right(range(1, self._sequences(num_blocks) + 1), left, key=self._pool_bytes)
         pools = self.pools(fitting)
-        if num_blocks <= min(pools):
+        if self.alike and num_blocks <= min(pools):
             return ()
         spare = max(0, left - self._pool_bytes(fitting)) if self.cached else 0
         more = spare // sum(self.windows)

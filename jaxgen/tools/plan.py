@@ -106,6 +106,7 @@ def plan_model(
         budget.tokens,
         dequantised_bytes(config, target.device, kernels),
         target.container_bytes,
+        budget.most_rows,
     )
     plan = make_plan(request)
     budget = replace(budget, tokens=plan.scheduler.token_budget)

@@ -1,8 +1,8 @@
-"""Products and norms in the shapes of served steps, compared with float64 and, for products, timed next to XLA's."""
+"""Products, norms and rotations of served steps, compared with float64. Products are timed next to XLA's."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxgen.kernels.choice import REFERENCE
-from jaxgen.kernels.gpu_proof import prove_gated_product, prove_norm, prove_product
+from jaxgen.kernels.gpu_proof import prove_add_norm, prove_gated_product, prove_norm, prove_product, prove_rotation
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.layer_shapes import ProductShape
 from jaxgen.kernels.proving.verdict import ServedShapes
 from jaxgen.models.packed_weight import plain_product
 from jaxgen.tools.proof_step import COUNTS
 
-TIMED_ROWS = 64, 256
+TIMED_ROWS = 64, 256, 1024
 MOST_RATIO = 1 / 0.85
 """Largest ratio of times, ours to XLA's, with which our products are used."""
 _LAYERS = 4
@@ -49,7 +49,23 @@ def check_norms(shapes: ServedShapes, kernels: Kernels) -> None:
     for one in shapes.norms:
         norm = kernels.rms_norm if one.kind == "rms" else kernels.layer_norm
         about: dict[str, Any] = {"kind": one.kind, "width": one.width, "weight": one.weight, "bias": one.bias}
-        prove_norm(norm, **about, dtype=shapes.dtype, budgets=shapes.token_budgets, counts=COUNTS)
+        about |= {"dtype": shapes.dtype, "budgets": shapes.token_budgets, "counts": COUNTS}
+        prove_norm(norm, **about)
+        adding = kernels.add_rms_norm if one.kind == "rms" else kernels.add_layer_norm
+        if one.adds and adding is not None:
+            prove_add_norm(adding, **about)
+
+
+def check_rotation(shapes: ServedShapes, kernels: Kernels) -> None:
+    """Raise AssertionError if queries, keys or values are wrong where one kernel makes and writes them."""
+    assert kernels.rotate_write is not None, "there is one"
+    assert shapes.rotation is not None, "the model has a description"
+    heads: dict[str, Any] = {"heads": shapes.heads, "kv_heads": shapes.kv_heads, "head_dim": shapes.head_dim}
+    budgets: dict[str, Any] = {"budgets": shapes.token_budgets, "counts": COUNTS, "dtype": shapes.dtype}
+    for plan in {None, kernels.plan_attention}:
+        prove_rotation(
+            kernels.rotate_write, plan, **heads, **asdict(shapes.rotation), block_size=shapes.block_size, **budgets
+        )
 
 
 def _timed(products: list[ProductShape], kernels: Kernels, shapes: ServedShapes) -> str:

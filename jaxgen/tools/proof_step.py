@@ -232,6 +232,7 @@ def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
     views["context_lens"][: len(rows)] = [row.context for row in rows]
     views["rows"][:] = max_num_seqs
     views["rows"][: len(rows)] = range(len(rows))
+    views["sample_rows"][:] = max_num_seqs
     views["new_blocks"][:] = -1
     views["prompt_targets"][:] = -1
     return words

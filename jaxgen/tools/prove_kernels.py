@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jaxgen.core import operations
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import maker_of
-from jaxgen.kernels.gpu_proof import prove_block_copies, prove_expert_products
+from jaxgen.kernels.gpu_proof import prove_block_copies, prove_expert_products, prove_gated_delta
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.verdict import Finding, Report, ServedShapes
 from jaxgen.runner.model_runner import device_info
-from jaxgen.tools.proof_layers import TooSlowError, check_norms, check_products
+from jaxgen.tools.proof_layers import TooSlowError, check_norms, check_products, check_rotation
 from jaxgen.tools.proof_step import check_steps, model_of
 
 
@@ -114,13 +114,23 @@ def check_experts(shapes: ServedShapes, kernels: Kernels, *, coded: bool) -> Non
         prove_expert_products(kernels, shapes.experts, budget, shapes.dtype, coded=coded)
 
 
+def check_delta_nets(shapes: ServedShapes, kernels: Kernels) -> None:
+    """Raise AssertionError, or the error of a compiler or device, if gated delta nets are wrong."""
+    nets = shapes.delta
+    assert nets is not None
+    sizes = {"key_heads": nets.key_heads, "heads": nets.heads, "key_dim": nets.key_dim, "value_dim": nets.value_dim}
+    prove_gated_delta(kernels.gated_delta, **sizes, span=nets.span, dtype=shapes.dtype)
+
+
 CHECKS: Mapping[str, Callable[[ServedShapes, Kernels], str | None]] = {
     operations.ATTENTION: check_attention,
     operations.COPIES: check_copies,
     operations.PRODUCTS: check_products,
     operations.NORMS: check_norms,
+    operations.ROTATION: check_rotation,
     operations.EXPERTS: partial(check_experts, coded=False),
     operations.CODES: partial(check_experts, coded=True),
+    operations.DELTA_NETS: check_delta_nets,
 }
 """The check of each operation's kernels, which may return their times in words."""
 

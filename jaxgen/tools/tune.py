@@ -59,11 +59,12 @@ class BudgetTime:
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Result of tuning. ``token_budget``: the knee of ``times``, among budgets from ``least_budget`` on. ``ended``: why
-    no larger budget was tried."""
+    no larger budget was tried. ``skips_padding``: whether the kernels do."""
 
     token_budget: int
     times: tuple[BudgetTime, ...]
     ended: str
+    skips_padding: bool
 
 
 class FullSteps:
@@ -132,7 +133,7 @@ def measure(
     ``rounds`` - 1 times more, in turn, so that a change of the machine's speed affects all of them. ``report`` gets
     each budget's first block at once. Raises ConfigError if no budget can be measured.
     """
-    least = least_budget(skips_padding=kernels.skips_padding)
+    least = least_budget(skips_padding=kernels.skips_padding, is_cpu=memory.is_cpu)
     budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))
     trials: list[_Trial] = []
     ended = "the last budget of the list"
@@ -154,7 +155,8 @@ def measure(
         for trial in trials:
             trial.run_block()
     times = tuple(trial.result() for trial in trials)
-    return Tuning(knee({result.token_budget: result.seconds for result in times}, least), times, ended)
+    found = knee({result.token_budget: result.seconds for result in times}, least)
+    return Tuning(found, times, ended, kernels.skips_padding)
 
 
 class _Trial:

@@ -37,12 +37,13 @@ class AttentionWalk {
       : cache_(cache),
         batch_(batch),
         item_(item),
-        group_(static_cast<int>(batch.heads / cache.heads)),
+        group_(item.heads),
         queries_(static_cast<int>(item.tokens) * group_),
         depth_(Ceil(cache.head_dim, kElements)),
-        width_(Ceil(cache.head_dim, kLanes) * kLanes),
+        width_(Ceil(batch.value_dim, kLanes) * kLanes),
+        decoded_width_(Ceil(cache.head_dim, kLanes) * kLanes),
         unit_(batch.soft_cap > 0 ? batch.soft_cap : batch.scale),
-        values_as_they_are_(queries_ <= kTileRows && width_ == cache.head_dim),
+        values_as_they_are_(queries_ <= kTileRows && width_ == batch.value_dim),
         q_{scratch.q.Get<Unit>(size_t(queries_) * depth_), depth_},
         keys_{scratch.keys.Get<Unit>(size_t(depth_) * kPiece), kPiece},
         values_{scratch.values.Get<Unit>(size_t(kPiece) * width_), width_},
@@ -51,7 +52,9 @@ class AttentionWalk {
         out_{scratch.out.Get<float>(size_t(queries_) * width_), width_},
         maxima_(scratch.maxima.Get<float>(queries_)),
         totals_(scratch.totals.Get<float>(queries_)),
-        rows_(cache.format == Cache::kElements ? nullptr : scratch.decoded.Get<Element>(size_t(2 * kPiece) * width_)) {}
+        rows_(cache.format == Cache::kElements
+                  ? nullptr
+                  : scratch.decoded.Get<Element>(size_t(cache.parts * kPiece) * decoded_width_)) {}
 
   // From the item's first piece, where `pieces` is, to what follows its last.
   void Run(Pieces<Element>& pieces) {
@@ -79,7 +82,7 @@ class AttentionWalk {
 
   void Begin() {
     for (int i = 0; i < queries_; ++i) {
-      const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryOffset(i);
+      const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryAt(i) * cache_.head_dim;
       PackRow(source, cache_.head_dim, q_.Row(i));
     }
     for (int i = 0; i < queries_; ++i) {  // a sink is a score whose value is zero
@@ -87,7 +90,7 @@ class AttentionWalk {
       totals_[i] = batch_.sinks == nullptr ? 0.0f : 1.0f;
     }
     std::fill_n(out_.data, size_t(queries_) * width_, 0.0f);
-    if (width_ != cache_.head_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
+    if (width_ != batch_.value_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
   }
 
   // The piece with rows of elements: where they lie, or what their codes stand for.
@@ -96,11 +99,18 @@ class AttentionWalk {
     decoded_ = piece;
     WithCodes(cache_.format, [&](auto code) {
       Element* row = rows_;
-      for (const Element** tokens : {decoded_.keys, decoded_.values})
-        for (int j = 0; j < piece.count; ++j, row += width_) {
+      const auto decode = [&](const Element** tokens) {
+        for (int j = 0; j < piece.count; ++j, row += decoded_width_) {
           DecodeRow<decltype(code)>(reinterpret_cast<const char*>(tokens[j]), cache_.head_dim, row);
           tokens[j] = row;
         }
+      };
+      decode(decoded_.keys);
+      if (cache_.parts == 1) {
+        std::copy_n(decoded_.keys, piece.count, decoded_.values);
+      } else {
+        decode(decoded_.values);
+      }
     });
     return decoded_;
   }
@@ -110,9 +120,9 @@ class AttentionWalk {
     const int vectors = Ceil(piece.count, kLanes), units = Ceil(piece.count, kElements);
     PackColumns(piece.keys, vectors * kLanes, cache_.head_dim, keys_.data, keys_.stride);
     if (!values_as_they_are_)
-      PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
+      PackRows(piece.values, (piece.count + 1) / 2 * 2, batch_.value_dim, values_.data, values_.stride);
     FoldTile(0, piece, FetchTokens{next.keys, next.count, Ceil(kPiece, depth_), cache_.row_bytes},
-             FetchTokens{next.values, next.count, Ceil(kPiece, units), cache_.row_bytes});
+             FetchTokens{next.values, cache_.parts == 1 ? 0 : next.count, Ceil(kPiece, units), cache_.row_bytes});
     for (int i = kTileRows; i < queries_; i += kTileRows) FoldTile(i, piece, FetchNothing(), FetchNothing());
   }
 
@@ -181,25 +191,25 @@ class AttentionWalk {
 
   void End() {
     for (int i = 0; i < queries_; ++i) {
-      Element* target = reinterpret_cast<Element*>(batch_.out) + QueryOffset(i);
+      Element* target = reinterpret_cast<Element*>(batch_.out) + QueryAt(i) * batch_.value_dim;
       const Floats inverse = Broadcast(1.0f) / Broadcast(totals_[i]);
-      ForVectors(cache_.head_dim, [&](int64_t d, int count) {
+      ForVectors(batch_.value_dim, [&](int64_t d, int count) {
         StoreSome(target + d, Load<Floats>(out_.Row(i) + d) * inverse, count);
       });
     }
   }
 
-  int64_t QueryOffset(int query) const {
-    const int64_t token = item_.first_token + query / group_;
-    return (token * batch_.heads + HeadOf(query)) * cache_.head_dim;
+  // The row of q and of the result.
+  int64_t QueryAt(int query) const {
+    return (item_.first_token + query / group_) * batch_.heads + HeadOf(query);
   }
 
-  int64_t HeadOf(int query) const { return item_.kv_head * group_ + query % group_; }
+  int64_t HeadOf(int query) const { return item_.first_head + query % group_; }
 
   const Cache& cache_;
   const AttentionBatch& batch_;
   const AttentionItem& item_;
-  const int group_, queries_, depth_, width_;
+  const int group_, queries_, depth_, width_, decoded_width_;
   const float unit_;  // of the scores that a product or Cap leaves
   const bool values_as_they_are_;  // packing them pays where more than one tile reads them
   const Matrix<Unit> q_, keys_, values_, weights_;

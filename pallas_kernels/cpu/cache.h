@@ -1,4 +1,5 @@
-// One layer of the blocked KV cache, [num_blocks][layers][2: K, V][heads][block_size][row].
+// One layer of the blocked KV cache, [num_blocks][layers][parts: K, V][heads][block_size][row]. In a cache of one part
+// the values of a token are the first numbers of its keys.
 
 #ifndef PALLAS_KERNELS_CPU_CACHE_H_
 #define PALLAS_KERNELS_CPU_CACHE_H_
@@ -15,13 +16,15 @@ struct Cache {
   static constexpr int64_t kScaleBytes = sizeof(float);
 
   char* data;
-  int64_t num_blocks, layers, heads, block_size, head_dim, row_bytes;
+  int64_t num_blocks, layers, parts, heads, block_size, head_dim, row_bytes;
   int64_t layer;
   Format format;
 
+  Part values() const { return parts == 1 ? kKeys : kValues; }
+
   // The row of one token of one head.
   char* Token(int64_t block, Part part, int64_t head, int64_t offset) const {
-    return data + ((((block * layers + layer) * 2 + part) * heads + head) * block_size + offset) * row_bytes;
+    return data + ((((block * layers + layer) * parts + part) * heads + head) * block_size + offset) * row_bytes;
   }
 };
 

@@ -28,13 +28,13 @@ Cache CacheOf(const ffi::AnyBuffer& buffer, const Scalar& layer) {
   const Cache::Format format = FormatOf(buffer);
   const int64_t head_dim = shape[5] - (format == Cache::kElements ? 0 : Cache::kScaleBytes);
   const int64_t row_bytes = shape[5] * (format == Cache::kElements ? ItemSize(buffer.element_type()) : 1);
-  return {static_cast<char*>(buffer.untyped_data()), shape[0], shape[1], shape[3], shape[4], head_dim, row_bytes,
-          layer.typed_data()[0], format};
+  return {static_cast<char*>(buffer.untyped_data()), shape[0], shape[1], shape[2], shape[3], shape[4], head_dim,
+          row_bytes, layer.typed_data()[0], format};
 }
 
 const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
   const auto shape = cache.dimensions();
-  if (shape.size() != 6 || shape[2] != 2) return "the cache is not [N, L, 2, K, B, W]";
+  if (shape.size() != 6 || shape[2] < 1 || shape[2] > 2) return "the cache is neither [N, L, 2, K, B, W] nor [N, L, 1, K, B, W]";
   if (FormatOf(cache) != Cache::kElements) {
     if (shape[5] <= Cache::kScaleBytes) return "the cache's rows have no room for codes and a scale";
   } else if (ItemSize(cache.element_type()) == 0) {
@@ -64,16 +64,20 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
   if (!Fits(q.element_type(), cache) || shape.size() != 3 || shape[2] != view.head_dim ||
       shape[1] % view.heads != 0)
     return Refuse("q does not fit the cache");
+  const auto made = out->dimensions();
+  if (made.size() != 3 || made[0] != shape[0] || made[1] != shape[1] || made[2] > view.head_dim ||
+      (view.parts == 2 && made[2] != view.head_dim))
+    return Refuse("the result does not fit q and the values");
   if (window.typed_data()[0] < 1) return Refuse("the window is not positive");
   if (sinks && sinks->dimensions()[0] != shape[1]) return Refuse("there is not one sink for each query head");
   const AttentionBatch batch = {static_cast<const char*>(q.untyped_data()), static_cast<char*>(out->untyped_data()),
-                                shape[0], shape[1], tables.typed_data(), starts.typed_data(),
+                                shape[0], shape[1], made[2], tables.typed_data(), starts.typed_data(),
                                 context_lens.typed_data(), num_rows.typed_data()[0], tables.dimensions()[1],
                                 window.typed_data()[0], sinks ? sinks->typed_data() : nullptr, scale, soft_cap};
   if (batch.rows < 0 || batch.rows > tables.dimensions()[0] || starts.dimensions()[0] != tables.dimensions()[0] + 1)
     return Refuse("more rows than there are tables");
   if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
-  const std::vector<AttentionItem> items = PlanItems(view, batch);
+  const std::vector<AttentionItem> items = PlanItems(view, batch, pool.num_threads());
   Attend(pool, view, batch, items);
   return ffi::Error::Success();
 }
@@ -89,6 +93,7 @@ void Write(ffi::ThreadPool& pool, const Cache& cache, const ffi::AnyBuffer& k, c
   });
 }
 
+// A cache of one part is given its rows twice, and writes them once.
 ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyBuffer k, ffi::AnyBuffer v,
                    Integers slots, ffi::Result<ffi::AnyBuffer> cache) {
   if (const char* reason = CheckCache(*cache, layer)) return Refuse(reason);

@@ -35,7 +35,7 @@ class Library(StateKernels):
     def ragged_paged_attention(
         self,
         q: Float[Array, "T H D"],
-        cache: Num[Array, "N L 2 K B W"],
+        cache: Num[Array, "N L P K B W"],
         layer: Int[Array, ""],
         block_tables: Int[Array, "R M"],
         query_starts: Int[Array, "R1"],
@@ -47,7 +47,8 @@ class Library(StateKernels):
         window: int | Int[Array, ""] | None = None,
         soft_cap: float | None = None,
         sinks: Float[Array, "H"] | None = None,
-    ) -> Float[Array, "T H D"]:
+        value_dim: int | None = None,
+    ) -> Float[Array, "T H V"]:
         """Compute ``ragged_paged_attention_ref`` in float32 or bfloat16.
 
         Raises ValueError for other dtypes, and for a window or a cap that is not positive. A traced window that is not
@@ -62,9 +63,8 @@ class Library(StateKernels):
         check_dtypes(q, *([] if has_codes(cache.dtype) else [cache]))
         if soft_cap is not None and not soft_cap > 0:
             raise ValueError(f"soft_cap is {soft_cap}, must be positive")
-        call = jax.ffi.ffi_call(
-            self._target(q.dtype.name, "RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype)
-        )
+        out = jax.ShapeDtypeStruct((*q.shape[:2], value_dim or q.shape[2]), q.dtype)
+        call = jax.ffi.ffi_call(self._target(q.dtype.name, "RaggedPagedAttention"), out)
         return call(
             *(q, cache, layer, block_tables, query_starts, context_lens, num_rows, _window(window)),
             *([] if sinks is None else [sinks.astype(jnp.float32)]),
@@ -74,14 +74,15 @@ class Library(StateKernels):
 
     def write_kv(
         self,
-        cache: Num[Array, "N L 2 K B W"],
+        cache: Num[Array, "N L P K B W"],
         layer: Int[Array, ""],
         k: Float[Array, "T K D"],
-        v: Float[Array, "T K D"],
+        v: Float[Array, "T K D"] | None,
         slots: Int[Array, "T"],
-    ) -> Num[Array, "N L 2 K B W"]:
+    ) -> Num[Array, "N L P K B W"]:
         """Compute ``write_kv_ref``, in place where the cache is donated or a loop's carry; raises ValueError for
         dtypes."""
+        v = k if v is None else v  # of a cache of one part they are not read
         if not has_codes(cache.dtype):
             k, v = k.astype(cache.dtype), v.astype(cache.dtype)
         check_dtypes(k, v)

@@ -19,8 +19,8 @@ constexpr int kTileQueries = 64;  // query heads that share one packed piece
 
 struct AttentionBatch {
   const char* q;  // [tokens][heads][head_dim]
-  char* out;
-  int64_t tokens, heads;
+  char* out;      // [tokens][heads][value_dim]
+  int64_t tokens, heads, value_dim;
   const int32_t *tables, *starts, *context_lens;
   int64_t rows, table_width;
   int64_t window;      // tokens that a query sees, its own the last of them
@@ -28,9 +28,9 @@ struct AttentionBatch {
   float scale, soft_cap;  // a cap of 0: none
 };
 
-// Consecutive query tokens of one row and all their heads that share one KV head.
+// Consecutive query tokens of one row, and of their heads that share one KV head all or some that follow one another.
 struct AttentionItem {
-  int32_t row, kv_head;
+  int32_t row, kv_head, first_head, heads;
   int64_t first_token, tokens;  // within q
   int64_t first_position;       // of first_token, within the context
 
@@ -95,7 +95,7 @@ class Pieces {
       const int64_t entry = piece.item->row * batch_.table_width + (first + j) / cache_.block_size;
       const int64_t block = batch_.tables[entry], offset = (first + j) % cache_.block_size;
       const char* key = cache_.Token(block, Cache::kKeys, piece.item->kv_head, offset);
-      const char* value = cache_.Token(block, Cache::kValues, piece.item->kv_head, offset);
+      const char* value = cache_.Token(block, cache_.values(), piece.item->kv_head, offset);
       const int end = j + static_cast<int>(std::min<int64_t>(piece.count - j, cache_.block_size - offset));
       for (; j < end; ++j, key += cache_.row_bytes, value += cache_.row_bytes) {
         piece.keys[j] = reinterpret_cast<const Element*>(key);

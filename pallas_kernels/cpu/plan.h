@@ -25,15 +25,26 @@ inline const char* CheckRows(const Cache& cache, const AttentionBatch& batch) {
   return nullptr;
 }
 
-// Query tokens in tiles of about kTileQueries query heads, one item for each KV head; the longest walks come first.
-inline std::vector<AttentionItem> PlanItems(const Cache& cache, const AttentionBatch& batch) {
-  const int64_t tile = std::max<int64_t>(1, kTileQueries * cache.heads / batch.heads);
+constexpr int64_t kLeastHeads = 4;  // of an item that has some of the heads of a KV head: each such item packs the keys
+
+// Query tokens in tiles of about kTileQueries query heads; the longest walks come first. There is one item for each KV
+// head, or several where threads would have none otherwise.
+inline std::vector<AttentionItem> PlanItems(const Cache& cache, const AttentionBatch& batch, int64_t threads) {
+  const int64_t group = batch.heads / cache.heads, tile = std::max<int64_t>(1, kTileQueries / group);
+  int64_t tiles = 0;
+  for (int64_t row = 0; row < batch.rows; ++row) tiles += Ceil(batch.starts[row + 1] - batch.starts[row], tile);
+  const int64_t idle = threads / std::max<int64_t>(1, tiles * cache.heads);
+  const int64_t parts = std::clamp<int64_t>(idle, 1, std::max<int64_t>(1, group / kLeastHeads));
   std::vector<AttentionItem> items;
   for (int32_t row = 0; row < batch.rows; ++row) {
     const int64_t start = batch.starts[row], end = batch.starts[row + 1];
     for (int64_t token = start; token < end; token += tile)
-      for (int32_t head = 0; head < cache.heads; ++head)
-        items.push_back({row, head, token, std::min(tile, end - token), batch.context_lens[row] - end + token});
+      for (int64_t i = 0; i < cache.heads * parts; ++i) {
+        const int64_t head = i / parts, first = i % parts * group / parts, past = (i % parts + 1) * group / parts;
+        items.push_back({row, static_cast<int32_t>(head), static_cast<int32_t>(head * group + first),
+                         static_cast<int32_t>(past - first), token, std::min(tile, end - token),
+                         batch.context_lens[row] - end + token});
+      }
   }
   const auto work = [&](const AttentionItem& item) {
     const int64_t walked = std::min(item.end_position(), item.tokens + batch.window);

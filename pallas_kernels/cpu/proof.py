@@ -84,6 +84,17 @@ def _prove_dtype(library: Library, dtype: str) -> None:
             blank=np.nan,
             codes=codes,
         )
+    prove_cache_kernels(
+        library.write_kv,
+        library.ragged_paged_attention,
+        heads=6,
+        kv_heads=1,
+        head_dim=40,
+        block_size=16,
+        dtype=dtype,
+        blank=np.nan,
+        value_dim=32,
+    )
     _prove_product(library, dtype)
 
 

@@ -10,7 +10,8 @@
 
 namespace kernels {
 
-// Write token t's keys and values, [heads][head_dim] each, to slots[t]; a slot past the cache is padding.
+// Write token t's keys and values, [heads][head_dim] each, to slots[t]; a slot past the cache is padding. A cache of one
+// part has no values of its own.
 template <typename Element>
 inline void WriteToken(const Cache& cache, const Element* k, const Element* v, int64_t t, int32_t slot) {
   if (slot < 0 || slot >= cache.num_blocks * cache.block_size) return;
@@ -25,7 +26,7 @@ inline void WriteToken(const Cache& cache, const Element* k, const Element* v, i
   for (int64_t head = 0; head < cache.heads; ++head) {
     const int64_t from = (t * cache.heads + head) * cache.head_dim;
     write(k + from, cache.Token(block, Cache::kKeys, head, offset));
-    write(v + from, cache.Token(block, Cache::kValues, head, offset));
+    if (cache.parts > 1) write(v + from, cache.Token(block, Cache::kValues, head, offset));
   }
 }
 

@@ -1,6 +1,6 @@
 """All faults."""
 
-from scripts.faults.computing import CONVOLUTIONS, KERNELS, MODELS, SAMPLING
+from scripts.faults.computing import CONVOLUTIONS, KERNELS, LATENTS, MODELS, SAMPLING
 from scripts.faults.fault import Fault
 from scripts.faults.memory import CACHE, OFFLOAD, SIZING
 from scripts.faults.scheduling import SCHEDULER
@@ -15,6 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     *SIZING,
     *SAMPLING,
     *MODELS,
+    *LATENTS,
     *KERNELS,
     *CONVOLUTIONS,
     *WEIGHTS,

@@ -18,6 +18,7 @@ LINKS = {
     "--kv-cache-dtype": "tuning.md#the-kv-caches-dtype",
     "--kv-residency": "offload.md#streamed-decoding",
     "--kv-tier": "offload.md#a-cache-that-outlives-the-process",
+    "--speculative-config": "speculation.md",
     "--kv-events-config": "replicas.md#precise-prefixes",
     "--uds": "operations.md#behind-a-proxy",
     "--root-path": "operations.md#behind-a-proxy",

@@ -40,7 +40,8 @@ NAMES = (
         "cohere",
         "cohere_heads",
     ),
-    *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "lfm2", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
+    *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "lfm2", "lfm2_moe", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
+    *("qwen3_5", "qwen3_5_moe", "qwen3_next"),
 )
 WITH_IMAGES = {
     "qwen2vl": ("qwen2", "Qwen2VLForConditionalGeneration"),
@@ -91,7 +92,7 @@ def _leave_out_deepseek() -> None:
     module: Any = types.ModuleType("conversion.deepseek")
     module.DeepseekV2Model = type("DeepseekV2Model", (base.TextModel,), {"model_arch": gguf.MODEL_ARCH.DEEPSEEK2})
     sys.modules["conversion.deepseek"] = module
-    for name in ("COHERE2MOE", "DFLASH", "EAGLE3"):
+    for name in ("COHERE2MOE", "DFLASH", "EAGLE3", "GEMMA4_ASSISTANT"):
         if not hasattr(gguf.MODEL_ARCH, name):
             setattr(gguf.MODEL_ARCH, name, gguf.MODEL_ARCH.DEEPSEEK2)
 
@@ -117,6 +118,8 @@ def _prepared(source: Path) -> dict[str, Any]:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 1, 1]}
         config["rope_scaling"] = None
         config["vision_config"] = {"deepstack_visual_indexes": [0]}
+    if "linear_num_key_heads" in config:
+        config["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
     if config["model_type"] == "granitemoehybrid":
         config["mamba_expand"] = int(config["mamba_expand"])
     if config["model_type"] == "falcon" and not config["new_decoder_architecture"]:
@@ -142,6 +145,7 @@ def _with_golden_s_numbers(kind: Any, config: dict[str, Any]) -> Any:
 
     class Made(kind):  # type: ignore[misc, unused-ignore]
         model_arch = kind.model_arch
+        no_mtp = True
 
         def set_gguf_parameters(self) -> None:
             inner: Any = getattr(self, "impl", self)

@@ -48,7 +48,7 @@ class Batch:
 
     def complete(self, plan: StepPlan, output: StepOutput) -> None:
         tokens = np.asarray(output.tokens)
-        self.scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
+        self.scheduler.complete(plan, tokens[: plan.num_samples].tolist())
 
     @property
     def tokens(self) -> list[list[int]]:

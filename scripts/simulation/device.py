@@ -15,9 +15,10 @@ from typing import Any
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import CacheConfig, ModelConfig, SchedulerConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.cost_model import LinearCost, StepSample
-from jaxgen.scheduling.step_time import StepTimeModel
-from scripts.simulation.fastgen import fit_with_floor
+from jaxgen.engine.start.step_time_probe import prompt_lengths
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.prefill_limits import GPU_LIMITS
+from jaxgen.scheduling.step_time import StepTimeEstimator, StepTimeModel
 from scripts.simulation.load import closed_loop, normal_requests
 from scripts.simulation.loop import Simulation
 from scripts.simulation.merits import SEED, rounded
@@ -66,14 +67,16 @@ class Device:
 
     @property
     def step_time(self) -> StepTimeModel | None:
-        """What the scheduler knows of its steps, as it would measure them; None: they all cost the same."""
+        """What the scheduler knows of its steps, as a start would measure them; None: they all cost the same."""
         if self.pads:
             return None
-        known = [StepSample(tokens, 0, seconds) for tokens, seconds in self.base if tokens <= self.token_budget]
-        line = fit_with_floor(known)
-        return StepTimeModel(
-            self.token_budget, LinearCost(line.base, line.per_token, per_context=self.per_context, floor=line.floor)
-        )
+        decodes = {1, min(MAX_NUM_SEQS, self.token_budget)}
+        steps = [(tokens, 0) for tokens in (*prompt_lengths(self.token_budget), *decodes)] + [(1, MAX_MODEL_LEN)]
+        known = [
+            StepSample(tokens, 0, self.base_seconds(tokens) + context * self.per_context, context)
+            for tokens, context in steps
+        ]
+        return StepTimeEstimator(self.token_budget, known, floored=True).model
 
 
 def read_rows(files: Iterable[Path]) -> dict[str, Row]:
@@ -128,7 +131,7 @@ def serve(device: Device, clients: int) -> Row:
     """Return the figures of a closed loop on a device."""
     scheduler = SchedulerConfig(device.token_budget, MAX_NUM_SEQS, MAX_MODEL_LEN)
     cache = CacheConfig(BLOCK_SIZE, MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE)
-    policy = SplitFuse(scheduler, cache, step_time=device.step_time)
+    policy = SplitFuse(scheduler, cache, step_time=device.step_time, limits=GPU_LIMITS)
     load = closed_loop(normal_requests(PROMPT, OUTPUT, CLIENTS[clients], SEED), clients, SEED)
     simulation = Simulation(policy, device.seconds, load)
     summary = simulation.run().summary()

@@ -7,6 +7,7 @@ from typing import Protocol
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, PrefillLimits
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import FixedStepTimes, StepTimeModel
@@ -43,12 +44,13 @@ class SplitFuse:
         narrow: bool = False,
         step_time: StepTimeModel | None = None,
         runs_ahead: bool = True,
+        limits: PrefillLimits = DEFAULT_LIMITS,
     ) -> None:
         """As the scheduler's own. ``runs_ahead``: as an accelerator's engine does, and a CPU's does not."""
         self.runs_ahead = runs_ahead
         config = replace(config, prefix_caching=False)
         step_times = None if step_time is None else FixedStepTimes(step_time)
-        policy = partial(ServicePolicy, step_times=step_times)
+        policy = partial(ServicePolicy, step_times=step_times, limits=limits)
         self._scheduler = Scheduler(config, cache, policy=policy, narrow=narrow)
 
     @property

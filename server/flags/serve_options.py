@@ -131,6 +131,12 @@ def _add_model(model: Any) -> None:
 
 def _add_steps(engine: Any) -> None:
     engine.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help="draft tokens and check several of a request in one step, which changes no answer; on CPUs; keys: method "
+        "(ngram), num_speculative_tokens (15), prompt_lookup_min (2), prompt_lookup_max (5)",
+    )
+    engine.add_argument(
         "--kernels",
         choices=KERNEL_CHOICES,
         default="auto",

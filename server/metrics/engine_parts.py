@@ -2,9 +2,17 @@
 
 from collections.abc import Iterable
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from jaxgen.core.stats import KindStats, KVEventStats, KVTierStats, OffloadStats, SnapshotStats
+from jaxgen.core.stats import (
+    EngineStats,
+    KindStats,
+    KVEventStats,
+    KVTierStats,
+    OffloadStats,
+    SnapshotStats,
+    SpeculationStats,
+)
 
 LABEL = ["model_name"]
 
@@ -21,10 +29,30 @@ def blocks_by_kind(kinds: Iterable[KindStats], model: list[str]) -> Metric:
     return gauge
 
 
+def gauges_of_parts(stats: EngineStats) -> dict[str, tuple[str, float]]:
+    """Return texts and values of the gauges of all parts that the engine has, by name."""
+    gauges = {} if stats.snapshots is None else snapshot_gauges(stats.snapshots)
+    return gauges if stats.offload is None else gauges | offload_gauges(stats.offload)
+
+
+def counters_of_parts(stats: EngineStats) -> dict[str, tuple[str, float]]:
+    """Return texts and values of the counters of all parts that the engine has, by name."""
+    counters = {} if stats.snapshots is None else snapshot_counters(stats.snapshots)
+    if stats.speculation is not None:
+        counters |= speculation_counters(stats.speculation)
+    if stats.offload is not None:
+        counters |= offload_counters(stats.offload)
+    if stats.kv_tier is not None:
+        counters |= kv_tier_counters(stats.kv_tier)
+    if stats.kv_events is not None:
+        counters |= kv_event_counters(stats.kv_events)
+    return counters
+
+
 def snapshot_gauges(stats: SnapshotStats) -> dict[str, tuple[str, float]]:
     """Return texts and values of the gauges of snapshots of states, by name."""
     return {
-        "state_snapshots_total": ("Snapshots of states that the prefix cache can hold.", stats.total),
+        "state_snapshots_max": ("Snapshots of states that the prefix cache can hold.", stats.total),
         "state_snapshots": ("Snapshots of states in the prefix cache.", stats.held),
     }
 
@@ -41,11 +69,34 @@ def snapshot_counters(stats: SnapshotStats) -> dict[str, tuple[str, float]]:
     }
 
 
+def speculation_counters(stats: SpeculationStats) -> dict[str, tuple[str, float]]:
+    """Return texts and values of the counters of drafts, by name."""
+    return {
+        "spec_decode_num_drafts": ("Times that drafts of a request were checked.", stats.drafts),
+        "spec_decode_num_draft_tokens": ("Tokens drafted.", stats.draft_tokens),
+        "spec_decode_num_accepted_tokens": ("Of these, tokens that were right.", stats.accepted_tokens),
+    }
+
+
+def accepted_by_position(stats: SpeculationStats, model: list[str]) -> Metric:
+    """Return the counter of the right drafts by their place among those checked together."""
+    counter = CounterMetricFamily(
+        "jaxgen_spec_decode_num_accepted_tokens_per_pos", "Right drafts by position.", labels=[*LABEL, "position"]
+    )
+    for position, count in enumerate(stats.accepted_by_place):
+        counter.add_metric([*model, str(position)], count)
+    return counter
+
+
 def offload_gauges(stats: OffloadStats) -> dict[str, tuple[str, float]]:
     """Return texts and values of the gauges of host memory, by name."""
     return {
-        "offload_host_blocks_total": ("Blocks that host memory can hold.", stats.host_blocks_total),
-        "offload_host_blocks": ("Blocks in host memory.", stats.host_blocks),
+        "offload_host_blocks_max": ("Blocks that host memory can hold.", stats.host_blocks_total),
+        "offload_host_blocks": (
+            "Blocks in host memory; a snapshot counts as the blocks that have its bytes.",
+            stats.host_blocks,
+        ),
+        "offload_host_snapshots": ("Snapshots of states in host memory.", stats.host_snapshots),
     }
 
 
@@ -54,7 +105,10 @@ def offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
     return {
         "offload_saved_blocks": ("Blocks copied to host memory.", stats.saved_blocks),
         "offload_lost_blocks": ("Blocks evicted before they could be copied to host memory.", stats.lost_blocks),
-        "offload_host_evictions": ("Blocks that host memory gave up for others.", stats.host_evictions),
+        "offload_saved_snapshots": ("Snapshots of states copied to host memory.", stats.saved_snapshots),
+        "offload_lost_snapshots": ("Snapshots evicted before they could be copied.", stats.lost_snapshots),
+        "offload_restored_snapshots": ("Snapshots copied back.", stats.restored_snapshots),
+        "offload_host_evictions": ("Blocks and snapshots that host memory gave up for others.", stats.host_evictions),
         "offload_host_hits": ("Tokens found in host memory, not on the device.", stats.host_hit_tokens),
         "offload_planned_restore": ("Of these, to be copied back as K and V.", stats.planned_restore_tokens),
         "offload_planned_project": ("Of these, to be projected from layer inputs.", stats.planned_project_tokens),

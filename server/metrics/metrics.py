@@ -16,13 +16,10 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.metrics.engine_parts import (
     LABEL,
+    accepted_by_position,
     blocks_by_kind,
-    kv_event_counters,
-    kv_tier_counters,
-    offload_counters,
-    offload_gauges,
-    snapshot_counters,
-    snapshot_gauges,
+    counters_of_parts,
+    gauges_of_parts,
 )
 from jaxgen.server.metrics.histogram import Histogram
 
@@ -212,16 +209,8 @@ class _EngineCollector(Collector):
                 stats.compilations_after_ready,
             ),
         }
-        if stats.snapshots is not None:
-            gauges |= snapshot_gauges(stats.snapshots)
-            counters |= snapshot_counters(stats.snapshots)
-        if stats.offload is not None:
-            gauges |= offload_gauges(stats.offload)
-            counters |= offload_counters(stats.offload)
-        if stats.kv_tier is not None:
-            counters |= kv_tier_counters(stats.kv_tier)
-        if stats.kv_events is not None:
-            counters |= kv_event_counters(stats.kv_events)
+        gauges |= gauges_of_parts(stats)
+        counters |= counters_of_parts(stats)
         model = [self._engine.model.name]
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=LABEL)
         chosen = {name: choice.implementation for name, choice in stats.kernel_choices.items()}
@@ -242,6 +231,8 @@ class _EngineCollector(Collector):
         yield blocks
         if stats.kinds:
             yield blocks_by_kind(stats.kinds, model)
+        if stats.speculation is not None:
+            yield accepted_by_position(stats.speculation, model)
         for name, (text, value) in counters.items():
             counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=LABEL)
             counter.add_metric(model, value)

@@ -8,12 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.gated_delta import DeltaState
 from pallas_kernels.gpu.attention.items import MOST_VALUES
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.dense_product import dense_product, gated_product
 from pallas_kernels.gpu.expert_product import expert_product
+from pallas_kernels.gpu.gated_delta import gated_delta
 from pallas_kernels.gpu.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from pallas_kernels.gpu.partial_recompute import partial_recompute
+from pallas_kernels.gpu.rotate_write import rotate_write
 from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
@@ -78,6 +81,20 @@ def write_layers(cache: Any, k: Any, v: Any, slots: Any) -> Any:
     return jax.lax.scan(lambda carry, layer: (write_kv(carry, layer, k, v, slots), None), cache, layers)[0]
 
 
+def rotated(cache: Any, heads: int, pairs: int, tokens: int = 256, *, norm: Any = None, gated: bool = False) -> Case:
+    """Return a case of rotate_write in the shapes of a model."""
+    _, _, _, K, _, D = cache.shape
+    first_key, angle = heads * (1 + gated), array(tokens, 1, pairs, dtype=jnp.float32)
+    weights = None if norm is None else (array(D, dtype=norm),) * 2
+    projected = array(tokens, (first_key + 2 * K) * D, dtype=cache.dtype)
+
+    def call(cache: Any, projected: Any, *about: Any) -> Any:
+        return rotate_write(projected, cache, *about, heads=heads, first_key=first_key, eps=1e-5)
+
+    args = cache, projected, index(), index(tokens), index(), (angle, angle) if pairs else None, weights
+    return Case(f"rotate_write_{D}_of_{heads}_and_{K}", call, args)
+
+
 def recompute(
     cache: Any, tokens: int, hidden: int, heads: int, *, bias: bool = False, angles: bool = True
 ) -> tuple[Any, ...]:
@@ -131,6 +148,29 @@ def dense_args(tokens: int, inputs: int, outputs: int, *, residual: bool = False
     return weight, x, index(), index(), *((array(tokens, outputs),) if residual else ())
 
 
+def delta_net(starts: Any, keys: Any, changes: Any, decays: Any, x: Any, gates: Any, *chunks: Any) -> Any:
+    """As ``experts``."""
+    net: Callable[..., Any] = gated_delta
+    return net(x, *gates, DeltaState(starts, keys, changes, decays), *chunks)
+
+
+def delta_args(tokens: int, key_heads: int, heads: int) -> tuple[Any, ...]:
+    """Heads of 128, 64 rows and one layer."""
+    rows, numbers = 65, {"dtype": jnp.float32}
+    state = [(heads, 128, 128), (key_heads, 128, 32), (heads, 32, 128), (heads, 32)]
+    gates = [array(*shape, **numbers) for shape in ((tokens, heads), (tokens, heads), (heads,), (heads,))]
+    inputs = array(tokens, (2 * key_heads + heads) * 128), gates
+    return (
+        *(array(rows, 1, *shape, **numbers) for shape in state),
+        *inputs,
+        index(),
+        index(65),
+        index(64),
+        index(64),
+        index(),
+    )
+
+
 NORM = {"eps": 1e-5}
 
 
@@ -170,9 +210,9 @@ def dense_cases() -> tuple[Case, ...]:
     )
 
 
-SPILLED = {"gemma_2_9b": 128}
+SPILLED = {"gemma_2_9b": 152}
 """By heads of 256: numbers of an item or a piece, stored before its tiles are walked and loaded after it."""
-FEW_SPILLED, AMPERE_SPILLED, BLACKWELL_SPILLED = 16, 64, 224
+FEW_SPILLED, AMPERE_SPILLED, BLACKWELL_SPILLED = 24, 64, 224
 """By heads of 128: the same on Hopper and on GPUs without wgmma."""
 CASES = (
     Case("write_kv", write_kv, write(LLAMA3_8B, 256), needs=BULK),
@@ -182,6 +222,12 @@ CASES = (
     Case("write_kv_64_heads", write_kv, write(array(16, 12, 2, 64, 64, 128), 256), needs=LARGE),
     Case("write_kv_32_heads_rtx", partial(write_kv, shared_memory=BLACKWELL_RTX), write(OPT_6_7B, 256), needs=(12,)),
     Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
+    rotated(LLAMA3_8B, 32, 64),
+    rotated(array(64, 32, 2, 4, 64, 128), 32, 64, norm=jnp.bfloat16),
+    rotated(array(64, 12, 2, 8, 64, 256), 16, 128, norm=jnp.float32),
+    rotated(array(64, 12, 2, 2, 64, 256), 16, 32, 225, norm=jnp.float32, gated=True),
+    rotated(SMALL_HEADS, 12, 8, 37),
+    rotated(OPT_6_7B, 32, 0),
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False, needs=LARGE),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
     Case("gather_blocks_53_layers", gather_blocks, (ODD_BLOCKS, index(16), index()), in_place=False, needs=LARGE),
@@ -216,6 +262,10 @@ CASES = (
     Case("expert_product_int8", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int8), in_place=False),
     Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
     *dense_cases(),
+    *(
+        Case(f"gated_delta_{name}", delta_net, delta_args(256, key_heads, heads))
+        for name, key_heads, heads in (("qwen3_5_0_8b", 16, 16), ("qwen3_next", 16, 32))
+    ),
     *(
         Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, FEW_SPILLED))
         for name, shape in SHAPES.items()

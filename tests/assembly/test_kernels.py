@@ -13,6 +13,7 @@ from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.core.config import EngineOptions
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.kernels.proving import proof as kernel_proof
+from jaxgen.sizing.token_budget import TokenBudget
 from tests.support.engines import LLAMA
 from tests.support.fake_gpu import H200
 
@@ -38,8 +39,13 @@ def test_a_program_that_holds_the_gpu_proves_nothing(monkeypatch: pytest.MonkeyP
 
 
 def test_what_will_be_served() -> None:
-    def widths(options: EngineOptions, budgets: list[int] | None = None) -> tuple[tuple[int, ...], int]:
-        shapes = served_shapes(LLAMA, options, 256, budgets, None)
+    by_rule = TokenBudget(256, "the rule")
+
+    def widths(
+        options: EngineOptions, tuned: list[int] | None = None, *, wide: bool = False
+    ) -> tuple[tuple[int, ...], int]:
+        may_be = [TokenBudget(1024, "", 512) if wide else by_rule, by_rule]
+        shapes = served_shapes(LLAMA, options, may_be, tuned, None)
         return shapes.token_budgets, shapes.max_num_seqs
 
     assert widths(EngineOptions()) == ((256, 64), 256)
@@ -47,3 +53,5 @@ def test_what_will_be_served() -> None:
     assert widths(EngineOptions(token_budget=1024, single_shape=True)) == ((1024,), 256)
     assert widths(EngineOptions(max_num_seqs=64)) == ((256, 64), 64)
     assert widths(EngineOptions(), [16, 256, 64]) == ((256, 64, 16), 256)
+    assert widths(EngineOptions(), wide=True) == ((1024, 256, 64), 512)
+    assert widths(EngineOptions(token_budget=512), wide=True) == ((512, 64), 512)

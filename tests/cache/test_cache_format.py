@@ -8,9 +8,19 @@ import pytest
 from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
 from jaxgen.core.config import CacheConfig
 from jaxgen.core.kv_dtype import KV_DTYPES, KVDType
+from jaxgen.core.layer_kind import HeadShape
 from jaxgen.models.kv_cache import init_cache
 from tests.support.engines import LLAMA
+from tests.support.hub_configs import described
 
+TWO_SHAPES = replace(
+    LLAMA,
+    num_layers=3,
+    windows=(4, None, 4),
+    layer_kinds=("attention", "global", "attention"),
+    global_heads=HeadShape(kv_heads=1, head_dim=24),
+)
+TWO_CACHES = CacheConfig(8, 5, window_blocks=(4,), windows=(4,))
 LAYERS, KV_HEADS, HEAD_DIM, HIDDEN, ITEMSIZE = 2, 2, 16, 64, 4
 
 
@@ -31,6 +41,33 @@ def test_each_kind_has_the_bytes_of_its_array() -> None:
     assert [part.kind.layers for part in parts] == [(1, 4), (2,), (0, 3)]
     assert [part.num_bytes for part in parts] == [array.size * array.dtype.itemsize for array in arrays]
     assert sum(part.num_bytes for part in parts) == blocks_bytes(model, config)
+
+
+def test_a_row_of_latents_is_stored_once_and_smaller_than_a_layer_s_input() -> None:
+    """So no planner projects one: GLM-4.7-Flash, whose 20 heads would have 10,240 numbers in a layer."""
+    model, config = described("GLM-4.7-Flash"), CacheConfig(64, 5)
+    (array,) = jax.eval_shape(lambda: init_cache(model, config)).arrays
+    assert array.shape == (5, 47, 1, 1, 64, 576)
+    form = CacheFormat.of_cache(model, config)
+    assert (form.kv_bytes, form.input_bytes) == (47 * 576 * 2, 47 * 2048 * 2)
+    assert not form.inputs_are_smaller
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_kinds_have_rows_of_their_own_shape(kv_dtype: KVDType) -> None:
+    model = replace(TWO_SHAPES, kv_dtype=kv_dtype)
+    full, window = jax.eval_shape(lambda: init_cache(model, TWO_CACHES)).arrays
+    assert (full.shape[:-1], window.shape[:-1]) == ((5, 1, 2, 1, 8), (4, 2, 2, 2, 8))
+    parts = kind_blocks(model, TWO_CACHES)
+    assert [part.num_bytes for part in parts] == [array.size * array.dtype.itemsize for array in (full, window)]
+    whole = CacheFormat.of_cache(model, TWO_CACHES)
+    assert whole.block_bytes == sum(part.block_bytes for part in parts)
+    assert whole.kv_numbers == 2 * (1 * 24 + 2 * 2 * HEAD_DIM)
+
+
+def test_layers_of_several_shapes_are_of_no_common_kind() -> None:
+    with pytest.raises(ValueError, match="need a kind of cache for each"):
+        kind_blocks(TWO_SHAPES, CacheConfig(8, 5))
 
 
 def test_what_a_token_has() -> None:

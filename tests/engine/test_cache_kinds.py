@@ -55,6 +55,22 @@ def told(events: dict[str, list[TokenEvent]]) -> dict[str, list[object]]:
     }
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "kernels"), [("gemma4_moe", "native"), ("gemma4_shared", "XLA")])
+def test_layers_of_several_shapes_keep_their_bits(name: str, kernels: str) -> None:
+    """Against an engine with room for all, where blocks of windows are found and used again at other times."""
+    chosen = native(library()) if kernels == "native" else REFERENCE
+    tight = apart(name)
+    most = ONE.scheduler.max_num_seqs * -(-ONE.scheduler.max_model_len // ONE.cache.block_size)
+    roomy = replace(tight, cache=replace(tight.cache, num_blocks=most, window_blocks=(most + 8,)))
+    _, want = answered(name, roomy, chosen)
+    engine, found = answered(name, tight, chosen)
+    assert told(found) == told(want)
+    stats = engine.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
+
+
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [

@@ -17,7 +17,7 @@ from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.runner.interface import StepArrays
 from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens
-from tests.support.golden_runs import SMALL, load_golden, with_snapshots
+from tests.support.golden_runs import SMALL, fitted, load_golden
 from tests.support.goldens import OF_FAMILIES, golden_answers
 from tests.support.native import native as library
 
@@ -55,7 +55,7 @@ def test_hidden_states_are_those_of_transformers(name: str, kernels: str) -> Non
     """All prompts and ways of pooling at once, in chunks."""
     config, params = load_golden(name)
     chosen = REFERENCE if kernels == "XLA" else native(library())
-    limits = with_snapshots(SMALL, config)
+    limits = fitted(SMALL, config)
     engine = build_engine(config, limits, params, frozenset(), compiled=compile_for(config, limits, chosen))
     answers = golden_answers(name)
     wanted = [embed(f"{pooling} {i}", a.prompt, pooling) for i, a in enumerate(answers) for pooling in Pooling]

@@ -43,14 +43,14 @@ def test_by_hand() -> None:
     assert first == Latency(
         queue_seconds=1, prompt_seconds=3, decode_seconds=0, prompt_chunks=2, steps=2, padding_share=0.4, preemptions=0
     )
-    one.standing.num_preemptions = 1
+    one.standing.num_preemptions, one.standing.num_drafted_steps, one.standing.num_accepted = 1, 2, 5
     one.tokens.append(7)
     meter.read(measured(StepPlan((Chunk(one, 0, 5),), (one,)), 104.0))
     meter.read(measured(StepPlan((Chunk(one, 5, 8),)), 105.0))
     meter.read(measured(StepPlan((Chunk(one, 13, 1),)), 106.0)._replace(width=2, narrow=True))
     last = meter.latency_of(one, 109.5)
     assert (last.queue_seconds, last.prompt_seconds, last.decode_seconds) == (1, 3, 5.5)
-    assert (last.prompt_chunks, last.steps, last.preemptions) == (4, 5, 1)
+    assert (last.prompt_chunks, last.steps, last.preemptions, last.accepted_length) == (4, 5, 1, 3.5)
     assert last.padding_share == pytest.approx((7 + 1 + 5 + 2 + 1) / 42)
     meter.ended(one, "length")
     meter.ended(other, "length")

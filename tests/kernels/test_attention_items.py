@@ -1,6 +1,8 @@
 """The GPU attention kernel's lists of work and its packing, against plain Python."""
 
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +21,15 @@ from pallas_kernels.gpu.attention.items import (
     make_batch,
     make_packing,
     make_pieces,
+    make_plan,
     make_tiles,
     num_granules,
     pack,
     piece_capacity,
     unpack,
 )
+from pallas_kernels.gpu.attention.plan import plan_in_kernel
+from tests.support.interpreted import run
 
 R, T = 7, 400
 
@@ -78,6 +83,7 @@ GROUPS_AND_WINDOWS = [(1, None), (3, 70), (4, None), (8, 1), (12, PIECE_TOKENS)]
 @given(rows_and_decodes(), st.sampled_from(GROUPS_AND_WINDOWS))
 def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], shape: tuple[int, int | None]) -> None:
     (rows, decodes), (group, window) = drawn, shape
+    starts = np.cumsum([0, *(length for length, _ in rows)])
     for tile_rows, capacity in ((64, 100), (128, 4)):
         batch = batch_of(rows, group)
         pieces = pieces_of(batch, jnp.int32(decodes), group, window, capacity)
@@ -95,7 +101,13 @@ def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], shape: tu
             at += len(bounds) - 1
             granule = int(first_granules[row])
             for first, end in pairwise(bounds):
-                place = {"row": row, "granule": granule, "granules": -(-group // GRANULE), "origin": position * group}
+                place = {
+                    "row": row,
+                    "granule": granule,
+                    "first": row * group,
+                    "queries": group,
+                    "origin": position * group,
+                }
                 want.append({**place, "begin": first, "end": end})
         else:
             assert split == decodes
@@ -107,10 +119,46 @@ def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], shape: tu
                     context - length + i // group for i in range(offset, min(offset + tile_rows, length * group))
                 ]
                 place = {"row": row, "granule": int(first_granules[row]) + offset // GRANULE}
-                place["granules"] = -(-(length * group - offset) // GRANULE)
+                place |= {"first": int(starts[row]) * group + offset, "queries": length * group - offset}
                 place["origin"] = (context - length) * group + offset
                 want.append({**place, "begin": first_tile(positions[0], window), "end": positions[-1] // KV_TILE + 1})
         assert listed(tiles_of(batch, num_rows, T, group, window, tile_rows)) == want
+
+
+SIZES: dict[str, Any] = {"T": 60, "group": 3, "num_blocks": 40, "block_size": 64, "window": 70, "tile_groups": 1}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param((((1, 9), (1, 700), (1, 1300), (30, 50), (2, 2)), 3, SIZES), id="window"),
+        *(
+            pytest.param((rows, decodes, {**SIZES, **change}), marks=pytest.mark.full)
+            for rows, decodes, change in (
+                ((), 0, {}),
+                (((1, 3000), (1, 3000), (1, 90)), 3, {"num_blocks": 8, "window": None, "tile_groups": 2}),
+                (((50, 600),), 0, {"group": 8, "window": None}),
+            )
+        ),
+    ],
+)
+def test_a_kernel_makes_the_same_plan(case: tuple[Rows, int, dict[str, Any]]) -> None:
+    """Also where pieces are more than the cache has room for."""
+    rows, decodes, sizes = case
+    lens, lengths = np.zeros(R, np.int32), [length for length, _ in rows]
+    lens[: len(rows)] = [context for _, context in rows]
+    starts = np.pad(np.cumsum([0, *lengths], dtype=np.int32), (0, R - len(rows)), mode="edge")
+    about = jnp.asarray(starts), jnp.asarray(lens), jnp.int32(len(rows)), jnp.int32(decodes)
+    wanted = jax.jit(partial(make_plan, **sizes))(*about)
+    found = run(partial(plan_in_kernel, **sizes, num_ctas=2), *about)
+    np.testing.assert_array_equal(found.context_lens, wanted.context_lens)
+    split, tokens = int(wanted.pieces.num_rows[0]), sum(lengths)
+    assert found.pieces.num_rows == split
+    assert listed(found.pieces.items) == listed(wanted.pieces.items)
+    assert listed(found.tiles) == listed(wanted.tiles)
+    for one, other in zip(found.pieces[2:], wanted.pieces[2:], strict=True):
+        np.testing.assert_array_equal(one[:split], other[:split])
+    np.testing.assert_array_equal(found.packing.place[:tokens], wanted.packing.place[:tokens])
 
 
 @pytest.mark.parametrize("group", [1, 3, 8])

@@ -1,14 +1,16 @@
 """Which kernels a device gets, and that the log says so."""
 
+import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.layer_kind import GatedDeltaConfig
+from jaxgen.core.layer_kind import GatedDeltaConfig, HeadShape
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.operations import Choice
@@ -19,7 +21,14 @@ from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_
 from jaxgen.kernels.expert_support import experts_trouble
 from jaxgen.kernels.kernels import FIELDS, Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
-from jaxgen.kernels.proving.verdict import NOTHING_PROVEN, ExpertShapes, Finding, Verdict, operations_of
+from jaxgen.kernels.proving.verdict import (
+    NOTHING_PROVEN,
+    ExpertShapes,
+    Finding,
+    ServedShapes,
+    Verdict,
+    operations_of,
+)
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA
@@ -116,10 +125,19 @@ def test_values_that_fill_no_vectors_are_computed_by_xla() -> None:
     assert with_units.reason == f"products: XLA's use amx_bf16; {found.reason}"
 
 
-def test_a_gpu_says_that_nets_are_a_loop() -> None:
-    found = choose(HOPPER, with_nets(32), 64, directory())
-    assert found == REFERENCE_GPU
-    assert found.reason.endswith("; delta_nets: there is no kernel yet, and a loop over tokens is slow")
+def test_a_gpu_has_a_kernel_for_nets_of_its_sizes() -> None:
+    small = replace(with_nets(32), dtype="bfloat16")
+    found = choose(HOPPER, small, 64, directory(), RIGHT)
+    assert found.gated_delta == REFERENCE_GPU.gated_delta
+    assert found.choices["delta_nets"].reason == "heads of 8 keys and 32 values are not 128 of each"
+    assert small.delta is not None
+    taken = replace(small, delta=replace(small.delta, key_dim=128, value_dim=128))
+    assert choose(HOPPER, taken, 64, directory(), RIGHT).gated_delta == choice.hopper(132).gated_delta
+    assert choose(ADA, taken, 64, directory(), RIGHT).choices["delta_nets"].reason.startswith("compute capability 8")
+    refused = Verdict({"delta_nets": Finding("wrong", "wrong by 0.1")}, Finding("right"))
+    assert choose(HOPPER, taken, 64, directory(), refused).choices["delta_nets"] == Choice("XLA", "wrong by 0.1")
+    shapes = ServedShapes.of(taken, block_size=64, token_budgets=(64,), max_num_seqs=8, max_model_len=128)
+    assert ServedShapes.read(json.loads(json.dumps(asdict(shapes)))) == shapes
 
 
 def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +192,8 @@ def test_those_for_a_gpu_are_taken_if_they_are_right(
     assert found.reason.startswith(f"{', '.join(made_of(made))}: their proof was not done after 180 s")
     assert chosen(device, "bfloat16") == REFERENCE_GPU
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING, logging.WARNING]
-    assert f"kernels: {made.name}, and XLA's for " in caplog.text
+    others = ", and XLA's for " if device is not HOPPER else "\n"
+    assert f"kernels: {made.name}{others}" in caplog.text
     assert found.reason in caplog.text
 
 
@@ -193,7 +212,8 @@ def test_an_operation_whose_proof_fails_falls_back_alone(refused: str, caplog: p
         assert all(getattr(found, field) == getattr(expected, field) for field in fields), name
     assert (found.name, found.reason) == ("Hopper", f"{refused}: wrong by 0.1")
     assert found.choices[refused] == Choice("XLA", "wrong by 0.1")
-    assert found.own == tuple(name for name in made_of(made) if name != refused)
+    in_products = ["activations"] if refused != "products" else []
+    assert set(found.own) == {*made_of(made), *in_products} - {refused}
     assert found.reason in caplog.text
 
 
@@ -208,7 +228,8 @@ def test_a_step_of_hopper_has_no_sums_of_xlas_unless_an_operation_is_refused() -
     assert not choose(HOPPER, EXPERTS, 64, directory(), wrong).sums_alone
     coded = replace(LLAMA, dtype="bfloat16", head_dim=64, weight_formats=(("layers.mlp.down.weight", INT8),))
     assert not choose(HOPPER, coded, 64, directory(), RIGHT).sums_alone
-    assert not chosen(HOPPER, "bfloat16", verdict=RIGHT).skips_padding  # XLA rotates padding too
+    wide = chosen(HOPPER, "bfloat16", verdict=RIGHT)
+    assert (wide.computes_padding, wide.wants_narrow) == ("products of some weights", True)
 
 
 def test_experts_alone_fall_back_if_only_their_product_is_wrong() -> None:
@@ -237,15 +258,28 @@ def test_keys_and_values_that_no_kernel_writes(device: DeviceInfo, kv_heads: int
     assert reason in found.reason
 
 
+def test_each_shape_of_heads_must_have_a_kernel() -> None:
+    """Attention is one choice for all layers of a model, and a proof has one shape."""
+    kinds: dict[str, Any] = {"layer_kinds": ("attention", "global"), "windows": (64, None)}
+    model = replace(LLAMA, dtype="bfloat16", head_dim=64, **kinds)
+    fits, wide = (replace(model, global_heads=HeadShape(kv_heads=2, head_dim=size)) for size in (128, 512))
+    found = [choice.made_for(HOPPER, one, 64).choices["attention"] for one in (fits, wide)]
+    assert [one.implementation for one in found] == ["XLA", "XLA"]
+    assert found[0].reason == gpu_support.UNPROVEN
+    assert found[1].reason.startswith("head_dim is 512")
+
+
 def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
     """On a GPU other operations keep their kernels."""
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
     assert choose(CPU, model, 64, directory()) == native_kernels(ELEMENTS, "bfloat16")
     found = choose(HOPPER, replace(EXPERTS, kv_dtype="int8"), 64, directory(), RIGHT)
     made = choice.hopper(132)
-    assert found.own == tuple(name for name in made.own if name not in ("attention", "copies", "codes"))
+    left = ("attention", "copies", "rotation", "codes", "delta_nets")
+    assert found.own == tuple(name for name in made.own if name not in left)
     assert found.expert_product is made.expert_product
-    assert found.reason == "attention: no others read a KV cache of int8; copies: no others copy a KV cache of int8"
+    wanted = {"attention": "read", "copies": "copy", "rotation": "write"}
+    assert found.reason == "; ".join(f"{one}: no others {verb} a KV cache of int8" for one, verb in wanted.items())
 
 
 DOWN = "layers.mlp.experts.down.weight"
@@ -327,6 +361,8 @@ def test_experts_of_several_stacks_have_the_formats_of_all() -> None:
     reason = "experts' layers have different formats"
     assert experts_trouble(one, made=True, placed=lambda form: form) == {"experts": reason, "codes": reason}
     assert "bfloat16-experts" in native_parts(both)
+    dense = replace(stacks, weight_formats=(attention,), dense_layers=(0,))
+    assert ExpertShapes.of(dense) == shapes
     whole = [(path.replace("down", "gate_up"), form) for path, form in (nets, attention)]
     assert "bfloat16-experts" not in native_parts(replace(both, weight_formats=(nets, attention, *whole)))
 

@@ -49,6 +49,7 @@ def run(case: Case, inputs: Inputs) -> np.ndarray:
         pytest.param(Case(rows=MIXED, heads=2, head_dim=32, block_size=1, window=8), id="group of 1, window"),
         pytest.param(Case(rows=MIXED, heads=6, head_dim=80, block_size=48), id="group of 3, head_dim 80"),
         pytest.param(Case(rows=MIXED, heads=70, kv_heads=1, head_dim=33, block_size=64), id="group over a tile"),
+        pytest.param(Case(rows=((1, 40), (3, 33)), heads=2, kv_heads=1, head_dim=512), id="head_dim 512"),
         pytest.param(
             Case(rows=((1, 3 * PIECE), (90, 2 * PIECE + 5)), window=PIECE, head_dim=64, block_size=128),
             id="window of a piece, head_dim 64",
@@ -63,6 +64,12 @@ def run(case: Case, inputs: Inputs) -> np.ndarray:
         ),
         pytest.param(
             Case(rows=MIXED, heads=70, kv_heads=1, head_dim=33, codes="fp8", sinks=True), id="fp8 codes, sinks"
+        ),
+        pytest.param(
+            Case(rows=EDGES + MIXED, heads=20, kv_heads=1, head_dim=72, value_dim=64), id="values in the keys"
+        ),
+        pytest.param(
+            Case(rows=MIXED, heads=70, kv_heads=1, head_dim=41, value_dim=33, codes="int8"), id="the same in codes"
         ),
         # Each thing alone is among the random shapes below.
     ],
@@ -155,6 +162,7 @@ HALF = replace(SHARED, dtype="bfloat16")
         replace(SHARED, head_dim=33, window=9),
         replace(HALF, soft_cap=1.5, sinks=True, window=50, window_operand=True),
         replace(HALF, codes="int8", window=100),
+        replace(HALF, heads=21, kv_heads=1, head_dim=72, value_dim=64),
         *(
             pytest.param(case, marks=pytest.mark.full)  # more of what is above
             for case in (
@@ -201,6 +209,7 @@ def cases(draw: st.DrawFn) -> Case:
         sinks=draw(st.booleans()),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
         codes=draw(st.sampled_from([None, "int8", "fp8"])),
+        value_dim=draw(st.sampled_from([None, None, 1, 7, 8])),
         padding=draw(st.integers(0, 5)),
     )
 
@@ -244,9 +253,10 @@ N, K, B, D = 5, 3, 16, 24
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_writes_each_token_and_drops_padding(dtype: str) -> None:
     rng = np.random.default_rng(0)
-    for tokens in (0, 1, 6, 75):
-        cache = jnp.asarray(rng.normal(size=(N, LAYERS, 2, K, B, D)), dtype)
+    for tokens, parts in ((0, 2), (1, 2), (6, 1), (75, 2)):
+        cache = jnp.asarray(rng.normal(size=(N, LAYERS, parts, K, B, D)), dtype)
         k, v = jnp.asarray(rng.normal(size=(2, tokens, K, D)), "float32")
+        v = v if parts == 2 else None
         slots = rng.permutation(N * B + 3)[:tokens].astype(np.int32)
         arguments = (cache, jnp.int32(LAYER), k, v, jnp.asarray(slots))
         got, want = jax.jit(native().write_kv)(*arguments), write_kv_ref(*arguments)

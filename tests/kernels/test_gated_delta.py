@@ -1,7 +1,6 @@
 """Gated delta nets: equal to the recurrence in float64, and with the same bits however a sequence is cut."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from pallas_kernels.delta_proof import empty_state, exact_gated_delta, prove_gated_delta
 from pallas_kernels.gated_delta import DeltaState, gated_delta_ref
+from tests.support.delta_sequences import Sequence, Sizes
 from tests.support.native import native
 
 DTYPES = ("float32", "bfloat16")
@@ -22,40 +22,10 @@ ROW, OTHER = 1, 2
 """The row that is looked at, and the one beside it."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Of a layer: how many heads, of how many numbers, and the positions of a span."""
-
-    key_heads: int
-    heads: int
-    key_dim: int
-    value_dim: int
-    span: int
-
-
 SMALL = Sizes(2, 4, 8, 16, 16)
 TINY = Sizes(2, 4, 8, 16, 4)
 ODD = Sizes(1, 2, 9, 112, 16)
 """Values in 7 vectors, which no tile of a product has."""
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """The inputs of a sequence's tokens, and the weights of its layer."""
-
-    x: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
-    a_log: np.ndarray
-    dt_bias: np.ndarray
-
-    @classmethod
-    def draw(cls, sizes: Sizes, tokens: int, dtype: str, seed: int = 0) -> "Sequence":
-        rng = np.random.default_rng(seed)
-        H, width = sizes.heads, 2 * sizes.key_heads * sizes.key_dim + sizes.heads * sizes.value_dim
-        shapes = (tokens, width), (tokens, H), (tokens, H)
-        inputs = [np.asarray(jnp.asarray(rng.normal(size=shape), dtype)) for shape in shapes]
-        return cls(*inputs, *(rng.normal(size=H).astype(np.float32) - 1 for _ in range(2)))
 
 
 def kernel(which: str) -> Callable[..., Any]:

@@ -224,6 +224,10 @@ def batch_of(num_tokens: int, positions: Any, slots: Any, blocks: int) -> StepBa
         num_tokens=jnp.int32(num_tokens),
         num_rows=jnp.int32(1),
         num_decodes=jnp.int32(0),
+        sample_at=jnp.array([num_tokens - 1]),
+        sample_rows=jnp.array([0]),
+        sample_positions=jnp.array([num_tokens]),
+        num_samples=jnp.int32(1),
         want_logprobs=jnp.bool_(False),
         prompt_targets=nothing - 1,
     )

@@ -38,6 +38,7 @@ PROMPTS = ((5, 5), (Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))
         ),
         pytest.param(Case(rows=ROWS, dtype="bfloat16", codes="int8"), id="int8 codes, bfloat16"),
         pytest.param(Case(rows=ROWS, heads=6, block_size=48, codes="fp8", sinks=True), id="fp8 codes, block of 48"),
+        pytest.param(Case(rows=ROWS, kv_heads=1, head_dim=24, value_dim=16), id="values in the keys"),
         pytest.param(Case(rows=ROWS, soft_cap=0.5), marks=pytest.mark.full),
         pytest.param(Case(rows=ROWS, sinks=True), marks=pytest.mark.full),
         # Each other thing alone is among the random shapes below.

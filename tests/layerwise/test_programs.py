@@ -40,7 +40,7 @@ class ByLayer:
 
     def __init__(self, model: ModelConfig, kernels: Kernels) -> None:
         self.programs = compiled_layers(model, kernels=kernels).layers
-        self.ends, self.layers = take_apart(pack_params(model, dict(params_of(model)), kernels))
+        self.ends, self.layers = take_apart(pack_params(model, dict(params_of(model)), kernels), model)
         self.pool, self.rows = self.programs.make_pool(), init_rows(CONFIG, model.vocab_size)
         self.loader, self.packer = RowLoader(CONFIG, model.vocab_size), Packer(CONFIG)
         self.opened: list[int] = []
@@ -196,7 +196,7 @@ def test_weights_of_few_bits_are_taken_apart() -> None:
 def test_weights_of_experts_are_taken_apart(kernels: Kernels) -> None:
     """Native kernels have them packed, as all others."""
     model, path = replace(SMALL, moe=MoEConfig(experts=4, per_token=2, inner=24)), "mlp.experts.down.weight"
-    _, layers = take_apart(pack_params(model, dict(params_of(model)), kernels))
+    _, layers = take_apart(pack_params(model, dict(params_of(model)), kernels), model)
     for index, layer in enumerate(layers):
         found: Any = layer[path]
         if isinstance(found, StackedWeight):

@@ -24,7 +24,7 @@ from jaxgen.runner.step import begin
 from jaxgen.runner.step_layout import StepLayout
 from jaxgen.scheduling.scheduler import Scheduler
 from pallas_kernels.gpu.attention.ragged_paged_attention import plan_attention, ragged_paged_attention
-from pallas_kernels.gpu.write_kv import write_kv
+from pallas_kernels.gpu.rotate_write import rotate_write
 from tests.support.engines import LLAMA, params_of, request
 from tests.support.golden_runs import SMALL, load_golden
 from tests.support.goldens import golden_answers
@@ -111,18 +111,18 @@ def test_two_kinds_give_the_bits_of_one(name: str, kernels: str) -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")  # of NaN that is masked
 def test_gpu_kernels_give_the_bits_of_one() -> None:
-    """Interpreted; a plan of attention is made for each kind's array."""
+    """Interpreted; a plan of attention is made for each kind's array. Logits are near those of XLA's kernels."""
     options: dict[str, Any] = {"num_ctas": 4, "interpret": INTERPRET}
     kernels = replace(
         REFERENCE_GPU,
         ragged_paged_attention=partial(ragged_paged_attention, **options),
-        write_kv=partial(write_kv, **options),
-        plan_attention=partial(plan_attention, num_ctas=4),
+        plan_attention=partial(plan_attention, num_ctas=4, in_kernel=True, interpret=INTERPRET),
+        rotate_write=partial(rotate_write, **options),
     )
     model = replace(LLAMA, head_dim=64, windows=(None, WINDOW), dtype="bfloat16")
-    known = [int(token) for token in np.random.default_rng(0).integers(model.vocab_size, size=40)]
+    known = [int(token) for token in np.random.default_rng(0).integers(model.vocab_size, size=24)]
     whole = replace(LIMITS, cache=CacheConfig(16, 8))
     with watched():
         one, two = (logits(model, limits, params_of(model), kernels, known) for limits in (whole, apart(whole)))
-    assert np.isfinite(one).all()
     np.testing.assert_array_equal(one, two)
+    np.testing.assert_allclose(one, logits(model, whole, params_of(model), REFERENCE_GPU, known), atol=0.05)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,18 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE
+from jaxgen.models.model import Model
 from jaxgen.runner import step
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.runner.packer import Packer, unpack
 from jaxgen.runner.programs import step_program
+from jaxgen.runner.row_state import init_rows
 from jaxgen.runner.step import in_pieces
+from jaxgen.runner.timing import dummy_sequence
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
 
 
@@ -42,6 +49,21 @@ def test_a_row_may_have_more_logits_than_a_piece(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(step, "PIECE_LOGITS", 10)
     found = in_pieces(lambda piece: piece(jnp.arange(3)), jnp.zeros(3, jnp.int32), jnp.int32(3), vocab_size=100)
     assert found.tolist() == [0, 1, 2]
+
+
+def test_the_head_multiplies_the_rows_that_sample_alone() -> None:
+    scheduler = Scheduler(engine_config().scheduler, engine_config().cache)
+    for row, length in enumerate((3, 5, 40)):
+        scheduler.add(dummy_sequence(row, (3,) * length, SamplingParams(max_tokens=2, ignore_eos=True)))
+    model, rows, found = MagicMock(Model), init_rows(engine_config(), LLAMA.vocab_size), []
+    model.head_products.side_effect = lambda hidden, _: hidden
+    for _ in range(3):
+        plan = scheduler.schedule()
+        batch, _ = unpack(jnp.asarray(Packer(engine_config()).pack(plan)), rows, 16, engine_config().cache)
+        step.sample_products(model, jnp.zeros((16, 1)), batch)
+        found.append((len(plan.chunks), int(model.head_products.call_args[0][1])))
+        scheduler.complete(plan, [5] * plan.num_samples)
+    assert found == [(3, 2), (3, 2), (1, 0)]
 
 
 def test_nothing_but_the_heads_product_is_of_all_rows() -> None:

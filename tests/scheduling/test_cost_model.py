@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from jaxgen.scheduling.cost_model import MEMORY, CostEstimator, LinearCost, StepSample, fit
+from jaxgen.scheduling.cost_model import MEMORY, REFIT_STEPS, CostEstimator, LinearCost, StepSample, fit
 
 TRUE = LinearCost(base=0.004, per_token=2e-4, per_position=3e-8, per_context=2e-7)
 
@@ -33,6 +33,19 @@ def test_a_fit_is_near_through_noise() -> None:
     cost = fit(_samples(TRUE, 2000, noise=0.1))
     for tokens, positions in ((1, 0), (64, 64 * 300), (256, 256 * 2000)):
         assert cost.seconds(tokens, positions) == pytest.approx(TRUE.seconds(tokens, positions), rel=0.03)
+
+
+def test_steps_of_few_tokens_may_take_the_same() -> None:
+    """As on a GPU, where the line through long steps would be too low for short ones, and their time for contexts."""
+    real = LinearCost(base=0.001, per_token=0.0000214, per_context=3.6e-8, floor=0.005)
+    sizes = [(1024, 0), (512, 0), (128, 0), (1, 0), (256, 0), (1, 4095)]
+    known = [StepSample(tokens, 0, real.seconds(tokens, 0, contexts), contexts) for tokens, contexts in sizes]
+    meter = CostEstimator(known, floored=True)
+    for _ in range(2 * REFIT_STEPS):
+        meter.observe(StepSample(16, 0, real.seconds(16, 0, 9000), 9000))
+    for tokens, contexts in ((1, 0), (64, 20_000), (180, 0), (700, 100_000)):
+        assert meter.cost.seconds(tokens, 0, contexts) == pytest.approx(real.seconds(tokens, 0, contexts), rel=0.02)
+    assert CostEstimator(known).cost.seconds(64, 0, 20_000) > 1.2 * real.seconds(64, 0, 20_000)
 
 
 def test_no_part_is_negative() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, DuePrompt, target
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, GPU_LIMITS, DuePrompt, target
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 from tests.support.service_world import VirtualServer
 
@@ -67,6 +67,18 @@ def test_steps_end_in_time_for_four_tokens_a_second() -> None:
         MARGIN * DEFAULT_LIMITS.gap
     )
     assert DEFAULT_LIMITS.longest(SLOW, 1) == pytest.approx(MARGIN * DEFAULT_LIMITS.gap)
+
+
+def test_on_a_gpu_gaps_are_short_unless_a_prompt_would_be_late() -> None:
+    """At the times of an H200: steps of 5 ms at least, and of 23 ms if they are full."""
+    gpu, rows = StepTimeModel(1024, LinearCost(base=0.001, per_token=0.0000214, floor=0.005)), 64
+    alone = gpu.wide.seconds(rows)
+    usual, late = (alone + GPU_LIMITS.seconds_for_prompts(gpu, rows, 0, [waiting(512, left)]) for left in (5.0, -1.0))
+    assert usual == pytest.approx(MARGIN * GPU_LIMITS.gap)
+    assert late == pytest.approx(MARGIN * GPU_LIMITS.late_gap)
+    assert GPU_LIMITS.spare(gpu, rows, 0, usual - alone) == 0.0
+    (gap,) = GPU_LIMITS.usual_decodes(gpu, rows).targets
+    assert gap == pytest.approx(GPU_LIMITS.gap)
 
 
 def test_prompts_get_half_of_the_time_where_decodes_alone_take_too_long() -> None:

@@ -4,7 +4,7 @@ common prefixes, with windows, with classes and tenants, and with four callers o
 import os
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,7 +64,20 @@ class PrefixMachine(SchedulerMachine):
 class WindowMachine(PrefixMachine):
     """The same with further kinds of cache: windows of a token, below, at and above a block, and above the context."""
 
-    windows = ((1,), (2,), (3,), (4,), (5,), (7,), (99,), (6, 3), (9, 2))
+    windows: ClassVar[tuple[tuple[int, ...], ...]] = ((1,), (2,), (3,), (4,), (5,), (7,), (99,), (6, 3), (9, 2))
+
+
+class DraftMachine(WindowMachine):
+    """The same with drafts, with or without windows."""
+
+    has_drafts = True
+    windows: ClassVar[tuple[tuple[int, ...], ...]] = ((), (), (1,), (3,), (6, 3))
+
+
+class DraftAndHostMachine(OffloadMachine):
+    """The same with a host store behind the pool."""
+
+    has_drafts = True
 
 
 class StatesMachine(PrefixMachine):
@@ -217,6 +230,15 @@ RARE_WITH_WINDOWS = (
 )
 
 
+RARE_WITH_DRAFTS = (
+    "right drafts",
+    "wrong drafts",
+    "ended within drafts",
+    "filled a block with drafts",
+    "drafts after a preemption",
+)
+
+
 RARE_WITH_STATES = (
     "loaded a state",
     "took a snapshot",
@@ -227,7 +249,15 @@ RARE_WITH_STATES = (
     "forced tokens in a chunk",
     "aborted while running",
 )
-RARE_WITH_STATES_AND_HOST = ("loaded a state", "evicted a snapshot", "restore arrived")
+RARE_WITH_STATES_AND_HOST = (
+    "loaded a state",
+    "evicted a snapshot",
+    "restore arrived",
+    "a state came",
+    "a state alone came",
+    "blocks came behind a gap",
+    "began again without a state",
+)
 
 
 RARE_WITH_CLASSES = (
@@ -278,7 +308,11 @@ def test_the_scheduler_under_any_load() -> None:
 
 
 def test_the_scheduler_with_a_host_store_under_any_load() -> None:
-    run_machine(OffloadMachine, ("saved", "restore arrived", "projected"), 2 * QUICK_EXAMPLES)
+    run_machine(OffloadMachine, ("saved", "restore arrived", "projected"), QUICK_EXAMPLES)
+
+
+def test_the_scheduler_with_states_and_a_host_store_under_any_load() -> None:
+    run_machine(StatesAndHostMachine, ("saved", "a state came", "restore arrived"), QUICK_EXAMPLES // 2)
 
 
 def test_the_scheduler_with_common_prefixes_under_any_load() -> None:
@@ -287,6 +321,10 @@ def test_the_scheduler_with_common_prefixes_under_any_load() -> None:
 
 def test_the_scheduler_with_windows_under_any_load() -> None:
     run_machine(WindowMachine, RARE_WITH_WINDOWS, QUICK_EXAMPLES // 2)
+
+
+def test_the_scheduler_with_drafts_under_any_load() -> None:
+    run_machine(DraftMachine, RARE_WITH_DRAFTS, QUICK_EXAMPLES // 3)
 
 
 def test_the_scheduler_with_states_under_any_load() -> None:
@@ -329,6 +367,16 @@ def test_the_scheduler_with_common_prefixes_at_length() -> None:
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_windows_at_length() -> None:
     run_machine(WindowMachine, RARE_WITH_WINDOWS, LONG_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("machine", "events"),
+    [(DraftMachine, RARE_WITH_DRAFTS), (DraftAndHostMachine, ("right drafts", "restore arrived"))],
+)
+def test_the_scheduler_with_drafts_at_length(machine: type[SchedulerMachine], events: tuple[str, ...]) -> None:
+    run_machine(machine, events, LONG_EXAMPLES // 2)
 
 
 @pytest.mark.full

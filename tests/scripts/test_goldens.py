@@ -13,7 +13,7 @@ from scripts.make.goldens.recipes.every import VARIANTS
 from scripts.make.goldens.spelling import Spelling
 from tests.support.goldens import GOLDENS, golden_answers, transformers_bfloat16
 
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 9 * 2**20
 
 
 def tensor_names(name: str) -> set[str]:

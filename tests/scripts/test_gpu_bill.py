@@ -114,6 +114,19 @@ SUMS = (2 + 1) * 4 * 8 * 18 * 4
         ("attention_in_pieces", [CACHE], [], (700 * CONTEXT + 2 * QUERY + SUMS, 4 * 8 * 16 * 700, "bf16")),
         ("attention_of_tiles", [CACHE], [], (90 * CONTEXT + 40 * QUERY, 4 * 8 * 16 * sum(range(71, 91)), "bf16")),
         ("attention_combine", [], [Array("bf16", (22, 4, 128))], (SUMS + 2 * 4 * 128 * 2, 0, "")),
+        (
+            "attention_combine",
+            [Array("f32", (22, 4, 128)), Array("bf16", (64, 4, 32))],
+            [Array("bf16", (64, 4, 32))],
+            (SUMS + 2 * 4 * 32 * 2, 0, ""),
+        ),
+        ("plan_attention", [Array("s32", (45,))], [Array("s32", (22,))], (67 * 4, 0, "")),
+        (
+            "rotate_write",
+            [CACHE, Array("bf16", (64, 16, 16)), *2 * [Array("f32", (64, 8))]],
+            [Array("bf16", (64, 8, 16))],
+            (2 * 22 * 16 * 16 * 2 + 22 * 12 * 2 * 8 * 4, 0, ""),
+        ),
         ("write_kv", [CACHE, *2 * [Array("bf16", (22, 4, 1, 16))], Array("s32", (22,))], [], (4 * 22 * 64 * 2, 0, "")),
         (
             "expert_product",

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.hub_configs import HUB, read
 from tests.support.paths import ROOT
 
 H200 = [ROOT / "docs" / "results" / f"nvidia-h200-2026-11-{day}.json" for day in ("27", "27-2", "26")]
+MODEL = read(HUB["Llama-3.1-8B"].config)
 DEVICE = Device(8, ((2, 1.0), (4, 3.0), (8, 4.0)), per_context=0.25, pads=False, admission=100.0, delivery=10.0)
 
 
@@ -31,12 +33,29 @@ def test_a_step_costs_its_tokens_contexts_samples_and_admissions(pads: bool, fir
     assert times == [first + 110.0, first + 110.0 + decode + 0.75 + 10.0]
 
 
-def test_the_measured_server_comes_out() -> None:
+@pytest.fixture(scope="module")
+def points() -> list[dict[str, Any]]:
+    """Of the server that was measured."""
+    return list(simulate_device(H200, MODEL, 256))
+
+
+def test_the_measured_server_comes_out(points: list[dict[str, Any]]) -> None:
     """Within 10 % of the measured output tokens/s of every load, though only one load was fitted."""
-    points = list(simulate_device(H200, read(HUB["Llama-3.1-8B"].config), 256))
     assert [point["clients"] for point in points] == [1, 16, 64, 256]
     assert all(abs(point["error"]) < 0.1 for point in points)
     assert [point["measured"] for point in points] == [116.9, 1371.0, 3244.0, 4342.0]
+
+
+def test_wide_steps_gain_output_without_longer_gaps_between_few(points: list[dict[str, Any]]) -> None:
+    """If steps take what is expected of kernels that skip padding; docs/simulation.md has the other loads."""
+    expected = ((64, 0.0049), (128, 0.0052), (256, 0.00655), (512, 0.012), (1024, 0.023))
+    wide = {point["clients"]: point for point in simulate_device(H200, MODEL, 1024, expected)}
+    before = {point["clients"]: point for point in points}
+    for clients, gain in ((16, 1.5), (64, 1.35)):
+        assert wide[clients]["output_tokens_per_s"] > gain * before[clients]["output_tokens_per_s"]
+        assert wide[clients]["inter_token_p95"] <= before[clients]["inter_token_p95"]
+    assert wide[256]["ttft_p50"] < 1.0
+    assert wide[256]["inter_token_p95"] < 0.03
 
 
 def test_rows_come_from_the_first_file_in_which_they_ran(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from jaxgen.sizing.allocation import (
 )
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import refit, resolve, with_fewer_blocks
-from jaxgen.sizing.step_bounds import LEAST_ROWS, MOST_ROWS
+from jaxgen.sizing.step_bounds import LEAST_ROWS
+from jaxgen.sizing.token_budget import GPU_ROWS
 from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from tests.support.hub_configs import HUB, described
 
@@ -141,7 +142,7 @@ def rows_beside(room: int, **options: Any) -> int:
 
 def test_rows_of_a_large_vocabulary_are_fewer_where_memory_is_short() -> None:
     per_row = 262_144 * (5 * 4 + 2 * (4 + 1 + 1 / 8))
-    assert rows_beside(int(8 * MOST_ROWS * per_row) + 1) == MOST_ROWS
-    assert rows_beside(int(8 * MOST_ROWS * per_row) - 1) == MOST_ROWS // 2
+    assert rows_beside(int(8 * GPU_ROWS * per_row) + 1) == GPU_ROWS
+    assert rows_beside(int(8 * GPU_ROWS * per_row) - 1) == GPU_ROWS // 2
     assert rows_beside(GIB) == LEAST_ROWS
     assert rows_beside(4 * GIB, max_num_seqs=200) == 200

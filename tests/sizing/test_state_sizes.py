@@ -9,7 +9,8 @@ from jaxgen.cache.cache_format import CacheFormat, blocks_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, StateShape
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
-from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, sequence_bytes, state_bytes
+from jaxgen.offload.planning.staging import staging_bytes
+from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, sequence_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import resolve
 from jaxgen.sizing.plan import PlanRequest, make_plan
@@ -56,7 +57,7 @@ def left(config: EngineConfig, gib: float) -> int:
 
 def test_states_take_what_blocks_do_not() -> None:
     config = planned(10, max_num_seqs=16)
-    assert state_bytes(MODEL) == SEQUENCE
+    assert MODEL.state_bytes == SEQUENCE
     assert blocks_bytes(MODEL, config.cache) == config.cache.num_blocks * BLOCK
     assert 0 <= left(config, 10) < BLOCK
     snapshots = (config.cache.num_snapshots or 0) - 16
@@ -73,6 +74,10 @@ def test_there_are_no_more_snapshots_than_blocks_and_none_without_a_prefix_cache
     assert planned(40, **asked).cache.num_snapshots == 16 + 5
     with_host = planned(40, kv_offloading_size=7 * BLOCK / GIB, **asked)
     assert with_host.offload is not None
+    host = planned(40, max_num_seqs=16, kv_offloading_size=1.0)
+    memory = DeviceMemory("gpu", WEIGHTS + 40 * GIB)
+    found = allocation_of(MODEL, host, memory, params_bytes=WEIGHTS, temporary_bytes=0)
+    assert found.staging == staging_bytes(BLOCK) + 2 * SEQUENCE, "a snapshot each way"
     assert with_host.cache.num_snapshots == 16 + 5 + with_host.offload.host_blocks
     assert planned(10, max_num_seqs=16, prefix_caching=False).cache.num_snapshots == 0
     assert planned(10, model=LLAMA).cache.num_snapshots is None

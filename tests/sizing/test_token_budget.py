@@ -9,6 +9,7 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import (
     CPU_BUDGET,
     CPU_WIDTH,
+    GPU_WIDTH,
     MOST_BUDGET,
     UNKNOWN_BUDGET,
     default_budget,
@@ -85,8 +86,18 @@ def test_the_search_goes_on_to_the_least_budget() -> None:
 
 def test_only_where_padding_costs_nothing_is_there_a_least_budget() -> None:
     cpu = DeviceInfo("cpu", "any", 2)
-    assert least_budget(skips_padding=True) == CPU_WIDTH == default_budget(cpu, skips_padding=True).tokens
-    assert least_budget(skips_padding=False) == 1
+    assert least_budget(skips_padding=True, is_cpu=True) == CPU_WIDTH
+    assert default_budget(cpu, skips_padding=True).tokens == CPU_WIDTH
+    assert least_budget(skips_padding=True, is_cpu=False) == GPU_WIDTH
+    assert least_budget(skips_padding=False, is_cpu=True) == 1
+
+
+def test_a_gpu_that_skips_padding_has_wide_steps_and_many_rows() -> None:
+    hopper = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+    wide, narrow = default_budget(hopper, skips_padding=True), default_budget(hopper, padded="rotation, biases")
+    assert (wide.tokens, wide.most_rows) == (1024, 512)
+    assert (narrow.tokens, narrow.most_rows) == (256, 256)
+    assert narrow.reason.endswith("; no wider, since XLA computes padding in rotation, biases")
 
 
 def test_one_slow_reading_does_not_end_the_search() -> None:
@@ -134,6 +145,7 @@ def test_a_cpu_has_a_constant() -> None:
         ("Qwen3-8B", 1.0, 256),
         ("Mixtral-8x7B-v0.1", 12.9 / 46.7, 960),
         ("gpt-oss-20b", 3.6 / 20.9, 1472),
+        ("LFM2-8B-A1B", 1.5 / 8.3, 1472),
         ("Qwen3-30B-A3B-Thinking-2507", 3.3 / 30.5, MOST_BUDGET),
     ],
 )

@@ -44,6 +44,13 @@ def test_it_does_not_decide_for_others(tmp_path: Path, model: DecoderConfig, dev
     assert choose_budget(tmp_path, model, device) == BY_RULE
 
 
+def test_on_a_gpu_it_does_not_decide_for_kernels_that_treat_padding_otherwise(tmp_path: Path) -> None:
+    gpu = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+    save_record(tmp_path, LLAMA, gpu, {"token_budget": 2048, "skips_padding": True})
+    assert choose_budget(tmp_path, LLAMA, gpu, skips_padding=True).tokens == 2048
+    assert choose_budget(tmp_path, LLAMA, gpu) == default_budget(gpu)
+
+
 def test_it_does_not_decide_for_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
     monkeypatch.setattr(tuning_store, "version", lambda name: "9.9")

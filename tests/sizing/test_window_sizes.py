@@ -9,7 +9,8 @@ import pytest
 from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
 from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import EngineConfig, EngineOptions, SchedulerConfig
-from jaxgen.core.errors import NoRoomError
+from jaxgen.core.errors import ConfigError, NoRoomError
+from jaxgen.core.layer_kind import HeadShape
 from jaxgen.sizing.allocation import allocation_of, estimate_temporaries
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import resolve
@@ -115,6 +116,49 @@ def test_two_windows_get_as_many_further_blocks() -> None:
     few = planned(40, max_num_seqs=8, model=model, num_blocks=300)
     least = [2 * (window // 64 + 2) + 8 for window in (4096, 512)]
     assert all(found >= of_two for found, of_two in zip(few.cache.window_blocks, least, strict=True)), "300 hold two"
+
+
+TWO_SHAPES = replace(
+    GEMMA,
+    layer_kinds=tuple(["attention" if window else "global" for window in GEMMA.windows]),
+    global_heads=HeadShape(kv_heads=2, head_dim=512, keys_are_values=True),
+)
+"""Half as many bytes of a token in layers that keep the whole context."""
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_model_len": 1024}, {"num_blocks": 26}, {"max_num_seqs": 64, "max_model_len": 64}]
+)
+@pytest.mark.parametrize(("gib", "platform"), [(40, "gpu"), (10, "gpu"), (3, "cpu")])
+def test_layers_of_several_shapes_always_have_blocks_of_their_own(
+    gib: int, platform: str, options: dict[str, Any]
+) -> None:
+    config = planned(gib, platform=platform, model=TWO_SHAPES, **options)
+    memory, temporaries = DeviceMemory(platform, WEIGHTS + gib * GIB), estimate_temporaries(GEMMA, config.scheduler)
+    taken = allocation_of(TWO_SHAPES, config, memory, params_bytes=WEIGHTS, temporary_bytes=temporaries)
+    (windows,), rows = config.cache.window_blocks, config.scheduler
+    assert windows >= blocks_for(1, 1024, 64, rows)
+    assert config.cache.num_blocks == options.get("num_blocks", config.cache.num_blocks)
+    assert taken.left(memory) >= 0
+    full, _ = kind_blocks(TWO_SHAPES, config.cache)
+    assert full.block_bytes == FULL * LAYER // 2
+    with pytest.raises(NoRoomError, match=r"--num-blocks 999999 does not fit in .*: --num-blocks"):
+        planned(gib, platform=platform, model=TWO_SHAPES, num_blocks=999_999)
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"kv_offloading_size": 1.0}, "--kv-offloading-size"),
+        ({"kv_tier_dir": "tier"}, "--kv-tier-dir"),
+        ({"kv_events_config": "{}"}, "--kv-events-config"),
+        ({"kv_residency": "host", "kv_offloading_size": 1.0}, "--kv-residency host"),
+    ],
+)
+def test_what_keeps_blocks_of_one_shape_is_refused_by_name(options: dict[str, Any], flag: str) -> None:
+    reason = rf"{flag} is for models .* several \(2 of 512 numbers and 8 of 256 numbers\): drop the flag"
+    with pytest.raises(ConfigError, match=reason):
+        planned(40, model=TWO_SHAPES, **options)
 
 
 @pytest.mark.parametrize(

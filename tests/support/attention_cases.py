@@ -31,8 +31,14 @@ class Case:
     sinks: bool = False
     window_operand: bool = False
     """Whether the window is an array that the program takes."""
+    value_dim: int | None = None
+    """Values are so many numbers of the keys, in a cache of one part; None: it has K and V."""
     codes: str | None = None
     """What the cache's codes are, int8 or fp8; None: it has numbers."""
+
+    @property
+    def parts(self) -> int:
+        return 2 if self.value_dim is None else 1
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,14 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
     bs, K, D = case.block_size, case.kv_heads, case.head_dim
     per_row = [-(-context // bs) for _, context in case.rows]
     num_blocks = sum(per_row) + 4
-    cache = np.full((num_blocks, LAYERS, 2, K, bs, D), np.nan, np.float32)
+    cache = np.full((num_blocks, LAYERS, case.parts, K, bs, D), np.nan, np.float32)
     ids = rng.permutation(num_blocks - 1)  # the last block, where a wrapped index would land, stays NaN
     R = len(case.rows) + case.padding
     tables = np.full((R, max(per_row, default=0) + 2), num_blocks - 1, np.int32)
     at = 0
     for row, n in enumerate(per_row):
         tables[row, :n] = ids[at : at + n]
-        cache[ids[at : at + n], LAYER] = rng.normal(size=(n, 2, K, bs, D))
+        cache[ids[at : at + n], LAYER] = rng.normal(size=(n, case.parts, K, bs, D))
         at += n
         if n:
             last = cache[tables[row, n - 1], LAYER]
@@ -106,6 +112,7 @@ def compiled(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> 
 def arguments_of(case: Case, inputs: Inputs) -> tuple[tuple[jax.Array, ...], dict[str, Any], dict[str, Any]]:
     """The kernel's arguments: by place, static, and arrays by name."""
     static: dict[str, Any] = {"scale": case.head_dim**-0.5, "soft_cap": case.soft_cap}
+    static |= {} if case.value_dim is None else {"value_dim": case.value_dim}
     operands = {"sinks": jnp.asarray(inputs.sinks)} if case.sinks else {}
     if case.window_operand:
         operands["window"] = jnp.int32(2**30 if case.window is None else case.window)
@@ -143,14 +150,18 @@ def expected(case: Case, inputs: Inputs) -> np.ndarray:
         stands_for = jnp.asarray(code_values(case.codes)[codes] * scale, jnp.float32)
         cache = np.asarray(stands_for.astype(case.dtype).astype(jnp.float32), np.float64)
     group = case.heads // case.kv_heads
-    out = np.full(q.shape, np.nan)
+    value_dim = case.value_dim or case.head_dim
+    out = np.full((*q.shape[:2], value_dim), np.nan)
     for row, (length, context) in enumerate(case.rows):
         for i in range(length):
             position = context - length + i
             first = 0 if case.window is None else max(0, position - case.window + 1)
             seen = np.arange(first, position + 1)
             kv = cache[inputs.tables[row, seen // case.block_size], LAYER, :, :, seen % case.block_size]
-            keys, values = kv[:, 0].swapaxes(0, 1), kv[:, 1].swapaxes(0, 1)  # [heads of K and V, tokens, head_dim]
+            keys, values = (
+                kv[:, 0].swapaxes(0, 1),
+                kv[:, -1].swapaxes(0, 1)[..., :value_dim],
+            )  # [heads of K and V, tokens, head_dim]
             token = inputs.starts[row] + i
             of_group = q[token].reshape(case.kv_heads, group, case.head_dim)
             scores = of_group @ keys.swapaxes(1, 2) * case.head_dim**-0.5
@@ -160,7 +171,7 @@ def expected(case: Case, inputs: Inputs) -> np.ndarray:
             weights = np.exp(scores - top)
             sinks = np.exp(inputs.sinks.reshape(case.kv_heads, group, 1) - top) if case.sinks else 0.0
             found = weights @ values / (weights.sum(axis=-1, keepdims=True) + sinks)
-            out[token] = found.reshape(case.heads, case.head_dim)
+            out[token] = found.reshape(case.heads, value_dim)
     return out
 
 

@@ -63,7 +63,7 @@ class FakeTokens:
 
 @dataclass
 class FakeRunner:
-    """Samples for each chunk the number of tokens before the sampled one. ``errors`` are raised by the next runs."""
+    """Samples the number of tokens before the sampled one. ``errors`` are raised by the next runs."""
 
     clock: Clock = field(default_factory=Clock)
     runs_ahead: bool = True
@@ -84,7 +84,7 @@ class FakeRunner:
         self.log.append("run")
         if self.errors:
             raise self.errors.pop(0)
-        return SimpleNamespace(tokens=FakeTokens(self, [chunk.end for chunk in plan.chunks]))
+        return SimpleNamespace(tokens=FakeTokens(self, [chunk.end for chunk in plan.chunks if chunk.samples]))
 
     def rehearsal(self) -> AbstractContextManager[None]:
         return nullcontext()

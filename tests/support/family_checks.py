@@ -34,7 +34,7 @@ from jaxgen.tools.determinism import Scenario, Verifier
 from jaxgen.weights.convert import command as convert
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.engines import compiled_step, request, run, tokens
-from tests.support.golden_runs import SMALL, greedy_tokens, load_golden, logits_of_chunks, make_forward, with_snapshots
+from tests.support.golden_runs import SMALL, fitted, greedy_tokens, load_golden, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, Golden, golden_answers
 from tests.support.nan_padding import with_nan_in_padding
 
@@ -88,7 +88,7 @@ def assert_right(name: str, case: Circumstances, kernels: Kernels) -> None:
     inputs is.
     """
     config, params = _converted(name) if case.converted else load_golden(name)
-    limits = with_snapshots(_LIMITS[case.cache], config)
+    limits = fitted(_LIMITS[case.cache], config)
     compiled = compile_for(config, limits, kernels)
     engine = build_engine(config, limits, dict(params), frozenset(), compiled=compiled)
     if case.cache == "offloaded":
@@ -129,7 +129,8 @@ def bfloat16_error(name: str, kernels: Kernels = REFERENCE) -> float:
     answer = max(golden_answers(name), key=lambda answer: len(answer.prompt))
     config, params = load_in(name, "bfloat16")
     packed = pack_params(config, dict(params), kernels)
-    logits = logits_of_chunks(make_forward(config, SMALL), config, packed, answer, SMALL, kernels)[answer.rows]
+    limits = fitted(SMALL, config)
+    logits = logits_of_chunks(make_forward(config, limits), config, packed, answer, limits, kernels)[answer.rows]
     found, told = (log_softmax(one.astype(np.float64), axis=-1) for one in (logits, answer.logits))
     return float(np.abs(found - told).mean())
 
@@ -160,7 +161,7 @@ def wanted(answers: list[Golden], turn: int = 0) -> list[Request]:
 def engine_of(name: str, limits: EngineConfig, kernels: Kernels, dtype: DType = "float32") -> Engine:
     """Return a new engine on a golden."""
     config, params = load_in(name, dtype)
-    limits = with_snapshots(limits, config)
+    limits = fitted(limits, config)
     streamed_or_hosted = limits.streaming is not None or limits.cache.keep_inputs
     compiled = compile_for(config, limits, kernels) if streamed_or_hosted else compiled_step(config, limits, kernels)
     return build_engine(config, limits, dict(params), frozenset(), compiled=compiled)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
+from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sequence import Sequence
@@ -44,6 +45,20 @@ def with_snapshots(limits: EngineConfig, model: ModelConfig) -> EngineConfig:
     return replace(limits, cache=replace(limits.cache, num_snapshots=SNAPSHOTS)) if model.states else limits
 
 
+def fitted(limits: EngineConfig, model: ModelConfig) -> EngineConfig:
+    """Return the limits with what a model must have: snapshots, and blocks of each kind where rows have several shapes.
+
+    Those of windows are the fewest with which all rows run.
+    """
+    limits = with_snapshots(limits, model)
+    if not model.has_several_rows:
+        return limits
+    rows, size = limits.scheduler.max_num_seqs, limits.cache.block_size
+    windows = tuple([kind.window or 0 for kind in model.cache_kinds[1:]])
+    least = tuple([blocks_for(rows, window, size, limits.scheduler) for window in windows])
+    return replace(limits, cache=replace(limits.cache, windows=windows, window_blocks=least))
+
+
 Forward = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
 
 
@@ -64,7 +79,7 @@ def greedy_tokens(
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
-    limits = with_snapshots(limits, config)
+    limits = fitted(limits, config)
     engine = build_engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
     events = run(engine, todo)
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
@@ -74,6 +89,7 @@ def relative_logit_error(
     config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig, kernels: Kernels = REFERENCE
 ) -> float:
     """The largest difference to the recorded logits of any answer, relative to that answer's largest logit."""
+    limits = fitted(limits, config)
     forward = make_forward(config, limits)
     packed = pack_params(config, dict(params), kernels)
     errors = []

@@ -138,7 +138,21 @@ def plain_tensors(golden: str) -> Tensors:
 def is_linear(name: str) -> bool:
     """Whether a tensor is the matrix of a layer's product, which tools quantise."""
     parts = name.split(".")
-    ends = ("_proj", "w1", "w2", "w3", "query_key_value", "dense", "h_to_4h", "4h_to_h", "c_attn", "c_fc")
+    ends = (
+        "_proj",
+        "in_proj_qkv",
+        "in_proj_z",
+        "in_proj_qkvz",
+        "w1",
+        "w2",
+        "w3",
+        "query_key_value",
+        "dense",
+        "h_to_4h",
+        "4h_to_h",
+        "c_attn",
+        "c_fc",
+    )
     return parts[-1] == "weight" and bool({"layers", "h"} & set(parts)) and parts[-2].endswith(ends)
 
 
@@ -147,11 +161,12 @@ def quantised_pair(
     golden: str,
     about: dict[str, Any] | None,
     encode: Callable[[str, tuple[int, int]], tuple[Tensors, Floats] | None],
+    rewrite: Callable[[Tensors, dict[str, Any]], tuple[Tensors, dict[str, Any]]] = lambda *both: both,
 ) -> tuple[Path, Path]:
     """Write a golden with its layers' matrices encoded, and one with the same numbers; give both directories.
 
     ``encode``: gives the tensors of a module by name and shape, and its numbers, or None: it stays. ``about``: the
-    quantization_config.
+    quantization_config. ``rewrite``: changes the encoded tensors and their configuration.
     """
     tensors = plain_tensors(golden)
     packed: Tensors = {}
@@ -164,7 +179,8 @@ def quantised_pair(
         packed |= {name: tensor} if name.endswith(".bias") else {}
     config = json.loads((GOLDENS / golden / "config.json").read_text()) | {"dtype": "float32"}
     config.pop("torch_dtype", None)
-    write_checkpoint(directory / "packed", packed, config | ({} if about is None else {"quantization_config": about}))
+    of_packed = config | ({} if about is None else {"quantization_config": about})
+    write_checkpoint(directory / "packed", *rewrite(packed, of_packed))
     write_checkpoint(directory / "plain", numbers, config)
     return directory / "packed", directory / "plain"
 

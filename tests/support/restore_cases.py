@@ -6,6 +6,7 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from jaxgen.cache.cache_format import CacheFormat
+from jaxgen.core.cache_kind import RowShape
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.offload.planning.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
 from jaxgen.scheduling.cost_model import StepSample
@@ -18,9 +19,7 @@ def cost_of(
     """Of a model in bfloat16."""
     cache = CacheFormat(
         block_size=16,
-        num_layers=num_layers,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
+        rows=(RowShape(num_kv_heads, head_dim),) * num_layers,
         hidden_size=hidden_size,
         dtype="bfloat16",
     )

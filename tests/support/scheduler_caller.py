@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason
-from jaxgen.core.sequence import Sequence
+from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_oracle import PlanOracle
@@ -75,12 +76,14 @@ class Caller:
         plan, sampled = self._book.in_flight.pop(0)
         expected = list(self._expected_outcomes(plan, sampled))
         outcomes = self._book.scheduler.complete(plan, sampled)
-        assert [(outcome.index, outcome.token) for outcome in outcomes] == expected
-        for outcome in outcomes:
-            assert outcome.sequence is plan.chunks[outcome.index].sequence
-            self._check_output(outcome.sequence, outcome.finish_reason)
+        assert [(outcome.sequence, outcome.index, outcome.token) for outcome in outcomes] == expected
+        last = {outcome.sequence: outcome for outcome in outcomes}
+        assert all(outcome.finish_reason is None or outcome is last[outcome.sequence] for outcome in outcomes)
+        for sequence, outcome in last.items():
+            self._check_output(sequence, outcome.finish_reason)
             self._force(outcome)
-        self._book.seen["dropped"] += len(sampled) - sum(outcome.token is not None for outcome in outcomes)
+        told = sum(outcome.token is not None for outcome in outcomes)
+        self._book.seen["dropped"] += len(sampled) - plan.num_drafts > told
 
     def abort(self, name: str) -> None:
         book = self._book
@@ -124,8 +127,15 @@ class Caller:
             book.arrived[sequence].append((restore.start, restore.end))
             book.seen["projected"] += restore.num_projected > 0
             book.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
+            book.seen["a state came"] += restore.state is not None
+            book.seen["a state alone came"] += not restore.blocks
+            book.seen["blocks came behind a gap"] += bool(restore.blocks) and not restore.can_compute
             if not sequence.standing.num_preemptions:
                 book.first_hits[sequence.request_id] += restore.end - restore.start
+        elif not (restore.cancelled or restore.can_compute):
+            book.seen["began again without a state"] += 1
+            if not sequence.standing.num_preemptions:
+                del book.first_hits[sequence.request_id]
         book.scheduler.restored(restore, whole=whole)
 
     def land_all(self) -> bool:
@@ -140,15 +150,31 @@ class Caller:
             self.land_restore()
         return any_under_way
 
-    def _expected_outcomes(self, plan: StepPlan, sampled: list[int]) -> Iterator[tuple[int, int | None]]:
-        """Index and token of each chunk that brings one, or ends its sequence."""
-        tokens = iter(sampled)
-        for index, chunk in enumerate(plan.chunks):
-            token = next(tokens) if chunk.samples else None
-            ends = chunk.sequence.params.max_tokens == 0 and chunk.end == chunk.sequence.num_prompt
-            if self._book.live.get(chunk.sequence.request_id) is chunk.sequence and (chunk.samples or ends):
-                self._book.seen[f"token of one {chunk.sequence.status}"] += chunk.samples
-                yield index, token
+    def _expected_outcomes(self, plan: StepPlan, sampled: list[int]) -> Iterator[tuple[Sequence, int, int | None]]:
+        """Each token that a sequence gets, with its index among the samples; None: it ends without one."""
+        first = 0
+        for chunk in plan.chunks:
+            sequence, tokens = chunk.sequence, sampled[first : first + chunk.num_samples]
+            if self._book.live.get(sequence.request_id) is sequence:
+                if sequence.params.max_tokens == 0 and chunk.end == sequence.num_prompt:
+                    yield sequence, first, None
+                self._book.seen[f"token of one {sequence.status}"] += chunk.samples
+                whole, _ = full_recomputation(sequence.request)
+                right = [*takewhile(lambda at: at[0] == at[1], zip(chunk.drafts, tokens, strict=False))]
+                coming = tokens[: len(right) + 1][: len(whole) - len(sequence.tokens)]
+                self._note_drafts(chunk, len(right), len(coming))
+                yield from [(sequence, first + index, token) for index, token in enumerate(coming)]
+            first += len(tokens)
+
+    def _note_drafts(self, chunk: Chunk, right: int, told: int) -> None:
+        seen = self._book.seen
+        seen["right drafts"] += right > 0
+        seen["wrong drafts"] += right < len(chunk.drafts)
+        seen["ended within drafts"] += told <= right
+        seen["filled a block with drafts"] += (
+            0 < len(chunk.drafts) == right and chunk.end % self._book.cache.block_size == 0
+        )
+        seen["drafts after a preemption"] += bool(chunk.drafts) and chunk.sequence.standing.num_preemptions > 0
 
     def _force(self, outcome: Outcome) -> None:
         """Up to three tokens that may follow alone, where a constraint has followed a token."""

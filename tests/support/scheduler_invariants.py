@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 
+from jaxgen.cache.host_tier import state_key
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.standing import Level
@@ -56,13 +57,16 @@ def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
     if not book.host:
         return
     store = book.host.tier.store
-    assert len(store) + store.num_reserved <= store.num_blocks
+    assert store.num_filled + sum(store._reserved.values()) <= store.num_blocks
+    assert store.num_filled == sum(store._places.values())
     assert store.num_reserved == len(book.host.saves)
     for sequence in book.live.values():
         for index, key in enumerate(sequence.blocks.keys):
+            expected = _content(book, sequence, index)
+            if store.holds(state_key(key)):
+                assert store[state_key(key)].kv == expected[-1]
             if not store.holds(key):
                 continue
-            expected = _content(book, sequence, index)
             assert store[key].kv == expected
             assert store[key].inputs in (expected, None)
 
@@ -89,7 +93,8 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
         if restore is not None:
             assert sequence.row is not None
             assert not restore.cancelled
-            assert sequence.num_computed <= restore.start < restore.end < sequence.num_tokens
+            assert sequence.num_computed <= restore.start <= restore.end < sequence.num_tokens
+            assert restore.start < restore.end or restore.state is not None
     for sequence in (*waiting, *ending):
         assert (sequence.blocks.table, sequence.blocks.windows) == ([], ())
         assert (sequence.row, sequence.num_computed) == (None, 0)

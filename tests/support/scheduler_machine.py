@@ -26,12 +26,13 @@ from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import SequenceStatus
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.drafts import DraftPlanner
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_caller import Caller
 from tests.support.scheduler_invariants import INVARIANTS, every_block_has_its_owners
-from tests.support.scheduler_world import ARRIVALS, Arrival, Device, Host, small_tier
+from tests.support.scheduler_world import ARRIVALS, Arrival, Device, Guesser, Host, small_tier
 from tests.support.service_world import policy_with
 
 
@@ -45,6 +46,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     step_time: ClassVar[StepTimeModel | None] = None
     plain: ClassVar[bool] = True
     has_states: ClassVar[bool] = False
+    has_drafts: ClassVar[bool] = False
 
     @initialize(
         block_size=st.integers(1, 2) | st.integers(1, 4),
@@ -66,6 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         window_choice=st.integers(0, 99),
         spare_blocks=st.integers(0, 4),
         window_rows=st.integers(0, 3),
+        wrong_every=st.sampled_from([1, 2, 3, 9, 9]),
     )
     def start(
         self,
@@ -88,7 +91,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_blocks: int = 0,
         window_rows: int = 0,
         num_snapshots: int = 0,
+        wrong_every: int = 1,
     ) -> None:
+        if self.has_drafts:
+            block_size *= 2  # drafts stay in the block of their decode
         # A sequence's last token takes no slot; a model longer than the cache makes refusals.
         longest = max(block_size * num_blocks + 1 + extra_len, 2)
         rows = min(rows, token_budget)
@@ -105,7 +111,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         device = Device(block_size, windows, has_states=self.has_states)
         host: Host | None = None
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
-            host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
+            places = 1 + spare_blocks % 3 if self.has_states else 0
+            host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected, places), device)
         tier = None if host is None else host.tier
         scheduler = Scheduler(
             config,
@@ -115,6 +122,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             tier=tier,
             narrow=narrow,
             copies_blocks=copies_blocks,
+            drafts=DraftPlanner(Guesser(wrong_every), config, block_size) if self.has_drafts else None,
         )
         self.book = Book(
             scheduler, cache, config, max_overtaken, narrow, copies_blocks, device, host, self.plain, self.seen
@@ -157,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(steps):
             if self.book.host and self.book.host.restores and lands:
                 self.caller.land_restore()
-            while len(self.book.in_flight) > 1:
+            while len(self.book.in_flight) > self._most_ahead:
                 self.caller.complete()
             plan = self.caller.schedule()
             if victims := [name for name, sequence in self.book.live.items() if sequence.status is aborts]:
@@ -166,7 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if fails and any(sequence.num_pending for sequence in self.book.waiting()):
                 self.caller.fail()
                 return
-            while len(self.book.in_flight) > (behind if plan.chunks else 0):
+            while len(self.book.in_flight) > (min(behind, self._most_ahead) if plan.chunks else 0):
                 self.caller.complete()
         if arrival is not None:
             self.caller.add(self._adapt(arrival))
@@ -175,7 +183,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.book.now += seconds
 
-    @precondition(lambda self: len(self.book.in_flight) < 2)
+    @precondition(lambda self: len(self.book.in_flight) <= self._most_ahead)
     @rule()
     def schedule(self) -> None:
         self.caller.schedule()
@@ -258,6 +266,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def what_must_hold(self) -> None:
         for holds in INVARIANTS:
             holds(self.book)
+
+    @property
+    def _most_ahead(self) -> int:
+        """Most plans that may be in flight when another is made."""
+        return int(not self.has_drafts)
 
     def _adapt(self, arrival: Arrival) -> Arrival:
         return arrival

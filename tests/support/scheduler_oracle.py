@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
+from jaxgen.core.sequence import Chunk, Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.admission import ADMISSION_WINDOW
 from tests.support.scheduler_book import Book, level
@@ -194,10 +194,12 @@ class PlanOracle:
         assert plan.num_tokens == sum(chunk.length for chunk in plan.chunks) <= book.config.token_budget
         assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks) <= book.config.max_num_seqs
         assert [chunk.length > 1 for chunk in plan.chunks] == sorted(chunk.length > 1 for chunk in plan.chunks)
+        assert plan.num_samples <= book.config.max_num_seqs
         for chunk in plan.chunks:
-            sequence, end = chunk.sequence, chunk.start + chunk.length
+            sequence, end = chunk.sequence, chunk.start + chunk.num_known
             computed, tokens = progress[sequence]
-            assert (chunk.start, chunk.end) == (computed, end)
+            assert (chunk.start, chunk.end) == (computed, end + len(chunk.drafts))
+            self._check_drafts(chunk, plan)
             if sequence.num_computed != end:  # what comes next has come from the host
                 assert book.host
                 assert sequence.num_computed in {restored for _, restored in book.arrived[sequence]}
@@ -206,7 +208,20 @@ class PlanOracle:
             assert sequence.num_tokens == tokens + chunk.samples
             held = len(sequence.blocks.table)
             assert held == book.blocks(tokens) or (sequence.num_forced and book.blocks(end) <= held)
-            book.seen["forced tokens in a chunk"] += chunk.length > 1 >= tokens - computed - sequence.num_forced
+            book.seen["forced tokens in a chunk"] += chunk.num_known > 1 >= tokens - computed - sequence.num_forced
+
+    def _check_drafts(self, chunk: Chunk, plan: StepPlan) -> None:
+        """They are for decodes alone, in their blocks, and never more than a sequence may still have."""
+        sequence, size = chunk.sequence, self._book.cache.block_size
+        if not chunk.drafts:
+            return
+        assert plan.decodes_only
+        assert chunk.samples
+        assert chunk.start // size == (chunk.end - 1) // size
+        assert chunk.end < sequence.max_length
+        assert sequence.constraint is None
+        online = any(not other.sequence.request.background for other in plan.chunks)
+        assert not (online and sequence.request.background)
 
     def _check_background(self, plan: StepPlan) -> None:
         """It has what is left, in its bounds, and makes no step wide that would be narrow."""

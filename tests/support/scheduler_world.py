@@ -12,7 +12,8 @@ from jaxgen.core.sequence import Chunk, Restore, Sequence
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.core.step_plan import Save, StepPlan
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
-from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
+from jaxgen.offload.tiers.offload_tier import OffloadTier, Split, StatePlan
+from jaxgen.scheduling.drafts import Draft
 
 EOS = 0
 STOP_TOKEN = 1
@@ -115,6 +116,24 @@ class Window:
     tables: dict[int, list[int]] = field(default_factory=dict)
 
 
+class Guesser:
+    """Drafts what a sequence goes on with, wrong in every so many places."""
+
+    def __init__(self, wrong_every: int) -> None:
+        self._wrong_every = wrong_every
+
+    def draft(self, sequence: Sequence, most: int) -> Draft:
+        tokens = list(sequence.tokens)
+        for _ in range(most):
+            token = next_token(tokens)
+            wrong = crc32(b"draft" + bytes(tokens)) % self._wrong_every == 0
+            tokens.append((token + wrong) % VOCAB)
+        return Draft(tuple(tokens[-most:]), 0.5 + sequence.arrival % 2 / 2)
+
+    def checked(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Learns nothing."""
+
+
 class Device:
     """What the steps leave in the cache, and what it was told of each row."""
 
@@ -154,7 +173,7 @@ class Device:
             for chunk in plan.chunks:
                 self._check_window(kind, chunk)
         self.snapshots.update({copy.snapshot: self.states[copy.row] for copy in plan.snapshots})
-        return [self._read(chunk) for chunk in plan.chunks if chunk.samples]
+        return [token for chunk in plan.chunks if chunk.samples for token in self._read(chunk)]
 
     def content(self, block: int, number: int | None = None) -> list[Content]:
         """What it holds of K and V; ``number``: of the kind with a window whose block it is."""
@@ -183,9 +202,10 @@ class Device:
             table.append(sequence.blocks.table[(chunk.end - 1) // self._block_size])
         assert table == sequence.blocks.table
         tokens += sequence.tokens[len(tokens) : chunk.end]
+        written = [*tokens, *chunk.drafts]
         slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
         for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):
-            self.slots[slot] = self.inputs[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])
+            self.slots[slot] = self.inputs[slot] = sequence.request.cache_salt, tuple(written[: position + 1])
         if self.has_states:
             self._take_in(chunk, tokens)
         return slots
@@ -198,20 +218,24 @@ class Device:
         assert chunk.start == 0 or self.states[sequence.row] == before
         self.states[sequence.row] = sequence.request.cache_salt, tuple(tokens[: chunk.end])
 
-    def _read(self, chunk: Chunk) -> int:
+    def _read(self, chunk: Chunk) -> list[int]:
+        """What is sampled after the last known token and after each draft: the host finds which drafts are right."""
         sequence, tokens, table = self._row(chunk)
-        assert chunk.end == len(tokens)
+        assert chunk.end - len(chunk.drafts) == len(tokens)
+        read = [*tokens, *chunk.drafts]
         for position in range(chunk.end):
-            expected = sequence.request.cache_salt, tuple(tokens[: position + 1])
+            expected = sequence.request.cache_salt, tuple(read[: position + 1])
             assert self.slots[self._slot(table, position)] == expected
-        tokens.append(next_token(tokens))
-        return tokens[-1]
+        sampled = [next_token(read[:end]) for end in range(len(tokens), chunk.end + 1)]
+        if not chunk.drafts:
+            tokens += sampled
+        return sampled
 
     def _write_window(self, number: int, kind: Window, chunk: Chunk) -> list[int]:
         """Notes the blocks that begin in the chunk, and writes its tokens."""
         row, blocks = chunk.sequence.row, chunk.sequence.blocks.windows[number]
         assert row is not None
-        _, tokens, _ = self._row(chunk)
+        tokens = [*self._row(chunk)[1], *chunk.drafts]
         table, slots = kind.tables[row], []
         for position in range(chunk.start, chunk.end):
             index = position // self._block_size
@@ -224,7 +248,7 @@ class Device:
     def _check_window(self, kind: Window, chunk: Chunk) -> None:
         """Every token of the chunk finds all that it attends to."""
         assert chunk.sequence.row is not None
-        _, tokens, _ = self._row(chunk)
+        tokens = [*self._row(chunk)[1], *chunk.drafts]
         table = kind.tables[chunk.sequence.row]
         for position in range(max(0, chunk.start - kind.window + 1), chunk.end):
             expected = chunk.sequence.request.cache_salt, tuple(tokens[: position + 1])
@@ -240,7 +264,9 @@ class Device:
         return table[position // self._block_size] * self._block_size + position % self._block_size
 
 
-def small_tier(num_blocks: int, block_size: int, most_saving: int, recomputed: int, projected: int) -> OffloadTier:
+def small_tier(
+    num_blocks: int, block_size: int, most_saving: int, recomputed: int, projected: int, state_places: int = 0
+) -> OffloadTier:
     """Over a host store of ``num_blocks``; of each stretch as many blocks are computed again and projected as said."""
 
     def planner(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
@@ -249,7 +275,13 @@ def small_tier(num_blocks: int, block_size: int, most_saving: int, recomputed: i
         return Split(computed, 0.0, min(projected, blocks - computed) if inputs_known else 0)
 
     store: HostStore[HostBlock] = HostStore(num_blocks)
-    return OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner)
+
+    def pays(again: int, start: int, copied: int, with_state: bool) -> bool:
+        assert (start % block_size, again > copied or with_state) == (0, True)
+        return again > recomputed
+
+    states = StatePlan(state_places, planner, pays) if state_places else None
+    return OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner, states=states)
 
 
 class Host:
@@ -264,6 +296,7 @@ class Host:
     def start(self, plan: StepPlan) -> None:
         """Before the plan runs."""
         self.saves += [(save.key, self._gathered(save)) for save in plan.saves]
+        self.saves += [(save.key, HostBlock(self._device.snapshots[save.block])) for save in plan.state_saves]
         self.restores += plan.restores
 
     def _gathered(self, save: Save) -> HostBlock:
@@ -283,6 +316,8 @@ class Host:
                 self._device.project(block, piece.inputs)
             for block, piece in zip(restore.blocks[projected:], restore.pieces[projected:], strict=True):
                 self._device.fill(block, piece.kv)
+            if restore.state is not None:
+                self._device.snapshots[restore.state.snapshot] = restore.state.piece.kv
         self.tier.release(restore, whole=whole)
         return restore
 

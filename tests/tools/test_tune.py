@@ -17,12 +17,12 @@ from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels, PackedProduct
 from jaxgen.server.cli import main
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
-from jaxgen.tools.tune import BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
+from jaxgen.tools.tune import BUDGETS, BudgetTime, FullSteps, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from pallas_kernels.expert_product import packed_expert_product_ref
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
-from tests.support.engines import compiled_step, engine_config, make_engine
+from tests.support.engines import LLAMA, compiled_step, engine_config, make_engine
 
 CPU = DeviceMemory("cpu", GIB)
 LOAD: dict[str, Any] = {"context": 8, "rounds": 2}
@@ -98,6 +98,32 @@ def test_where_padding_costs_nothing_room_for_prompts_comes_first(
     """With times of which the smallest budget has the most power; none measured has that room, so the largest is it."""
     monkeypatch.setattr(FullSteps, "seconds", lambda self, steps: self._engine.config.scheduler.token_budget / 1000)
     assert measured(kernels=kernels, budgets=(16, 24)).token_budget == chosen
+
+
+class FakeTrial:
+    """A budget on a GPU that takes 5 ms to read the weights, and 22 us for a token if that is longer."""
+
+    cache_bytes = 0
+
+    def __init__(self, *args: Any) -> None:
+        self.budget, self.blocks = args[4], [max(0.005, 22e-6 * args[4])]
+
+    def run_block(self) -> None:
+        self.blocks.append(self.blocks[0])
+
+    def result(self) -> BudgetTime:
+        return BudgetTime(self.budget, 32, self.blocks[0], tuple(self.blocks), 4, 1.0)
+
+
+@pytest.mark.parametrize(("kernels", "chosen", "last"), [(REFERENCE, 256, 1024), (SKIPPING, 1024, 1024)])
+def test_a_gpu_is_tuned_from_its_own_budgets(
+    kernels: Kernels, chosen: int, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that skips padding is not given less than the default, whatever the knee."""
+    monkeypatch.setattr("jaxgen.tools.tune._Trial", FakeTrial)
+    tuning = measure(LLAMA, {}, DeviceMemory("gpu", GIB), kernels=kernels)
+    assert (tuning.token_budget, tuning.skips_padding) == (chosen, kernels is SKIPPING)
+    assert [found.token_budget for found in tuning.times] == [budget for budget in BUDGETS if budget <= last]
 
 
 def test_budgets_that_do_not_fit_end_the_search(measured: Callable[..., Tuning]) -> None:

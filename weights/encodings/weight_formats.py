@@ -22,11 +22,13 @@ PRODUCTS = (
     *("layers.mlp.gate_up.weight", "layers.mlp.up.weight", "layers.mlp.down.weight"),
     *("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight"),
     *("layers.mlp.shared.gate_up.weight", "layers.mlp.shared.down.weight"),
+    *("layers.attn.down.weight", "layers.attn.q_up.weight"),
     *("layers.conv.in_proj.weight", "layers.conv.out.weight"),
     *("layers.delta.in_proj.weight", "layers.delta.out.weight"),
+    *("layers.embedding.gate.weight", "layers.embedding.out.weight"),
 )
-"""Matrices of the layers' products, without small ones: routers, gates of shared experts, and the projections around
-the layers. Of models of one kind of layers, in whose paths there is no stack."""
+"""Matrices of the layers' products, without small ones: routers, gates of shared experts, a head's own products with
+latents, and the projections around the layers. Of models of one kind of layers, in whose paths there is no stack."""
 INT8 = WeightFormat(bits=8, group=None)
 INT4 = WeightFormat(bits=4, group=32)
 FP8 = WeightFormat(bits=8, group=None, floats=True)

@@ -30,7 +30,9 @@ __all__ = [
     "BOTH_WAYS",
     "FULL",
     "INTERLEAVED",
+    "LINEAR",
     "MOE_TRAINING",
+    "REQUIRED",
     "SLIDING",
     "Activation",
     "AttentionConfig",
@@ -66,7 +68,7 @@ __all__ = [
 MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 """Fields of models with experts that only their training reads."""
 BOTH_WAYS = "attention in both directions is not computed: take a model with causal attention"
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 _WIDEST = 2**30
 """A window of more tokens is none: no context is as long, and programs count positions in 32 bits."""
 

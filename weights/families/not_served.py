@@ -22,6 +22,7 @@ _STATE = "has layers with a recurrent state"
 _IMAGES = "is a model of images and text"
 _SOUND = "is a model of sound, images and text"
 _LATENT = "has multi-head latent attention (MLA)"
+_LATENT_TOO = f"{_LATENT} in a form of its own"
 _CHOSEN = "has attention to chosen tokens"
 _ENCODER = "is an encoder, with attention in both directions"
 _DECODER = "is the decoder of a model that attends to what an encoder read"
@@ -44,7 +45,6 @@ KNOWN = (
         "LlamaForCausalLM",
     ),
     NotServed(("Rwkv", "Arwkv", "xLSTM"), _STATE, "LlamaForCausalLM"),
-    NotServed(("Lfm2Moe",), f"{_CORRECTED}, in most layers", "Lfm2ForCausalLM"),
     NotServed(("Lfm2Audio",), _SOUND, "Lfm2ForCausalLM"),
     NotServed(("Lfm2Bidirectional",), _ENCODER, "Lfm2ForCausalLM"),
     NotServed(("Lfm3",), "has gates of attention by head, and norms around its sub-layers", "Lfm2ForCausalLM"),
@@ -56,10 +56,13 @@ KNOWN = (
     NotServed(("DeepseekV4", "Deepseek4"), "has compressed sparse attention", "Qwen3MoeForCausalLM"),
     NotServed(("Glm5", "GlmMoeDsa", "GlmDsa"), _CHOSEN, "Qwen3MoeForCausalLM"),
     NotServed(("AXK2", "HYV4", "Dots3"), f"{_LATENT}, and attention to chosen tokens", "Qwen3MoeForCausalLM"),
-    NotServed(("Deepseek", "Kimi", "Longcat", "Glm4MoeLite", "AXK1", "Mistral4"), _LATENT, "Qwen3MoeForCausalLM"),
-    NotServed(("MiniCPM3", "Youtu", "Plm"), _LATENT, "LlamaForCausalLM"),
+    NotServed(("DeepseekV32", "Deepseek32"), f"{_LATENT}, and attention to chosen tokens", "DeepseekV3ForCausalLM"),
+    NotServed(("DeepseekForCausalLM",), _EARLIER, "Qwen2MoeForCausalLM"),
+    NotServed(("DeepseekOcr", "Deepseek2Ocr", "DeepseekVl"), _IMAGES, "DeepseekV2ForCausalLM"),
+    NotServed(("Kimi", "Longcat", "AXK1", "Mistral4"), _LATENT_TOO, "DeepseekV3ForCausalLM"),
+    NotServed(("MiniCPM3", "Youtu", "Plm"), _LATENT_TOO, "DeepseekV2ForCausalLM"),
     NotServed(("Llama4",), "has layers that attend to chunks, and layers without experts", "LlamaForCausalLM"),
-    NotServed(("Gemma4",), "has heads of two sizes, and keys that are values", "Gemma3ForCausalLM"),
+    NotServed(("Gemma4Assistant", "Gemma4UnifiedAssistant"), "drafts tokens for another model", "Gemma4ForCausalLM"),
     NotServed(("Gemma3n",), "has embeddings in each layer, and layers that share keys and values", "Gemma3ForCausalLM"),
     NotServed(("DiffLlama",), "has differences of two attentions", "LlamaForCausalLM"),
     NotServed(("Doge",), "has masks that it computes of values", "LlamaForCausalLM"),
@@ -73,10 +76,9 @@ KNOWN = (
     NotServed(("Cohere2Moe",), "has experts, and layers without positions", "CohereForCausalLM"),
     NotServed(("Cohere2",), "has windows in some layers, and no positions in the others", "CohereForCausalLM"),
     # experts
-    NotServed(("MiniMax", "Afmoe", "Beam", "Dots1", "ExaoneMoe", "HYV3", "Laguna"), _CORRECTED, "Qwen3MoeForCausalLM"),
+    NotServed(("MiniMax", "Afmoe", "Beam", "ExaoneMoe", "HYV3", "Laguna"), _CORRECTED, "Qwen3MoeForCausalLM"),
     NotServed(("MiMoV2", "MiMo2", "SolarOpen", "Kolibri", "GroveMoe"), _CORRECTED, "Qwen3MoeForCausalLM"),
-    NotServed(("Glm4Moe", "GlmMoe"), _CORRECTED, "Glm4ForCausalLM"),
-    NotServed(("Ernie4_5_Moe", "Ernie4_5_VLMoe", "BailingMoe"), _CORRECTED, "Qwen3MoeForCausalLM"),
+    NotServed(("GlmMoe", "BailingMoe"), _CORRECTED, "Glm4MoeForCausalLM"),
     NotServed(("HunYuanMoE", "GraniteMoeShared", "AriaText"), _SHARED, "Qwen2MoeForCausalLM"),
     NotServed(("GraniteMoeForCausalLM",), "has experts, with the constants of Granite", "GraniteForCausalLM"),
     NotServed(("Arctic",), "has experts next to a plain MLP in each layer", "MixtralForCausalLM"),
@@ -160,7 +162,7 @@ KNOWN = (
     NotServed(("NanoChat",), "has a plain MLP of squared ReLU, and norms without weights", "NemotronForCausalLM"),
     NotServed(("Apertus",), "has a plain MLP of xIELU", "NemotronForCausalLM"),
     NotServed(("BitNet",), "has weights of three values, and norms inside sub-layers", "LlamaForCausalLM"),
-    NotServed(("Ernie4_5", "Helium"), "has rotary pairs that are neighbours", "LlamaForCausalLM"),
+    NotServed(("Ernie4_5ForCausalLM", "Helium"), "has rotary pairs that are neighbours", "LlamaForCausalLM"),
     NotServed(("HunYuanDense",), "has norms of queries and keys after their rotation", "Qwen3ForCausalLM"),
     NotServed(
         ("HyperCLOVAX",), "has norms after its sub-layers, and constants that multiply them", "GraniteForCausalLM"
@@ -184,7 +186,7 @@ KNOWN = (
 def what_is_near(architecture: str) -> str:
     """Return why an architecture is not served, and which served one is nearest; empty: it is not known.
 
-    The name may be that of a GGUF file: ``lfm2moe`` is ``Lfm2Moe``.
+    The name may be that of a GGUF file: ``glm4moe`` is ``Glm4Moe``.
     """
     name = _squeezed(architecture)
     for known in KNOWN:

@@ -15,7 +15,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in _FOUND}
 ARCHITECTURES: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.read}
 
 
-OF_MORE_THAN_TEXT = ("Gemma3Model", "Qwen3_5Model", "Qwen3_5MoeModel")
+OF_MORE_THAN_TEXT = ("Gemma3Model", "Gemma4Model", "Gemma4UnifiedModel", "Qwen3_5Model", "Qwen3_5MoeModel")
 """What transformers calls models that also read images; those of their text have a name of their own."""
 
 

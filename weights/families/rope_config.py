@@ -11,7 +11,7 @@ from jaxgen.weights.families.config_fields import JsonFields
 logger = logging.getLogger(__name__)
 
 _ORIGINAL = "original_max_position_embeddings"
-_SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
+_SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "proportional", "llama3", "yarn", "longrope")
 _MOST = {"factor": 2**20, "original_max_position": 2**40}
 _OFF_BY_ZERO = ("mscale", "mscale_all_dim", "beta_fast", "beta_slow")
 """Numbers of yarn of which transformers reads 0 as none."""
@@ -158,6 +158,11 @@ def _linear(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim:
     return {"factor": rope.positive("factor")}
 
 
+def _proportional(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    del fields, max_position, rotary_dim
+    return {"factor": rope.positive("factor", 1.0)}
+
+
 def _llama3(rope: JsonFields, fields: JsonFields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     del rotary_dim
     low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
@@ -217,6 +222,7 @@ def _longrope(rope: JsonFields, fields: JsonFields, max_position: int, rotary_di
 _KINDS: dict[RopeKind, Callable[[JsonFields, JsonFields, int, int], dict[str, Any]]] = {
     "default": _plain,
     "linear": _linear,
+    "proportional": _proportional,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,

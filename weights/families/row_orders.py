@@ -42,6 +42,32 @@ def gates_by_key_head(config: DecoderConfig) -> tuple[int, ...]:
     return _order(rows.swapaxes(0, 1))
 
 
+def tiled_channels(config: DecoderConfig) -> tuple[int, ...]:
+    """Map all queries and keys, then values as ``tiled_values`` has them, to the same with values by key head."""
+    options = config.delta
+    assert options is not None
+    first = options.channels - options.values
+    return _order(np.arange(first), first + np.asarray(tiled_values(config)))
+
+
+def tiled_values(config: DecoderConfig) -> tuple[int, ...]:
+    """Map numbers of the first value head of each key head, then of the second, and so on, to those by key head."""
+    options = config.delta
+    assert options is not None
+    return _untiled(config, options.value_dim)
+
+
+def tiled_heads(config: DecoderConfig) -> tuple[int, ...]:
+    """Map one number of each value head likewise."""
+    return _untiled(config, 1)
+
+
+def _untiled(config: DecoderConfig, size: int) -> tuple[int, ...]:
+    options = config.delta
+    assert options is not None
+    return _order(np.arange(options.heads * size).reshape(-1, options.key_heads, size).swapaxes(0, 1))
+
+
 def interleaved_queries(config: DecoderConfig) -> tuple[int, ...]:
     """Queries whose rotary pairs are neighbours, to pairs of halves."""
     return _halves(config, config.num_heads)
@@ -50,6 +76,23 @@ def interleaved_queries(config: DecoderConfig) -> tuple[int, ...]:
 def interleaved_keys(config: DecoderConfig) -> tuple[int, ...]:
     """Keys whose rotary pairs are neighbours, to pairs of halves."""
     return _halves(config, config.num_kv_heads)
+
+
+def latent_queries(config: DecoderConfig) -> tuple[int, ...]:
+    """Queries by head (plain numbers, rotary pairs that are neighbours), to pairs of halves before the plain ones."""
+    options = config.latent
+    assert options is not None
+    rows = np.arange(config.num_heads * options.query).reshape(config.num_heads, options.query)
+    plain, pairs = np.split(rows, [options.plain], axis=1)
+    return _order(np.concatenate([pairs[:, ::2], pairs[:, 1::2], plain], axis=1))
+
+
+def latent_row(config: DecoderConfig) -> tuple[int, ...]:
+    """A latent and rotary pairs that are neighbours, to pairs of halves behind the latent."""
+    options = config.latent
+    assert options is not None
+    latent, pairs = np.split(np.arange(options.row), [options.rank])
+    return _order(latent, pairs[::2], pairs[1::2])
 
 
 INTERLEAVED = {"self_attn.q_proj": interleaved_queries, "self_attn.k_proj": interleaved_keys}

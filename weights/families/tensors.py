@@ -56,6 +56,30 @@ class Stacked:
 
 
 @dataclass(frozen=True)
+class HeadRows:
+    """What a source has of a tensor with rows of all heads, one head after another: [heads, count, width].
+
+    ``rows``: of a head in the file, of which the source has ``count`` from ``first`` on. ``turned``: the source has
+    these matrices transposed.
+    """
+
+    heads: int
+    rows: int
+    first: int
+    count: int
+    turned: bool = False
+
+    def part(self, array: Array) -> Array:
+        """Return a view of the source's part of the whole tensor."""
+        of_heads = array.reshape(self.heads, self.rows, -1)[:, self.first : self.first + self.count]
+        return of_heads.swapaxes(1, 2) if self.turned else of_heads
+
+    def shape(self, width: int) -> tuple[int, int, int]:
+        """Return the shape of a part, given the width of the file's rows."""
+        return (self.heads, width, self.count) if self.turned else (self.heads, self.count, width)
+
+
+@dataclass(frozen=True)
 class Source:
     """A tensor of the checkpoint, and how it is brought into the layout of its parameter. DecoderNames makes them.
 
@@ -63,7 +87,7 @@ class Source:
     tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``is_filter``: the file
     has filters as [channels, 1, taps], and the parameter is [taps, channels]. ``rows``: the file's row (an output of
     the product) for each row of the parameter; None: they are in the same order. ``stacked``: where files may have it
-    instead, ``expert`` being its number there.
+    instead, ``expert`` being its number there. ``of_heads``: the tensor has rows of several parameters, by head.
     """
 
     name: str
@@ -73,24 +97,40 @@ class Source:
     is_bias: bool = False
     """Whether rows are numbers, not vectors."""
     is_filter: bool = False
+    is_row: bool = False
+    """Whether the file has a vector as a matrix of one row."""
     stacked: Stacked | None = None
     expert: int = 0
+    of_heads: HeadRows | None = None
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:
         """The shape in the parameter."""
         if self.is_filter:
             return (self.shape[2], self.shape[0])
+        if self.is_row:
+            return self.shape[1:]
+        if self.of_heads is not None:
+            return self.of_heads.shape(self.shape[1])
         return (*self.shape[:-2], self.shape[-1], self.shape[-2]) if self.transposed else self.shape
+
+    @property
+    def encoded_shape(self) -> tuple[int, ...]:
+        """The shape of what an encoding gives: as in the parameter, except for rows of several parameters."""
+        return self.parameter_shape if self.of_heads is None else self.shape
 
     def to_parameter(self, array: Array) -> Array:
         """Return the file's tensor as it is in the parameter."""
         if self.is_filter:
             return array[:, 0].T
+        if self.is_row:
+            return array[0]
         return self.ordered(array.swapaxes(-1, -2) if self.transposed else array)
 
     def ordered(self, array: Array) -> Array:
         """Return [*experts, out, in], or a bias, with its rows as they are in the parameter."""
+        if self.of_heads is not None:
+            return self.of_heads.part(array)
         return array if self.rows is None else np.take(array, self._order, axis=self._axis)
 
     def ordered_weight(self, weight: GroupedWeight) -> GroupedWeight:
@@ -101,6 +141,8 @@ class Source:
         """Return a part of the parameter as the tensor of a file: the inverse of ``to_parameter``."""
         if self.is_filter:
             return array.T[:, None]
+        if self.is_row:
+            return array[None]
         if self.rows is not None:
             array = np.take(array, np.argsort(self._order), axis=self._axis)
         return array.swapaxes(-1, -2) if self.transposed else array
@@ -119,7 +161,8 @@ class Parameter:
     """A parameter of the tree: ``sources`` concatenated along their rows, stacked over layers and experts, if any.
 
     ``plus``: added to all values, in float32 (norms that are stored as what is added to 1). ``dtype``: None: that of
-    the model. ``numbers``: those of the stack's layers in the model, where the model has other layers too.
+    the model. ``numbers``: those of the stack's layers in the model, where the model has other layers too. ``unused``:
+    modules of these layers that files may have, of which nothing is made.
     """
 
     path: str
@@ -129,6 +172,7 @@ class Parameter:
     plus: float = 0.0
     dtype: DType | None = None
     numbers: tuple[int, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def number(self, layer: int) -> int:
         """Return the number in the model of a layer of the stack."""
@@ -177,8 +221,13 @@ class Parameter:
 
 def to_checkpoint(params: Mapping[str, Array], table: tuple[Parameter, ...]) -> dict[str, Array]:
     """Return the tree's arrays as the tensors of a Hugging Face checkpoint, by name; views where the layout allows."""
-    return {
-        source.name: parameter.saved(source, params[parameter.path][index])
-        for parameter in table
-        for source, index in parameter.pieces()
-    }
+    result: dict[str, Array] = {}
+    for parameter in table:
+        for source, index in parameter.pieces():
+            part = params[parameter.path][index]
+            if source.of_heads is None:
+                result[source.name] = parameter.saved(source, part)
+            else:
+                whole = result.setdefault(source.name, np.empty(source.shape, part.dtype))
+                source.of_heads.part(whole)[...] = part
+    return result

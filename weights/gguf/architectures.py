@@ -4,64 +4,27 @@ A row says what the files of an architecture have in their own way; ``jaxgen.wei
 tensors, ``jaxgen.weights.gguf.configuration`` reads the metadata.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
+from jaxgen.weights.families.config_fields import REQUIRED
 from jaxgen.weights.families.not_served import what_is_near
+from jaxgen.weights.families.row_orders import (
+    delta_by_key_head,
+    gated_queries,
+    gates_by_key_head,
+    tiled_channels,
+    tiled_heads,
+    tiled_values,
+)
 from jaxgen.weights.gguf import descriptions
+from jaxgen.weights.gguf.architecture import ENDS, LAYER, RMS, Architecture
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.gguf.names import Names
+from jaxgen.weights.gguf.names import Orders
 from jaxgen.weights.gguf.rope import rope_parameters
 
-NOT_CONVERTED = ("qwen35", "qwen35moe", "qwen3next")
+NOT_CONVERTED = ("deepseek2", "dots1", "ernie4_5-moe", "gemma4", "glm4moe")
 """Architectures that are served, but not from GGUF files."""
-Describe = Callable[[descriptions.GgufDescription], dict[str, Any]]
-"""Returns the fields of config.json that no row can say."""
-Rope = Callable[[GgufFile, JsonFields, int], dict[str, Any]]
-"""Returns ``rope_parameters`` of config.json, given the size of a head."""
-_RMS, _LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
-_ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """How the files of an architecture become a model of Hugging Face: a row of ARCHITECTURES.
-
-    The configuration. ``model``: the value of ``architectures`` in config.json, ``model_type``: that field.
-    ``spelled``: fields of config.json that the family calls otherwise, or has not (None). ``eps``: the metadata with
-    the epsilon of norms. ``sizes``: further metadata, each the field of config.json that it is; they must be there.
-    ``copied``: the same of metadata that may be absent. ``fixed``: fields that hold for every file. ``biases``: fields
-    that say whether a module has a bias, with the module. ``rope``: reads the rotary embedding; None: there is none.
-    ``ignored``: metadata that change nothing. ``describe``: gives what no row can say. ``without_attention``: whether
-    some layers have no attention, which 0 heads of keys and values say.
-
-    The tensors. ``renamed``, ``rotated``: see ``parts_of``.
-
-    The tokenizer. ``ends``: control tokens that end an answer, in addition to the tokens that a file names.
-    ``by_position``: whether the tokens of a SentencePiece vocabulary merge in the order of their ids, not of their
-    scores. ``strips``: whether text loses the space after a special token.
-    """
-
-    model: str
-    model_type: str
-    spelled: Mapping[str, str | None] = field(default_factory=dict)
-    eps: str = _RMS
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    copied: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    biases: Mapping[str, str] = field(default_factory=dict)
-    rope: Rope | None = rope_parameters
-    ignored: tuple[str, ...] = ()
-    describe: Describe | None = None
-    without_attention: bool = False
-    renamed: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
-    rotated: bool = False
-    end_tokens: tuple[str, ...] = _ENDS
-    by_position: bool = False
-    strips: bool = False
 
 
 def architecture_of(file: GgufFile) -> Architecture:
@@ -76,6 +39,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     return ARCHITECTURES[file.fields.choice("general.architecture", REQUIRED, tuple(ARCHITECTURES))]
 
 
+_ROTATED = Orders(rotated=True)
 _PARTIAL = partial(rope_parameters, partial=True)
 _LLAMA_BIASES = {"attention_bias": "attn_q", "mlp_bias": "ffn_gate"}
 _OWN_BIAS = {"attention_bias": "attn_q"}
@@ -87,16 +51,42 @@ _OF_IMAGES = ("rope.dimension_sections", "n_deepstack_layers")
 """Positions of texts are the same in all sections, and layers add nothing to texts."""
 _OF_NO_LAYER = (*("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size", "ssm.time_step_rank"),)
 """Of dense models of a family that may have other layers."""
+_NETS: dict[str, Any] = {
+    "sizes": {
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads",
+        "ssm.time_step_rank": "linear_num_value_heads",
+    },
+    "biases": _OWN_BIAS,
+    "rope": _PARTIAL,
+    "ignored": _OF_IMAGES,
+    "describe": descriptions.gated_delta_nets,
+    "renamed": {"layers.mlp_norm": (("post_attention_norm",),)},
+}
+_NETS_WITH_EXPERTS = _NETS | {"sizes": _NETS["sizes"] | _EXPERTS | _INNER | _SHARED}
+_TILED = Orders(
+    rows={
+        "attn_q": gated_queries,
+        "attn_qkv": tiled_channels,
+        "attn_gate": tiled_values,
+        "ssm_conv1d": tiled_channels,
+        **dict.fromkeys(("ssm_beta", "ssm_alpha", "ssm_a", "ssm_dt"), tiled_heads),
+    },
+    inputs={"ssm_out": tiled_values},
+)
+"""Files have the first value heads of all key heads, then the second ones, and so on."""
+_BY_KEY_HEAD = Orders(rows={"attn_q": gated_queries, "ssm_in": delta_by_key_head, "ssm_ba": gates_by_key_head})
 _GEMMA: dict[str, Any] = {
     "sizes": {"attention.sliding_window": "sliding_window"},
     "copied": {"final_logit_softcapping": "final_logit_softcapping"},
     "fixed": {"hidden_activation": "gelu_pytorch_tanh"},
-    "end_tokens": (*_ENDS, "<end_of_turn>", "<eos>"),
+    "end_tokens": (*ENDS, "<end_of_turn>", "<eos>"),
     "by_position": True,
 }
 ARCHITECTURES = {
     "llama": Architecture(
-        model="LlamaForCausalLM", model_type="llama", biases=_LLAMA_BIASES, describe=descriptions.llama, rotated=True
+        model="LlamaForCausalLM", model_type="llama", biases=_LLAMA_BIASES, describe=descriptions.llama, orders=_ROTATED
     ),
     "mistral3": Architecture(
         model="Ministral3ForCausalLM",
@@ -104,7 +94,7 @@ ARCHITECTURES = {
         fixed={"sliding_window": None},
         rope=descriptions.mistral3_rope,
         describe=descriptions.mistral3,
-        rotated=True,
+        orders=_ROTATED,
     ),
     "qwen2": Architecture(model="Qwen2ForCausalLM", model_type="qwen2", fixed=_NO_WINDOW),
     "qwen2moe": Architecture(
@@ -134,6 +124,13 @@ ARCHITECTURES = {
         biases=_OWN_BIAS,
         ignored=_OF_IMAGES,
     ),
+    "qwen35": Architecture(model="Qwen3_5ForCausalLM", model_type="qwen3_5_text", orders=_TILED, **_NETS),
+    "qwen35moe": Architecture(
+        model="Qwen3_5MoeForCausalLM", model_type="qwen3_5_moe_text", orders=_TILED, **_NETS_WITH_EXPERTS
+    ),
+    "qwen3next": Architecture(
+        model="Qwen3NextForCausalLM", model_type="qwen3_next", orders=_BY_KEY_HEAD, **_NETS_WITH_EXPERTS
+    ),
     "gpt-oss": Architecture(
         model="GptOssForCausalLM",
         model_type="gpt_oss",
@@ -162,11 +159,25 @@ ARCHITECTURES = {
         without_attention=True,
         renamed={"norm": (("token_embd_norm",), ("output_norm",))},
     ),
+    "lfm2moe": Architecture(
+        model="Lfm2MoeForCausalLM",
+        model_type="lfm2_moe",
+        spelled={"rms_norm_eps": "norm_eps"},
+        sizes={"shortconv.l_cache": "conv_L_cache", **_EXPERTS, **_INNER},
+        copied={
+            "leading_dense_block_count": "num_dense_layers",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_weights_norm": "norm_topk_prob",
+        },
+        describe=descriptions.lfm2_moe,
+        without_attention=True,
+        renamed={"norm": (("token_embd_norm",), ("output_norm",))},
+    ),
     "phi2": Architecture(
         model="PhiForCausalLM",
         model_type="phi",
         spelled={"rms_norm_eps": "layer_norm_eps"},
-        eps=_LAYER,
+        eps=LAYER,
         rope=_PARTIAL,
     ),
     "phi3": Architecture(
@@ -177,7 +188,7 @@ ARCHITECTURES = {
         model_type="smollm3",
         fixed=_NO_WINDOW | {"no_rope_layer_interval": 4},
         biases=_LLAMA_BIASES,
-        rotated=True,
+        orders=_ROTATED,
     ),
     "olmo2": Architecture(model="Olmo2ForCausalLM", model_type="olmo2", biases=_OWN_BIAS, describe=descriptions.olmo2),
     "glm4": Architecture(
@@ -185,7 +196,7 @@ ARCHITECTURES = {
         model_type="glm4",
         biases=_OWN_BIAS,
         rope=_PARTIAL,
-        rotated=True,
+        orders=_ROTATED,
         end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
     ),
     "granite": Architecture(
@@ -200,41 +211,41 @@ ARCHITECTURES = {
         biases=_LLAMA_BIASES,
         ignored=_OF_NO_LAYER,
         describe=descriptions.granite,
-        rotated=True,
+        orders=_ROTATED,
     ),
     "exaone4": Architecture(
         model="Exaone4ForCausalLM",
         model_type="exaone4",
         describe=descriptions.exaone4,
-        end_tokens=(*_ENDS, "[|endofturn|]"),
+        end_tokens=(*ENDS, "[|endofturn|]"),
     ),
     "command-r": Architecture(
         model="CohereForCausalLM",
         model_type="cohere",
         spelled={"rms_norm_eps": "layer_norm_eps"},
-        eps=_LAYER,
+        eps=LAYER,
         copied={"logit_scale": "logit_scale"},
         biases=_OWN_BIAS,
         describe=descriptions.command_r,
-        rotated=True,
+        orders=_ROTATED,
         end_tokens=("<|END_OF_TURN_TOKEN|>", "<EOS_TOKEN>"),
     ),
     "nemotron": Architecture(
         model="NemotronForCausalLM",
         model_type="nemotron",
         spelled={"rms_norm_eps": "norm_eps"},
-        eps=_LAYER,
+        eps=LAYER,
         biases={"attention_bias": "attn_q", "mlp_bias": "ffn_up"},
         rope=_PARTIAL,
-        ignored=(_RMS,),
+        ignored=(RMS,),
         describe=descriptions.nemotron,
-        end_tokens=(*_ENDS, "<extra_id_1>"),
+        end_tokens=(*ENDS, "<extra_id_1>"),
     ),
     "stablelm": Architecture(
         model="StableLmForCausalLM",
         model_type="stablelm",
         spelled={"rms_norm_eps": "layer_norm_eps"},
-        eps=_LAYER,
+        eps=LAYER,
         biases={"use_qkv_bias": "attn_q"},
         rope=_PARTIAL,
         ignored=("use_parallel_residual",),  # which files have as true where a config.json does not say it
@@ -244,7 +255,7 @@ ARCHITECTURES = {
         model="Starcoder2ForCausalLM",
         model_type="starcoder2",
         spelled={"rms_norm_eps": "norm_epsilon"},
-        eps=_LAYER,
+        eps=LAYER,
         fixed={"sliding_window": None},
         biases={"use_bias": "attn_q"},
     ),
@@ -260,14 +271,14 @@ ARCHITECTURES = {
             "max_position_embeddings": "n_positions",
             "rms_norm_eps": "layer_norm_epsilon",
         },
-        eps=_LAYER,
+        eps=LAYER,
         rope=None,
     ),
     "gptneox": Architecture(
         model="GPTNeoXForCausalLM",
         model_type="gpt_neox",
         spelled={"rms_norm_eps": "layer_norm_eps"},
-        eps=_LAYER,
+        eps=LAYER,
         copied={"use_parallel_residual": "use_parallel_residual"},
         biases={"attention_bias": "attn_qkv"},
         rope=_PARTIAL,
@@ -280,7 +291,7 @@ ARCHITECTURES = {
             "num_key_value_heads": "num_kv_heads",
             "rms_norm_eps": "layer_norm_epsilon",
         },
-        eps=_LAYER,
+        eps=LAYER,
         biases={"bias": "attn_qkv"},
         ignored=("tensor_data_layout",),
         describe=descriptions.falcon,

@@ -25,6 +25,7 @@ def _signs(after: str) -> str:
 _THREE_DIGITS = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{_signs(r'\r\n')}|{_SPACES}"
 _ONE_DIGIT = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}|{_signs(r'\r\n')}|{_SPACES}"
 _ALL_DIGITS = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}+|{_signs(r'\r\n')}|{_SPACES}"
+_WITH_MARKS = rf"{_CONTRACTIONS}|{_BEFORE}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 _SEED_CODER = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 _GPT_4O = rf"{_by_case(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}|{_signs(r'\r\n/')}|{_SPACES}"
 _TEKKEN = rf"{_by_case('')}|\p{{N}}|{_signs(r'\r\n/')}|{_SPACES}"
@@ -94,6 +95,7 @@ SPLITTINGS = {
     **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE),
     **dict.fromkeys(("glm4", "glm5", "chatglm-bpe"), _GLM),
     "qwen2": _QWEN,
+    "qwen35": Splitting(expressions=(_WITH_MARKS,), composed=True),
     **dict.fromkeys(("deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _ONE),
     "stablelm2": _QWEN,
     "tekken": Splitting(expressions=(_TEKKEN,), whole=True, bos=True),

@@ -4,11 +4,12 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import Pooling
-from jaxgen.weights.families.config_fields import JsonFields
+from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.families.family import BOTH_WAYS
 from jaxgen.weights.families.registry import without_head
-from jaxgen.weights.gguf.architectures import Architecture, architecture_of
-from jaxgen.weights.gguf.descriptions import KV_HEADS, GgufDescription
+from jaxgen.weights.gguf.architecture import Architecture
+from jaxgen.weights.gguf.architectures import architecture_of
+from jaxgen.weights.gguf.descriptions import KV_HEADS, RECURRENT, GgufDescription
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import EMBEDDING, HEAD
 
@@ -16,14 +17,14 @@ _POOLING = "pooling_type"
 _POOLINGS = {0: None, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 """Values of ``pooling_type``, by llama.cpp's numbers."""
 _RANK = 4
-_BY_LAYER = ("attention.sliding_window_pattern", "rope.dimension_sections")
+_BY_LAYER = ("attention.sliding_window_pattern", "rope.dimension_sections", RECURRENT)
 """Metadata that are lists in themselves."""
 _NO_MODELS = {
     "adapter": "a LoRA adapter: merge it into its model first, and name the result",
     "mmproj": "the part of a model that reads images: name the file of its text",
     "imatrix": "what a quantiser measured: name the file of the model",
 }
-_EXPERTS = "expert_count"
+_EXPERTS, _EXPERTS_INNER = "expert_count", "expert_feed_forward_length"
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
@@ -36,7 +37,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config = _common(file, own, architecture)
     config |= {name: own.size(key) for key, name in architecture.sizes.items()}
     config |= {name: own.get(key) for key, name in architecture.copied.items() if own.get(key) is not None}
-    config |= {name: f"blk.0.{module}.bias" in file.tensors for name, module in architecture.biases.items()}
+    modules = {name.split(".", 2)[-1] for name in file.tensors}
+    config |= {name: f"{module}.bias" in modules for name, module in architecture.biases.items()}
     config |= architecture.fixed
     if architecture.describe is not None:
         config |= architecture.describe(GgufDescription(file, own, config))
@@ -68,6 +70,11 @@ def own_fields(file: GgufFile, architecture: Architecture) -> JsonFields:
                 raise file.fields.error(f"{prefix}{key}", f"differs by layer, which is not supported: {value!r:.80}")
             fields[key] = given[0]
     return file.fields.below(name, fields)
+
+
+def drafting_layers(own: JsonFields) -> int:
+    """Return how many of the last layers only draft tokens."""
+    return own.count("nextn_predict_layers", 0)
 
 
 def _check_type(file: GgufFile) -> None:
@@ -103,8 +110,8 @@ def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict
         "dtype": file.dtype(),
         "vocab_size": file.tensors[EMBEDDING].shape[0],
         "hidden_size": hidden_size,
-        "intermediate_size": own.size("feed_forward_length"),
-        "num_hidden_layers": own.size("block_count"),
+        "intermediate_size": own.size("feed_forward_length", own.data.get(_EXPERTS_INNER, REQUIRED)),
+        "num_hidden_layers": own.size("block_count") - drafting_layers(own),
         "num_attention_heads": heads,
         "num_key_value_heads": own.size(KV_HEADS, heads),
         "head_dim": head_dim,

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.weights.families.config_fields import JsonFields
-from jaxgen.weights.families.family import FULL, SLIDING
+from jaxgen.weights.families.family import FULL, LINEAR, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 
 _Q_NORM = "blk.0.attn_q_norm.weight"
 _SHARED_WIDTH = "expert_shared_feed_forward_length"
 _QUERY_SCALE = "attention.temperature_scale"
-KV_HEADS = "attention.head_count_kv"
+_SIGMOID = 2
+"""The value of ``expert_gating_func``, by llama.cpp's numbers."""
+KV_HEADS, RECURRENT = "attention.head_count_kv", "attention.recurrent_layers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,29 @@ def nemotron(read: GgufDescription) -> dict[str, Any]:
 
 def lfm2(read: GgufDescription) -> dict[str, Any]:
     """LFM2, whose layers without attention have no heads of keys and values, and whose width is given as it is."""
-    heads, layers = read.file.fields.data[f"lfm2.{KV_HEADS}"], read.config["num_hidden_layers"]
+    fields, layers = read.file.fields.data, read.config["num_hidden_layers"]
+    heads = fields[f"{fields['general.architecture']}.{KV_HEADS}"]
     by_layer = heads if isinstance(heads, list) else [heads] * layers
     return {"layer_types": [FULL if count else "conv" for count in by_layer], "block_auto_adjust_ff_dim": False}
+
+
+def lfm2_moe(read: GgufDescription) -> dict[str, Any]:
+    """LFM2 with experts, which are chosen by sigmoids, corrected if a file has the corrections."""
+    read.own.must_be("expert_gating_func", _SIGMOID, "experts are chosen by sigmoids")
+    corrected = any(name.endswith(".exp_probs_b.bias") for name in read.file.tensors)
+    return {"layer_types": lfm2(read)["layer_types"], "use_expert_bias": corrected}
+
+
+def gated_delta_nets(read: GgufDescription) -> dict[str, Any]:
+    """Layers with gated delta nets, and those with attention: every fourth, unless a file says otherwise."""
+    layers, interval = read.config["num_hidden_layers"], read.own.size("full_attention_interval", 4)
+    recurrent = read.own.get(RECURRENT)
+    if recurrent is None:
+        recurrent = [(layer + 1) % interval for layer in range(layers)]
+    if not isinstance(recurrent, list) or len(recurrent) < layers:
+        raise read.own.error(RECURRENT, f"must be a list with an entry by layer, not {recurrent!r:.80}")
+    values, heads = read.own.size("ssm.inner_size"), read.config["linear_num_value_heads"]
+    if values % heads:
+        raise read.own.error("ssm.inner_size", f"({values}) must be a multiple of ssm.time_step_rank ({heads})")
+    types = [LINEAR if is_recurrent else FULL for is_recurrent in recurrent[:layers]]
+    return {"layer_types": types, "linear_value_head_dim": values // heads}

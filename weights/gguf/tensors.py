@@ -1,6 +1,7 @@
 """Read the tensors of a GGUF file as the parts of parameters. Host only, no jax."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,11 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.encodings.quantize import quantized
 from jaxgen.weights.encodings.weight_formats import EMBEDDINGS, is_product
 from jaxgen.weights.families.tensors import Parameter, Piece, Source
+from jaxgen.weights.files.safetensors import Array
 from jaxgen.weights.gguf import rope
-from jaxgen.weights.gguf.architectures import Architecture
+from jaxgen.weights.gguf.architecture import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
+from jaxgen.weights.gguf.configuration import drafting_layers, own_fields
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
 from jaxgen.weights.gguf.names import parts_of
 from jaxgen.weights.packaged.models import packaged_as
@@ -36,15 +39,21 @@ class GgufTensors:
     def __init__(self, file: GgufFile, architecture: Architecture, config: DecoderConfig) -> None:
         self._file = file
         self._plain = PlainFormat(config.dtype)
-        self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, rotated=architecture.rotated)
+        self._num_layers = config.num_layers
+        self._num_drafting = drafting_layers(own_fields(file, architecture))
+        self._parts = parts_of(config, file.tensors.keys(), architecture.renamed, architecture.orders)
 
     def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the file has exactly the table's tensors, with their shapes, of known types."""
         parts = [self._parts[source.name] for parameter in table for source, _ in parameter.pieces()]
-        wanted = {name: part.shape for part in parts for name in part.names}
+        wanted = {name: shape for part in parts for name, shape in zip(part.names, part.shapes, strict=True)}
         for name, shape in wanted.items():
             self._check(name, shape)
-        extra = sorted(self._file.tensors.keys() - wanted.keys() - set(rope.TENSORS))
+        drafting = tuple([f"blk.{layer}." for layer in range(self._num_layers, self._num_layers + self._num_drafting)])
+        if drafting:
+            logger.info("%s: its last %d layers draft tokens, and are left out", self._file.path, len(drafting))
+        others = self._file.tensors.keys() - wanted.keys() - set(rope.TENSORS)
+        extra = sorted(name for name in others if not name.startswith(drafting))
         if extra:
             more = f" and {len(extra) - _NAMED} more" if len(extra) > _NAMED else ""
             raise ConfigError(
@@ -77,8 +86,9 @@ class GgufTensors:
             if not is_product(parameter.path) and parameter.path not in EMBEDDINGS:
                 continue
             parts = [self._parts[source.name] for source, _ in parameter.pieces()]
-            for name, shape in {name: part.shape for part in parts for name in part.names}.items():
-                self._check(name, shape)
+            for part in parts:
+                for name, shape in zip(part.names, part.shapes, strict=True):
+                    self._check(name, shape)
             tensors = [tensor for source, _ in parameter.pieces() for tensor in self._stored(source)]
             form = self._kept_format(parameter)
             kinds = sorted({tensor.kind.name for tensor in tensors})
@@ -92,8 +102,13 @@ class GgufTensors:
     def _kept_format(self, parameter: Parameter) -> AnyFormat | None:
         """Return the format that a parameter has in the file, with numbers where tensors have no format that is
         computed; None: no tensor has one."""
-        pieces = ((index, kept_form(self._stored(source))) for source, index in parameter.pieces())
+        pieces = ((index, self._form(source)) for source, index in parameter.pieces())
         return MixedFormat.of_pieces(pieces, self._plain)
+
+    def _form(self, source: Source) -> WeightFormat | None:
+        """Return the format in which a source's codes are kept, with their inputs in the file's order."""
+        form = kept_form(self._stored(source))
+        return form if form is None or self._parts[source.name].inputs is None else replace(form, ordered=True)
 
     def _is_partly_dequantised(self, parameter: Parameter) -> bool:
         """Whether a tensor of codes has a type that is not computed."""
@@ -113,21 +128,36 @@ class GgufTensors:
         tensors = self._stored(source)
         where = f"{tensors[0].part}: {' and '.join(part.names)}"
         here = replace(source, shape=source.parameter_shape, transposed=False, is_filter=False, rows=part.order)
-        if form is not None:
+        if form is not None and form == self._form(source):
             try:
-                weight = codes_of(tensors, form)
+                weight = codes_of(tensors, replace(form, ordered=False))
             except ValueError as error:
                 raise ConfigError(f"{where} {error}") from error
             if weight is not None:
-                return here.ordered_weight(weight)
-        values = [tensor.dequantised(dtype) for tensor in tensors]
+                order = None if part.inputs is None else np.argsort(part.inputs).astype(np.int32)
+                return here.ordered_weight(replace(weight, format=form, order=order))
+        values = [tensor.dequantised(np.float32 if part.made else dtype) for tensor in tensors]
         if dtype == np.float16 and not all(np.isfinite(array).all() for array in values):
             raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         whole = values[0] if len(values) == 1 else np.concatenate(values, axis=-1 if source.is_bias else -2)
-        ordered = here.ordered(whole.T if source.is_filter else whole.reshape(here.shape))
+        if part.made is not None:
+            whole = _made(whole, part.made, where).astype(dtype)
+        if part.inputs is not None:
+            whole = np.take(whole, part.inputs, axis=-1)
+        if source.is_filter:
+            return (whole if part.order is None else whole[list(part.order)]).T
+        ordered = here.ordered(whole.reshape(here.shape))
         return ordered if form is None else quantized(ordered, form, where)
 
     def _stored(self, source: Source) -> list[StoredTensor]:
         """Return the tensors, or parts of them, whose rows are those of a source."""
         part = self._parts[source.name]
         return [self._file.tensors[name].at(part.index) for name in part.names]
+
+
+def _made(values: Array, make: Callable[[Array], Array], where: str) -> Array:
+    """Return the numbers of a parameter that are made of a file's. Raises ConfigError if some cannot be."""
+    made = make(values)
+    if not np.isfinite(made).all():
+        raise ConfigError(f"{where} has numbers of which no parameter is made, such as {values[~np.isfinite(made)][0]}")
+    return made

@@ -12,7 +12,7 @@ from tokenizers.models import BPE, Unigram
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights.families.config_fields import REQUIRED
-from jaxgen.weights.gguf.architectures import Architecture
+from jaxgen.weights.gguf.architecture import Architecture
 from jaxgen.weights.gguf.byte_level import DEFAULT as UNNAMED
 from jaxgen.weights.gguf.byte_level import SPLITTINGS, Splitting
 from jaxgen.weights.gguf.file import GgufFile

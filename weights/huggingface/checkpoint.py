@@ -161,6 +161,8 @@ def _log_changes(directory: Path, config: ModelConfig, tensors: CheckpointTensor
             logger.info("%s: %s is %s in layers %s", directory, parameter.path, config.dtype, shown)
     for reason, named in paths.items():
         logger.info("%s: dequantised to %s: %s (%s)", directory, config.dtype, ", ".join(named), reason)
+    if parts := tensors.parts_left_out():
+        logger.info("%s: not loaded, because text does not need it: %s", directory, ", ".join(parts))
     if tensors.has_activation_scales():
         logger.info(
             "%s: its scales of activations are not used: products take activations as they are, or round them by token",

@@ -17,7 +17,7 @@ from jaxgen.weights.encodings.quantize import dequantized, quantized
 from jaxgen.weights.families.parameters import EMBEDDING, HEAD, Array, Parameter, Piece, Source, Stacked, bare_name
 from jaxgen.weights.files.file_names import CONFIG
 from jaxgen.weights.files.model_files import ModelFiles
-from jaxgen.weights.huggingface.no_weights import NOT_FLOATS, is_no_weight
+from jaxgen.weights.huggingface.no_weights import NOT_FLOATS, is_no_weight, next_layers, part_left_out
 
 _BIAS = ".bias"
 _ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".activation_scale")
@@ -63,14 +63,28 @@ class CheckpointTensors:
             for name in self._files
             if name not in used and not self._is_no_weight(name) and not any(names.fullmatch(name) for names in unread)
         )
+        unused = tuple(
+            f"{spelling}."
+            for parameter in table
+            for name in parameter.unused
+            for layer in range(parameter.num_layers or 0)
+            for spelling in _spellings(name.format(layer=parameter.number(layer)))
+        )
+        extra = [name for name in extra if not name.startswith(unused)]
         tied = self._tied_head(table)
+        further = next_layers(self._files)
         extra = [name for name in extra if name != tied and not self._is_zero_bias(name)]
+        extra = [name for name in extra if not name.startswith(further)]
         if extra:
             more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
             raise ConfigError(
                 f"{self._directory}: {CONFIG} describes a model without the tensors {', '.join(extra[:3])}{more}; "
                 f"they belong to another architecture or option"
             )
+
+    def parts_left_out(self) -> list[str]:
+        """Return the names of the model's parts that are not served, such as what reads images."""
+        return sorted({part for name in self._files if (part := part_left_out(name)) is not None})
 
     def has_activation_scales(self) -> bool:
         """Whether the files have scales with which activations were to be rounded."""
@@ -163,7 +177,7 @@ class CheckpointTensors:
                     for part, header in headers.items()
                 }
             if location.encoding is not None:
-                return location.encoding.kept_as(headers, source.parameter_shape)
+                return location.encoding.kept_as(headers, source.encoded_shape)
         except ValueError as error:
             raise self._error(location, str(error)) from error
         header = headers["weight"]
@@ -207,7 +221,7 @@ class CheckpointTensors:
             return self._rounded(parameter, source.to_parameter(tensors["weight"]), location, dtype, form)
         try:
             value = location.encoding.read(
-                RawWeight(tensors, source.parameter_shape, self.stored_format(source, location))
+                RawWeight(tensors, source.encoded_shape, self.stored_format(source, location))
             )
         except ValueError as error:
             raise self._error(location, str(error)) from error

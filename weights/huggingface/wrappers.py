@@ -43,6 +43,8 @@ _LLAMA = Wrapper(text="LlamaForCausalLM")
 
 WRAPPERS: dict[str, Wrapper] = {
     "Gemma3ForConditionalGeneration": Wrapper(text="Gemma3ForCausalLM"),
+    "Gemma4ForConditionalGeneration": Wrapper(text="Gemma4ForCausalLM"),
+    "Gemma4UnifiedForConditionalGeneration": Wrapper(text="Gemma4UnifiedForCausalLM"),
     "Idefics3ForConditionalGeneration": Wrapper(text="LlamaForCausalLM", ignored=_RESAMPLER),
     "InternVLChatModel": Wrapper(text="Qwen2ForCausalLM", field="llm_config"),
     "InternVLForConditionalGeneration": _QWEN2,

@@ -15,6 +15,7 @@ from jaxgen.engine.start.warm_up import warm_up
 from jaxgen.models.model import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
+from jaxgen.scheduling.drafts import Drafter
 
 
 def build_engine(
@@ -29,6 +30,7 @@ def build_engine(
     observers: Iterable[Observer] = (),
     findings: Path | None = None,
     jumps: bool = True,
+    drafter: Drafter | None = None,
 ) -> Engine:
     """Compile the step unless ``compiled`` is given, pack the parameters that its kernels read packed, and warm up.
 
@@ -36,7 +38,7 @@ def build_engine(
     ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks. ``events``: gets which
     contents blocks of the cache come to hold and give up. ``observers``: others than the engine's own.
     ``findings``: as for ``warm_up``. ``jumps``: tokens that may follow alone under a grammar are not sampled, which
-    changes no answer.
+    changes no answer. ``drafter``: replaces the one of ``config.speculation``.
     """
     runner = make_runner(model, config, params, compiled or compile_for(model, config))
     step_time = warm_up(runner, model, config, findings)
@@ -53,5 +55,6 @@ def build_engine(
         events=events,
         observers=observers,
         jumps=jumps,
+        drafter=drafter,
         num_compilations=num_compilations,
     )

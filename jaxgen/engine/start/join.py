@@ -19,9 +19,12 @@ from jaxgen.engine.output_processor import OutputProcessor
 from jaxgen.engine.recorder import Recorder
 from jaxgen.engine.step_meter import StepMeter
 from jaxgen.runner.interface import Runner
+from jaxgen.scheduling.drafts import Drafter, DraftPlanner
+from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, GPU_LIMITS
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeEstimator
+from jaxgen.speculation.lookup import LookupDrafter
 
 
 def join_engine(
@@ -36,6 +39,7 @@ def join_engine(
     events: BlockEventSink | None = None,
     observers: Iterable[Observer] = (),
     jumps: bool = True,
+    drafter: Drafter | None = None,
     num_compilations: Callable[[], int] = lambda: 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Engine:
@@ -46,14 +50,16 @@ def join_engine(
     if model.states and config.cache.num_snapshots is None:
         raise ValueError("the model has states: CacheConfig.num_snapshots must be 0 or more, not None")
     block_events = NO_EVENTS if events is None else BlockEvents(events)
+    limits = GPU_LIMITS if config.run_ahead else DEFAULT_LIMITS
     scheduler = Scheduler(
         config.scheduler,
         config.cache,
-        policy=partial(ServicePolicy, step_times=step_time),
+        policy=partial(ServicePolicy, step_times=step_time, limits=limits),
         tier=offload.tier,
         log=block_events.log,
         narrow=runner.uses_narrow(StepPlan(())),
         copies_blocks=runner.copies_blocks,
+        drafts=_drafts(config, runner, drafter),
     )
     most_forced = config.scheduler.token_budget if jumps else 0  # more would not fit into the next step
     latencies = LatencyMeter()
@@ -75,4 +81,18 @@ def join_engine(
         block_events=block_events,
         identity=identity,
         clock=clock,
+    )
+
+
+def _drafts(config: EngineConfig, runner: Runner, drafter: Drafter | None) -> DraftPlanner | None:
+    """Return what adds drafts to the plans of this engine; None: nothing does."""
+    if config.speculation is None:
+        return None
+    if config.run_ahead and runner.runs_ahead:
+        raise ValueError("the engine has drafts: EngineConfig.run_ahead must be False")
+    return DraftPlanner(
+        drafter or LookupDrafter(config.speculation),
+        config.scheduler,
+        config.cache.block_size,
+        narrow_width=config.narrow_width if runner.uses_narrow(StepPlan(())) else None,
     )

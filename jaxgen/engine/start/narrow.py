@@ -86,7 +86,7 @@ def steps_of_both(device: Runner, model: ModelConfig, config: EngineConfig) -> I
             output = wide.output
             yield StepOfBoth(narrow, wide, len(plan.chunks))
         tokens = np.asarray(output.tokens)
-        scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
+        scheduler.complete(plan, tokens[: plan.num_samples].tolist())
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:

@@ -38,7 +38,8 @@ class StepSamples:
 
     def estimator(self, config: EngineConfig) -> StepTimeEstimator:
         """Return an estimator that has seen these steps."""
-        return StepTimeEstimator(config.scheduler.token_budget, self.wide, self.narrow, config.narrow_width or 0)
+        widths = config.scheduler.token_budget, self.wide, self.narrow, config.narrow_width or 0
+        return StepTimeEstimator(*widths, floored=config.run_ahead)
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepSamples:

@@ -6,11 +6,18 @@ from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
-from jaxgen.core.layer_kind import DELTA_STATES, path_in_stack
+from jaxgen.core.layer_kind import DELTA_STATES, GatedDeltaConfig, path_in_stack
 from jaxgen.core.mixed_weight import AnyFormat
 from jaxgen.core.operations import CODES, CONVOLUTIONS, DELTA_NETS, EXPERTS, OPERATIONS
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.kernels.proving.layer_shapes import NormShape, ProductShape, norms_of, products_of, read_shapes
+from jaxgen.kernels.proving.layer_shapes import (
+    NormShape,
+    ProductShape,
+    RotationShape,
+    norms_of,
+    products_of,
+    read_shapes,
+)
 
 EXPERT_WEIGHTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
 Outcome = Literal["right", "wrong", "slow", "crashed", "timed out", "killed", "unavailable"]
@@ -51,8 +58,8 @@ class ExpertShapes:
 
 def expert_formats(model: ModelConfig) -> tuple[frozenset[AnyFormat | None], ...]:
     """Return the formats that the weights of each product of experts have in the stacks of layers."""
-    stacks = model.stacks if isinstance(model, DecoderConfig) else ()
-    paths = ([path_in_stack(path, kind) for kind in stacks] or [path] for path in EXPERT_WEIGHTS)
+    stacks = [stack for stack in model.stacks if not stack.dense] if isinstance(model, DecoderConfig) else []
+    paths = ([path_in_stack(path, stack) for stack in stacks] or [path] for path in EXPERT_WEIGHTS)
     return tuple([frozenset(map(model.weight_format, of_product)) for of_product in paths])
 
 
@@ -85,6 +92,8 @@ class ServedShapes:
     experts: ExpertShapes | None = None
     products: tuple[ProductShape, ...] = ()
     norms: tuple[NormShape, ...] = ()
+    rotation: RotationShape | None = None
+    delta: GatedDeltaConfig | None = None
 
     @property
     def window(self) -> int | None:
@@ -119,17 +128,21 @@ class ServedShapes:
             experts=ExpertShapes.of(model),
             products=products_of(model),
             norms=norms_of(model),
+            rotation=RotationShape.of(model) if isinstance(model, DecoderConfig) else None,
+            delta=model.delta if isinstance(model, DecoderConfig) else None,
         )
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> "ServedShapes":
         """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
         lists = {name: tuple(values[name]) for name in ("windows", "token_budgets")}
-        experts = values["experts"]
+        experts, rotation, delta = values["experts"], values["rotation"], values["delta"]
         of_layers = {
             "products": read_shapes(ProductShape, values["products"]),
             "norms": read_shapes(NormShape, values["norms"]),
             "experts": None if experts is None else ExpertShapes.read(experts),
+            "rotation": None if rotation is None else RotationShape(**rotation),
+            "delta": None if delta is None else GatedDeltaConfig(**delta),
         }
         return cls(**values | lists | of_layers)
 

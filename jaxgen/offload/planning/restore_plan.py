@@ -24,6 +24,8 @@ falls. So the best l is the grid point next to where they meet, min(l_1, l_2):
 
 The best a is searched for: T is computed for every a on the grid, with its best l.
 
+A snapshot of a state comes after KV, in sigma seconds of the link. So it is sigma more wherever a time of KV is said.
+
 While other requests wait for the token budget, they lose the tokens that recompute takes. So R is multiplied by a price
 in the choice, though not in the predicted time; at a high enough price no token is recomputed. A plan that is not at
 least ``MIN_GAIN`` faster than plain transfer is replaced by plain transfer. Cake has no such rule and is slower than
@@ -109,16 +111,16 @@ class TokenSeconds:
         """Whether X takes less time on the link than KV; if not, projection is never better."""
         return self.x < self.kv and not isinf(self.project)
 
-    def makespan(self, project: int, transfer: int, *, chunk: int, busy: float = 0.0) -> float:
+    def makespan(self, project: int, transfer: int, *, chunk: int, busy: float = 0.0, state: float = 0.0) -> float:
         """Return the seconds until ``project`` tokens, in copies of ``chunk``, and KV of ``transfer`` tokens are there.
 
         ``busy``: seconds of the device's other work, which does not wait for the link. ``chunk == project``: projection
-        begins only when all of X has arrived.
+        begins only when all of X has arrived. ``state``: seconds of the link for a snapshot.
         """
         if project == 0:
-            return max(busy, transfer * self.kv)
+            return max(busy, transfer * self.kv + state)
         device = max(busy, chunk * self.x) + project * self.project
-        link = project * self.x + max(chunk * self.project, transfer * self.kv)
+        link = project * self.x + max(chunk * self.project, transfer * self.kv + state)
         return max(device, link)
 
 
@@ -164,11 +166,14 @@ class _Context:
     chunk: int
     """Tokens in a copy of X."""
     unit: TokenSeconds
+    state: float
+    """Seconds of the link for a snapshot."""
 
     def makespan(self, first: int, project: int, work: _Recompute) -> float:
         """Return T(a, l), where ``work`` is R."""
         transfer = self.tokens - first - project
-        return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first))
+        state = self.state if transfer + project else 0.0
+        return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first), state=state)
 
     @np.errstate(over="ignore")  # a projection that takes forever is as good as one that takes 1e307 s
     def split(self, work: _Recompute) -> tuple[int, int]:
@@ -179,15 +184,17 @@ class _Context:
         first = np.arange(0, most + 1, self.block_size)
         rest, busy = self.tokens - first, first * (work.alpha + work.beta * (work.start + first / 2))
         unit, chunk = self.unit, self.chunk
+        state = np.where(rest == 0, 0.0, self.state)  # where all is computed, none comes
+        copying = rest * unit.kv + state
         if not unit.projection_pays:
-            return int(first[np.argmin(np.maximum(busy, rest * unit.kv))]), 0
-        device_meets = (rest * unit.kv - np.maximum(busy, chunk * unit.x)) / (unit.project + unit.kv - unit.x)
-        last_copy_meets = (rest * unit.kv - chunk * unit.project) / unit.kv
+            return int(first[np.argmin(np.maximum(busy, copying))]), 0
+        device_meets = (copying - np.maximum(busy, chunk * unit.x)) / (unit.project + unit.kv - unit.x)
+        last_copy_meets = (copying - chunk * unit.project) / unit.kv
         copies = np.clip(np.minimum(device_meets, last_copy_meets) / chunk, 0, rest // chunk)
         project = np.stack([np.floor(copies), np.ceil(copies)]).astype(int) * chunk
         device = np.maximum(busy, chunk * unit.x) + project * unit.project
-        link = project * unit.x + np.maximum(chunk * unit.project, (rest - project) * unit.kv)
-        seconds = np.where(project == 0, np.maximum(busy, rest * unit.kv), np.maximum(device, link))
+        link = project * unit.x + np.maximum(chunk * unit.project, (rest - project) * unit.kv + state)
+        seconds = np.where(project == 0, np.maximum(busy, copying), np.maximum(device, link))
         index, side = divmod(int(np.argmin(seconds.T)), 2)
         return int(first[index]), int(project[side, index])
 
@@ -203,22 +210,25 @@ def plan_restore(
     x_stored: bool,
     price: float = 1.0,
     copy_tokens: int | None = None,
+    state_bytes: int = 0,
 ) -> RestorePlan:
     """Return the fastest plan to restore ``tokens`` tokens from position ``start`` on; see the module's docstring.
 
     ``tokens``: a multiple of ``block_size``. ``copy_tokens``: tokens in a copy of X, of which only whole ones are
     projected; a multiple of ``block_size``, and ``block_size`` by default. ``free_tokens``: tokens of each step's
     budget that recompute may use. ``x_stored``: whether the host has X of all tokens. ``price`` >= 1: the price of
-    recompute. Of equally fast plans it returns the one that recomputes least, then projects least. If the link is
-    unknown all tokens are recomputed. Raises ValueError for arguments out of range.
+    recompute. ``state_bytes``: of a snapshot that comes too, unless all tokens are recomputed. Of equally fast plans it
+    returns the one that recomputes least, then projects least. If the link is unknown all tokens are recomputed. Raises
+    ValueError for arguments out of range.
     """
     _require(tokens, start, block_size, free_tokens, price, copy_tokens)
     recompute, unit = _Recompute.of(rates, free_tokens, start), TokenSeconds.of(cost, rates, block_size)
-    recompute_seconds, transfer_seconds = recompute.seconds(tokens), tokens * unit.kv if tokens else 0.0
+    state = _quotient(state_bytes, rates.link_bytes_per_second) if state_bytes else 0.0
+    recompute_seconds, transfer_seconds = recompute.seconds(tokens), tokens * unit.kv + state if tokens else 0.0
     if tokens == 0 or isinf(transfer_seconds):
         return RestorePlan(tokens, 0, 0, recompute_seconds, transfer_seconds, recompute_seconds)
     chunk = block_size if copy_tokens is None else copy_tokens
-    context = _Context(tokens, block_size, chunk, unit if x_stored else replace(unit, x=inf))
+    context = _Context(tokens, block_size, chunk, unit if x_stored else replace(unit, x=inf), state)
     priced = recompute.priced(price)
     first, project = context.split(priced)
     if context.makespan(first, project, priced) > (1 - MIN_GAIN) * transfer_seconds:

@@ -6,6 +6,8 @@ MOST_GROUP_BLOCKS = 32
 RESTORING_GROUPS = 4
 """Groups under way to the device at a time: more than the links hold, since they enter the cache between steps."""
 SAVING_GROUPS = 2
+STATES_EACH_WAY = 1
+"""Snapshots of states under way to the host, and from it, at a time: one may be as large as many blocks."""
 PROJECTED_TOKENS = 256
 """Tokens whose layer inputs are copied and projected together: enough for a product to be bound by arithmetic, and few
 enough to project one group while the next is copied."""
@@ -21,6 +23,10 @@ def group_size(block_bytes: int) -> int:
     return max(1, min(MOST_GROUP_BLOCKS, GROUP_BYTES // block_bytes))
 
 
-def staging_bytes(block_bytes: int) -> int:
-    """Return the most bytes of staging memory, including a group for the program that gathers or scatters."""
-    return (RESTORING_GROUPS + SAVING_GROUPS + 1) * group_size(block_bytes) * block_bytes
+def staging_bytes(block_bytes: int, state_bytes: int = 0) -> int:
+    """Return the most bytes of staging memory, including a group for the program that gathers or scatters.
+
+    ``state_bytes``: of a snapshot of states, of which one is copied each way.
+    """
+    groups = RESTORING_GROUPS + SAVING_GROUPS + 1
+    return groups * group_size(block_bytes) * block_bytes + 2 * STATES_EACH_WAY * state_bytes

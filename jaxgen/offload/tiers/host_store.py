@@ -1,24 +1,29 @@
-"""KV blocks in host memory: a store of fixed size, with the keys of the prefix cache. Host only, no jax."""
+"""KV blocks and snapshots in host memory: a store of fixed size, by the prefix cache's keys. Host only, no jax."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class HostBlock:
-    """Content of one block in host memory: K and V, and the inputs of all layers, or None without them."""
+    """Content of one block in host memory: K and V, and the inputs of all layers, or None without them.
+
+    Of a snapshot: the states of the layers that have one, in place of K and V.
+    """
 
     kv: Any
     inputs: Any = None
 
 
 class HostStore[Piece]:
-    """At most ``num_blocks`` pieces, each the content of one block, by the block's key.
+    """``num_blocks`` places, each for the content of one block. Pieces are found by key.
 
-    A place is reserved before the copy to it begins, and filled when the copy has ended. If no place is free, the piece
-    used least recently is evicted. Pinned pieces, from which data is being copied, are not evicted.
+    A snapshot takes as many places as blocks have its bytes. Places are reserved before the copy to them begins, and
+    filled when the copy has ended. If too few are free, the pieces used least recently are evicted, blocks and
+    snapshots alike. So what is used decides how many there are of each. Pinned pieces, from which data is being copied,
+    are not evicted.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -27,8 +32,13 @@ class HostStore[Piece]:
             raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
         self.num_blocks = num_blocks
         self.evictions = 0
+        self.num_filled = 0
+        """Places of pieces that are complete."""
         self._pieces: OrderedDict[bytes, Piece] = OrderedDict()  # least recently used first
-        self._reserved: set[bytes] = set()
+        self._places: dict[bytes, int] = {}
+        """Places of each complete piece."""
+        self._reserved: dict[bytes, int] = {}
+        """Places of each piece that has not come yet."""
         self._pins: Counter[bytes] = Counter()
 
     def holds(self, key: bytes) -> bool:
@@ -42,32 +52,40 @@ class HostStore[Piece]:
     def __len__(self) -> int:
         return len(self._pieces)
 
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the keys of the complete pieces."""
+        return iter(self._pieces)
+
     @property
     def num_reserved(self) -> int:
-        """Places that are reserved and not filled yet."""
+        """Pieces for which places are reserved, and that have not come yet."""
         return len(self._reserved)
 
     def has_place(self, key: bytes) -> bool:
-        """Whether the key's piece is here or a place for it is reserved."""
+        """Whether the key's piece is here or places for it are reserved."""
         return key in self._pieces or key in self._reserved
 
-    def reserve(self, key: bytes) -> bool:
-        """Reserve a place for the key's piece; return False if it has one, or all places are reserved or pinned."""
-        if self.has_place(key):
+    def reserve(self, key: bytes, places: int = 1) -> bool:
+        """Reserve places for the key's piece; return False if it has some, or too many are reserved or pinned."""
+        if self.has_place(key) or not self._make_room(places):
             return False
-        if len(self._pieces) + len(self._reserved) == self.num_blocks and not self._evict():
-            return False
-        self._reserved.add(key)
+        self._reserved[key] = places
         return True
 
     def put(self, key: bytes, piece: Piece) -> None:
-        """Put a piece in its reserved place. Raises KeyError if no place is reserved for the key."""
-        self._reserved.remove(key)
+        """Put a piece in its reserved places. Raises KeyError if none are reserved for the key."""
+        self._places[key] = self._reserved.pop(key)
+        self.num_filled += self._places[key]
         self._pieces[key] = piece
 
     def cancel_reservation(self, key: bytes) -> None:
-        """Free the place of a piece that will not come. Raises KeyError if no place is reserved for the key."""
-        self._reserved.remove(key)
+        """Free the places of a piece that will not come. Raises KeyError if none are reserved for the key."""
+        del self._reserved[key]
+
+    def discard(self, key: bytes) -> None:
+        """Remove the key's piece, if it is here."""
+        if self._pieces.pop(key, None) is not None:
+            self.num_filled -= self._places.pop(key)
 
     def pin(self, keys: Iterable[bytes]) -> list[Piece]:
         """Return the pieces of a chain of keys and keep them until ``unpin``. Raises KeyError if one is not here."""
@@ -92,10 +110,21 @@ class HostStore[Piece]:
         self._reserved.clear()
         self._pins.clear()
 
+    def _make_room(self, places: int) -> bool:
+        """Evict pieces until ``places`` are free; return False, and evict none, if that cannot be."""
+        room = self.num_blocks - sum(self._reserved.values())
+        if places > 1 and places > room - sum([self._places.get(key, 0) for key in self._pins]):
+            return False
+        while self.num_filled + places > room:
+            if not self._evict():
+                return False
+        return True
+
     def _evict(self) -> bool:
+        """Evict the piece used least recently, except pinned ones; return whether there was one."""
         key = next((key for key in self._pieces if key not in self._pins), None)
         if key is None:
             return False
-        del self._pieces[key]
+        self.discard(key)
         self.evictions += 1
         return True

@@ -1,20 +1,22 @@
 """Decide which blocks are saved to host memory, and how they are restored. Host only, no jax, no clock.
 
-Cached blocks, which have no owner, are copied to the host, a few with every step, before the device needs their place.
-A block that is evicted before that is copied at once if the copies under way leave room; otherwise it is lost. For an
-admitted sequence, the first of its blocks in host memory are recomputed and the others copied, split so that both end
-at the same time.
+Cached blocks, which have no owner, are copied to the host, and so are snapshots of states (``saver``). For an admitted
+sequence, the first of its blocks in host memory are recomputed and the others copied, split so that both end at the
+same time. A snapshot comes with the blocks before it.
 """
 
-from collections import OrderedDict
+from collections import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from jaxgen.core.sequence import Restore, Sequence
+from jaxgen.cache.host_tier import is_state_key, state_key
+from jaxgen.core.sequence import Restore, Sequence, StateRestore
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import Save
+from jaxgen.offload.planning.staging import STATES_EACH_WAY
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
 from jaxgen.offload.tiers.kv_tier.prefetcher import Prefetcher
+from jaxgen.offload.tiers.saver import Saver
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,22 @@ Planner = Callable[[int, int, int, int, bool], Split]
 """(blocks in host memory, tokens before them, tokens free in a step, waiting sequences, whether the host has the layer
 inputs of all blocks) -> their Split."""
 
+Pays = Callable[[int, int, int, bool], bool]
+"""(blocks that are computed otherwise, tokens before them, blocks to copy, whether a snapshot comes too) -> whether the
+copies are sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """How snapshots of states are kept: each takes ``places`` of the store.
+
+    ``planner``: of blocks that a snapshot comes with. ``pays``: decides where all blocks are copied, or none is.
+    """
+
+    places: int
+    planner: Planner
+    pays: Pays
+
 
 class OffloadTier:
     """The host's part of the KV cache, for the scheduler and the block pool: a ``HostTier``."""
@@ -43,31 +61,47 @@ class OffloadTier:
         most_saving: int,
         planner: Planner,
         fetcher: Prefetcher | None = None,
+        states: StatePlan | None = None,
     ) -> None:
         """``most_saving``: most blocks that may be copied to the host at a time. ``fetcher``: of a KV tier.
 
-        Raises ValueError if ``most_saving`` is below 1: blocks would wait for ever.
+        ``states``: None: the model has none.
         """
-        if most_saving < 1:
-            raise ValueError(f"most_saving must be 1 or more, not {most_saving}")
         self.store = store
-        self.counters = OffloadStats()
-        """Counters of the tier; the other fields are filled in where a snapshot is made."""
+        self._counters = OffloadStats()
         self._block_size = block_size
-        self._most_saving = most_saving
         self.planner = planner
+        self._state_plan = states
         self.fetcher = fetcher
-        self._candidates: OrderedDict[bytes, int] = OrderedDict()
-        self._saves: list[Save] = []
         self._without_inputs: set[int] = set()
         """Blocks restored as K and V only; for a time also some blocks that were computed again since."""
-        self.is_open = True
-        """Whether blocks are copied to the host; see ``close``."""
+        self._blocks = Saver(store, most_saving, has_inputs=lambda block: block not in self._without_inputs)
+        self.states: Saver | None = None
+        """Of snapshots; None: the model has no states, or the store does not hold one."""
+        if states is not None and states.places <= store.num_blocks:
+            self.states = Saver(store, STATES_EACH_WAY, places=states.places, name=state_key)
+        self._savers = [self._blocks] if self.states is None else [self._blocks, self.states]
+
+    @property
+    def counters(self) -> OffloadStats:
+        """The counters of the tier; the other fields are filled in where a snapshot is made."""
+        blocks, states = self._blocks, self.states
+        counters = replace(self._counters, saved_blocks=blocks.saved, lost_blocks=blocks.lost)
+        counters.failed_saves = sum([saver.failed for saver in self._savers])
+        if states is not None:
+            counters.saved_snapshots, counters.lost_snapshots = states.saved, states.lost
+            counters.host_snapshots = sum(map(is_state_key, self.store))
+        return counters
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is copied to the host; see ``close``."""
+        return self._blocks.is_open
 
     @property
     def has_saves(self) -> bool:
-        """Whether any block waits to be copied, or is being copied."""
-        return bool((self.is_open and self._candidates) or self._saves or self.store.num_reserved)
+        """Whether any block or snapshot waits to be copied, or is being copied."""
+        return any(saver.has_saves for saver in self._savers)
 
     def holds(self, key: bytes) -> bool:
         """Whether the host has the block of this key, complete."""
@@ -75,15 +109,11 @@ class OffloadTier:
 
     def cached(self, block: int, key: bytes) -> None:
         """Note that the block has no owner any more; its content stays until it is evicted."""
-        if not self.store.has_place(key):
-            self._candidates[key] = block
-            self._candidates.move_to_end(key)
+        self._blocks.cached(block, key)
 
     def evicted(self, block: int, key: bytes) -> None:
         """Save the block now if it waits to be saved, because the next step may overwrite it."""
-        waits = self._candidates.pop(key, None) is not None
-        if waits and not self._save(block, key) and not self.store.has_place(key):
-            self.counters.lost_blocks += 1
+        self._blocks.evicted(block, key)
         self._without_inputs.discard(block)
 
     def copied(self, source: int, target: int) -> None:
@@ -93,63 +123,83 @@ class OffloadTier:
 
     def take_saves(self) -> tuple[Save, ...]:
         """Return the blocks to copy before the step that is being planned."""
-        while self.is_open and self._candidates and self.store.num_reserved < self._most_saving:
-            key, block = next(iter(self._candidates.items()))
-            if not self._save(block, key) and not self.store.has_place(key):
-                break  # all places are reserved or pinned: it waits for one
-            del self._candidates[key]
-        saves, self._saves = tuple(self._saves), []
-        return saves
+        return self._blocks.take()
+
+    def take_state_saves(self) -> tuple[Save, ...]:
+        """Return the snapshots to copy before the step that is being planned."""
+        return () if self.states is None else self.states.take()
 
     def saved(self, key: bytes, piece: HostBlock | None) -> None:
         """Note that a copy to the host has ended; ``piece`` None: it failed."""
-        if piece is None:
-            self.store.cancel_reservation(key)
-            self.counters.failed_saves += 1
-        else:
-            self.store.put(key, piece)
-            self.counters.saved_blocks += 1
-            if self.fetcher is not None:
-                self.fetcher.keep(key, piece)
+        saver = self.states if self.states is not None and is_state_key(key) else self._blocks
+        saver.end(key, piece)
+        if piece is not None and self.fetcher is not None:
+            self.fetcher.keep(key, piece)
 
     def close(self) -> None:
-        """Stop copying blocks to the host: there is no memory for them."""
-        self.is_open = False
+        """Stop copying to the host: there is no memory for it."""
+        for saver in self._savers:
+            saver.close()
 
     def forgotten(self) -> None:
-        """Drop all blocks that wait to be saved, since the content of the device's blocks is unknown now."""
-        for save in self._saves:
-            self.store.cancel_reservation(save.key)
-        self._saves.clear()
-        self._candidates.clear()
+        """Drop all that waits to be saved, since the content of the device's blocks is unknown now."""
+        for saver in self._savers:
+            saver.forgotten()
         self._without_inputs.clear()
 
     def fail(self) -> None:
         """Free the places of all saves under way, and unpin all pieces: no copy or fetch that was begun will end."""
-        self.counters.failed_saves += self.store.num_reserved
+        for saver in self._savers:
+            saver.fail()
         self.store.end_copies()
         if self.fetcher is not None:
             self.fetcher.fail()
 
+    def pin(self, keys: abc.Sequence[bytes]) -> object:
+        """See HostTier."""
+        return self.store.pin(keys)
+
+    def unpin(self, keys: abc.Sequence[bytes]) -> None:
+        """See HostTier."""
+        self.store.unpin(keys)
+
+    def pays(self, again: int, start: int, copied: int, *, with_state: bool) -> bool:
+        """See HostTier."""
+        assert self._state_plan is not None, "it is asked where a state decides"
+        return self._state_plan.pays(again, start, copied, with_state)
+
     def plan_restore(
-        self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
+        self,
+        sequence: Sequence,
+        first: int,
+        keys: list[bytes],
+        *,
+        free_tokens: int,
+        num_waiting: int,
+        state: tuple[bytes, int] | None = None,
+        can_compute: bool = True,
     ) -> Restore | None:
         """Plan the restore of the blocks of ``keys``, all in the store, into a sequence's blocks from ``first`` on.
 
-        The sequence's blocks from ``first`` on are newly allocated. None: it recomputes all of them.
+        The sequence's blocks from ``first`` on are newly allocated. None: it recomputes all of them. ``state``,
+        ``can_compute``: see HostTier.
         """
         self._without_inputs.difference_update(sequence.blocks.ids(first))
-        if not keys:
+        if not keys and can_compute:
             return None
-        size, counters = self._block_size, self.counters
-        inputs_known = all(self.store[key].inputs is not None for key in keys)
-        split = self.planner(len(keys), first * size, free_tokens, num_waiting, inputs_known)
+        size, counters = self._block_size, self._counters
+        if can_compute:
+            inputs_known = all(self.store[key].inputs is not None for key in keys)
+            planner = self.planner if state is None or self._state_plan is None else self._state_plan.planner
+            split = planner(len(keys), first * size, free_tokens, num_waiting, inputs_known)
+        else:
+            split = Split(0, 0.0)
         end, copied = first + len(keys), len(keys) - split.recompute - split.project
         counters.host_hit_tokens += len(keys) * size
         counters.planned_recompute_tokens += split.recompute * size
         counters.planned_project_tokens += split.project * size
         counters.planned_restore_tokens += copied * size
-        if split.recompute == len(keys):
+        if can_compute and split.recompute == len(keys):
             counters.recomputes += 1
             return None
         counters.restores += 1
@@ -165,26 +215,31 @@ class OffloadTier:
             end * size,
             split.seconds,
             split.project,
+            None if state is None else StateRestore(state[0], self.store.pin([state[0]])[0], state[1]),
+            can_compute,
         )
 
     def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
-        """Unpin the pieces of a restore that has ended. ``whole``: all of them arrived, in ``seconds``."""
+        """Unpin the pieces of a restore that has ended. ``whole``: all of them arrived, in ``seconds``.
+
+        A snapshot that did not arrive is given up, lest its sequence wait for it again.
+        """
         self.store.unpin(restore.keys)
+        state = restore.state
+        if state is not None:
+            self.store.unpin([state.key])
         if restore.cancelled:
             return
-        counters = self.counters
+        counters = self._counters
         if whole:
             projected = restore.num_projected * self._block_size
             counters.projected_tokens += projected
             counters.restored_tokens += restore.end - restore.start - projected
+            counters.restored_snapshots += state is not None
             counters.predicted_seconds += restore.seconds
             counters.restore_seconds += seconds
         else:
             counters.failed_restores += 1
             self._without_inputs.difference_update(restore.blocks)  # its sequence recomputes them
-
-    def _save(self, block: int, key: bytes) -> bool:
-        if not self.is_open or self.store.num_reserved >= self._most_saving or not self.store.reserve(key):
-            return False
-        self._saves.append(Save(block, key, block not in self._without_inputs))
-        return True
+            if state is not None:
+                self.store.discard(state.key)

@@ -1,4 +1,4 @@
-"""Blocks of host memory as bytes, and back."""
+"""Blocks and snapshots of host memory as bytes, and back."""
 
 import math
 from collections.abc import Buffer, Iterator, Sequence
@@ -13,7 +13,10 @@ from jaxgen.offload.tiers.kv_tier.value import DamagedError
 
 
 class ArrayFormat:
-    """The format of blocks whose arrays have these shapes: arrays one after the other, those of K and V first."""
+    """The format of blocks whose arrays have these shapes: arrays one after the other, those of K and V first.
+
+    In a snapshot the states are in place of K and V.
+    """
 
     def __init__(self, kv: Any, inputs: Any, to_host: Sharding) -> None:
         """``kv``, ``inputs`` (None: blocks have none): shapes and dtypes. ``to_host``: puts arrays in host memory."""

@@ -1,16 +1,16 @@
 """The device's part of offloading: run the saves and restores of plans between steps and next to them.
 
-A save gathers a block into staging memory. The program that does so runs in the order of the steps, so the next step
-may overwrite the block. A link copies it to the host from staging memory. A restore copies from the host into staging
-memory; a program between two steps then scatters K and V into the cache, or projects layer inputs. So no copy reads or
-writes a block of the cache itself.
+A save gathers a block, or a snapshot of states, into staging memory. The program that does so runs in the order of the
+steps, so the next step may overwrite what it read. A link copies it to the host from staging memory. A restore copies
+from the host into staging memory; a program between two steps then scatters K and V into the cache, projects layer
+inputs, or puts a snapshot in its place. So no copy reads or writes a block of the cache itself.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import batched
@@ -26,7 +26,7 @@ from jaxgen.core.sequence import Restore
 from jaxgen.core.step_plan import Save, StepPlan
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.offload.planning.rates import LinkRate, RateMeter
-from jaxgen.offload.planning.staging import RESTORING_GROUPS
+from jaxgen.offload.planning.staging import RESTORING_GROUPS, STATES_EACH_WAY
 from jaxgen.offload.tiers.host_store import HostBlock
 from jaxgen.offload.tiers.offload_tier import OffloadTier
 from jaxgen.offload.transfer.block_format import ArrayFormat
@@ -35,6 +35,7 @@ from jaxgen.offload.transfer.link import Link, Transfer
 from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.program import Program, int32, shapes_of
+from jaxgen.runner.state_snapshots import OneState, States, state_at, with_state
 from jaxgen.scheduling.average import Average
 
 logger = logging.getLogger(__name__)
@@ -46,11 +47,15 @@ MEASURED_COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Blocks that are copied together: as K and V, or as layer inputs of tokens from position ``start`` on."""
+    """Blocks that are copied together: as K and V, or as layer inputs of tokens from position ``start`` on.
+
+    ``snapshot``: the place of a snapshot, whose states are copied in place of blocks.
+    """
 
     blocks: tuple[int, ...]
     pieces: tuple[Any, ...]
     start: int | None = None
+    snapshot: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +114,8 @@ class KVTransfer:
         self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
         self._host_dtype, self._to_host = host_dtype, to_host
         self._gather, self._scatter = _compile(device.cache, group, host_dtype)
+        snapshots = device.snapshots.arrays
+        self._states = _compile_states(snapshots) if snapshots else None
 
     def measure(self) -> None:
         """Time both links by copying some blocks to the host and back, and time the projection.
@@ -131,6 +138,12 @@ class KVTransfer:
             pieces = transfer.pieces
         if self._projection is not None:
             self._meter.projection = Average(self._projection.measure())
+
+    def state_format(self) -> ArrayFormat | None:
+        """Return the format of bytes of the snapshots in host memory; None: there are none."""
+        snapshots = self._device.snapshots.arrays
+        of_one = tuple(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in snapshots)
+        return ArrayFormat(of_one, None, self._to_host) if snapshots else None
 
     def block_format(self) -> ArrayFormat:
         """Return the format of bytes of the blocks in host memory."""
@@ -157,6 +170,10 @@ class KVTransfer:
         """Start the plan's saves and restores. Call it before the plan's step, which may overwrite blocks to save."""
         for restore in plan.restores:
             self._incoming.append(_Incoming(restore, deque(self._groups(restore)), time.perf_counter()))
+        for save in plan.state_saves:
+            assert self._states is not None, "who has no snapshots saves none"
+            state = self._states.gather(self._device.snapshots.arrays, np.int32(save.block))
+            self._saving.append(((save.key,), self.down.submit(((state, None),))))
         self._to_gather.extend(batched(plan.saves, self._group))
         while self._to_gather:
             saves = self._to_gather[0]
@@ -204,6 +221,8 @@ class KVTransfer:
         for first in range(projected, len(restore.blocks), self._group):
             part = slice(first, first + self._group)
             yield _Group(restore.blocks[part], tuple(piece.kv for piece in restore.pieces[part]))
+        if restore.state is not None:
+            yield _Group((), (restore.state.piece.kv,), snapshot=restore.state.snapshot)
 
     def _submit(self) -> None:
         for incoming in self._incoming:
@@ -215,6 +234,8 @@ class KVTransfer:
                 self._staged.append((incoming, group, self.up.submit(group.pieces)))
 
     def _has_room(self, group: _Group) -> bool:
+        if group.snapshot is not None:
+            return sum(staged.snapshot is not None for _, staged, _ in self._staged) < STATES_EACH_WAY
         under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)
         return under_way + len(group.blocks) <= RESTORING_GROUPS * self._group
 
@@ -242,7 +263,11 @@ class KVTransfer:
         self._place(group, transfer)
 
     def _place(self, group: _Group, transfer: Transfer) -> None:
-        """Put a group that was copied into the cache."""
+        """Put a group that was copied into the cache, or among the snapshots."""
+        if group.snapshot is not None:
+            assert self._states is not None, "who has no snapshots restores none"
+            self._device.snapshots.update(self._states.scatter, np.int32(group.snapshot), *transfer.pieces)
+            return
         if group.start is not None:
             assert self._projection is not None, "who keeps no inputs plans none"
             self._input_bytes += transfer.num_bytes
@@ -272,6 +297,24 @@ class KVTransfer:
         numbers = list(blocks)
         ids[: len(numbers)] = numbers
         return ids
+
+
+@dataclass(frozen=True)
+class _StateCopies:
+    """The programs that copy a snapshot out of the device's, and into them (donated)."""
+
+    gather: Callable[..., OneState]
+    scatter: Callable[..., States]
+
+
+def _compile_states(snapshots: States) -> _StateCopies:
+    """Compile the copies of snapshots like these."""
+    shapes, number = shapes_of(snapshots), int32()
+    one = jax.eval_shape(state_at, shapes, number)
+    return _StateCopies(
+        Program(state_at, (shapes, number)).compile(),
+        Program(with_state, (shapes, number, one), donated=(0,)).compile(),
+    )
 
 
 def _host_piece(cache: KVCache, host_dtype: HostDType) -> Any:

@@ -16,6 +16,7 @@ from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.standing import Level
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, MOST_REGARDED, DuePrompt, PrefillLimits
 from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
@@ -23,7 +24,7 @@ from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.prediction import Prediction, Predictor, check
 from jaxgen.scheduling.service.targets import breaks_targets, time_for_prompts, time_left
-from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, StepTimes
+from jaxgen.scheduling.step_time import NO_COST, StepBudget, StepTimeModel, StepTimes
 
 
 class ServicePolicy(Fifo):
@@ -173,6 +174,9 @@ class ServicePolicy(Fifo):
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
             budget.cost, budget.seconds = self.step_time.wide, time_left(self.step_time, online)
+
+    def decode_cost(self, rows: int) -> LinearCost:
+        return NO_COST if self.step_time is None else self.step_time.decode_cost(rows)
 
     @property
     def may_preempt_any(self) -> bool:

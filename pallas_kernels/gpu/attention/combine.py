@@ -32,17 +32,31 @@ def heads_together(head_dim: int) -> int:
     return next(n for n in (1, 2, 4, 8) if n * head_dim % _WARPGROUP == 0)
 
 
+def stored_heads(walk: Walk) -> int:
+    """Return the query heads of a group in an array of outputs by token: as many as fill whole vectors."""
+    return -(-walk.group // heads_together(walk.head_dim)) * heads_together(walk.head_dim)
+
+
 def combine_pieces(
-    walk: Walk, pieces: Pieces, part: Part, sinks: Float[Array, "H"] | None
+    walk: Walk,
+    pieces: Pieces,
+    part: Part,
+    sinks: Float[Array, "H"] | None,
+    others: Float[Array, "T K heads D"] | None,
 ) -> Float[Array, "R K rows D"]:
-    """Outputs of the first ``pieces.num_rows`` rows in the walk's dtype, from a Part of pieces as ``walk_contexts``
-    stores it and sinks in the exponents' unit. Other rows are undefined, and so are query heads past the group."""
+    """Return outputs of the first ``pieces.num_rows`` rows in the walk's dtype, from a Part of pieces as
+    ``walk_contexts`` stores it and sinks in the exponents' unit.
+
+    ``others``: outputs of other rows' tokens by token, to which these rows' are added in place: the token of row r is
+    number r. None: they are returned alone. Other rows are undefined then, and so are query heads past the group.
+    """
     n, K, rows, D = part.output.shape
     R = len(pieces.begin)
     operands = {"num_rows": pieces.num_rows, "begin": pieces.begin, "end": pieces.end}
     operands |= {"maximum": part.maximum, "total": part.total, "output": part.output.reshape(n, K, rows * D)}
     if sinks is not None:
         operands["sinks"] = jnp.pad(sinks.reshape(K, -1), ((0, 0), (0, rows - walk.group)))
+    shared = None if others is None else jax.new_ref(others.reshape(len(others), K, -1))
     names = (*operands, "result")
 
     def body(*refs: Ref) -> None:
@@ -50,14 +64,14 @@ def combine_pieces(
 
     out = plgpu.kernel(
         body,
-        out_type=jax.ShapeDtypeStruct((R, K, rows * D), walk.dtype),
+        out_type=jax.ShapeDtypeStruct((R, K, rows * D), walk.dtype) if shared is None else (),
         grid=(walk.num_ctas * _CTAS,),
         grid_names=(CTA,),
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=walk.interpret,
         kernel_name="attention_combine",
-    )(*operands.values())
-    return out.reshape(R, K, rows, D)
+    )(*operands.values(), *(() if shared is None else (shared,)))
+    return out.reshape(R, K, rows, D) if shared is None else jax.freeze(shared).reshape(-1, K, stored_heads(walk), D)
 
 
 def _cta(walk: Walk, refs: dict[str, Ref]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,8 +21,9 @@ _RESERVED = 3072
 """Of these for barriers, maxima and sums, each aligned to 1024 bytes."""
 _MOST_STAGES = 4
 _LEAST_STAGES = 2
-FIELDS = ("row", "granule", "granules", "origin", "begin", "end")
-"""Fields of an item, as in items.Items."""
+FIELDS = ("row", "granule", "origin", "begin", "end")
+"""Fields of an item, as in items.WorkItems, that a walk needs. Others are read where outputs are stored: registers are
+few."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,17 @@ class Walk:
         return self.head_dim // self.slices
 
     @property
+    def copy_rows(self) -> int:
+        """Packed queries of one token that are copied together: as many as each tile has a whole number of."""
+        return gcd(self.group, WARPGROUP_ROWS)
+
+    @property
+    def stores_rows(self) -> bool:
+        """Whether outputs are stored by token. Else they are packed as queries are, and XLA unpacks them."""
+        copied = self.copy_rows * self.slice_dim * jnp.dtype(self.dtype).itemsize
+        return self.wgmma and copied % shared_memory.COPY_ALIGNMENT == 0
+
+    @property
     def compute_groups(self) -> int:
         """Warpgroups that compute. Number ``g`` has rows ``g // slices`` and slice ``g % slices`` of a tile."""
         return self.tile_groups * self.slices
@@ -116,7 +129,6 @@ class WorkItem(NamedTuple):
     head: Scalar
     row: Scalar
     granule: Scalar
-    granules: Scalar
     origin: Scalar
     begin: Scalar
     end: Scalar
@@ -154,12 +166,12 @@ def slots_of(walk: Walk, refs: dict[str, Ref], item: WorkItem, tile: Scalar, cop
 
 def scratch(walk: Walk) -> dict[str, Any]:
     n, rows, stages, slots = walk.compute_groups, WARPGROUP_ROWS, walk.stages, walk.query_slots
-    out_dtype = jnp.float32 if walk.in_pieces else walk.dtype
+    out_dtype, by_token = (jnp.float32, False) if walk.in_pieces else (walk.dtype, walk.stores_rows)
     kinds = {
         "q": tiled((slots, walk.tile_groups, rows, walk.head_dim), walk.dtype),
         "k": tiled((stages, KV_TILE, walk.head_dim), walk.dtype),
         "v": tiled((stages, walk.slices, KV_TILE, walk.slice_dim), walk.dtype),
-        "output": tiled((n, rows, walk.slice_dim), out_dtype),
+        "output": (plgpu.SMEM if by_token else tiled)((n, rows, walk.slice_dim), out_dtype),
         "q_full": plgpu.Barrier(num_arrivals=walk.tile_groups, num_barriers=slots),
         "q_consumed": plgpu.Barrier(num_arrivals=n, num_barriers=slots),
         "k_full": plgpu.Barrier(num_arrivals=walk.copies, num_barriers=stages),

@@ -45,8 +45,10 @@ class WorkItems(NamedTuple):
     row: Int[Array, "n"]
     granule: Int[Array, "n"]
     """The tile's first."""
-    granules: Int[Array, "n"]
-    """How many of them are the row's from there; may be more than the tile holds."""
+    first: Int[Array, "n"]
+    """The tile's first query in the step: token * group + query head."""
+    queries: Int[Array, "n"]
+    """How many are the row's from there; may be more than the tile holds."""
     origin: Int[Array, "n"]
     """Position * group + query head of the tile's first packed row."""
     begin: Int[Array, "n"]
@@ -79,6 +81,12 @@ class Packing(NamedTuple):
     """Whether the token is a row's."""
 
 
+class PackedQueries(NamedTuple):
+    """Queries in the packed order of a plan; rows of no query hold anything."""
+
+    rows: Float[Array, "K P D"]
+
+
 @register_dataclass
 @dataclass(frozen=True)
 class AttentionPlan:
@@ -95,6 +103,8 @@ class AttentionPlan:
     packing: Packing
     tile_groups: int = field(metadata={"static": True})
     """Warpgroups of WARPGROUP_ROWS packed queries in a tile."""
+    group: int = field(metadata={"static": True})
+    """Query heads of a kv head."""
 
 
 def make_plan(
@@ -116,7 +126,7 @@ def make_plan(
     pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
     tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
     packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, tile_rows))
-    return AttentionPlan(batch.context_lens, pieces, tiles, packing, tile_groups)
+    return AttentionPlan(batch.context_lens, pieces, tiles, packing, tile_groups, group)
 
 
 def best_tile_groups(T: int, group: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
@@ -172,8 +182,14 @@ def make_pieces(
     at = position[row]
     begin = jnp.maximum(piece * PIECE_TILES, first_seen_tile(at, window))
     end = jnp.minimum((piece + 1) * PIECE_TILES, at // KV_TILE + 1)
-    items = WorkItems(last[None], row, batch.first_granules[row], batch.granules[row], at * group, begin, end)
+    place = batch.first_granules[row], batch.starts[row] * group, jnp.full_like(row, group)
+    items = WorkItems(last[None], row, *place, at * group, begin, end)
     return Pieces(items, num_rows[None], ends - counts, ends)
+
+
+def max_tiles(T: int, R: int, group: int, tile_rows: int) -> int:
+    """Return the most tiles of R rows that have T tokens together."""
+    return (T * group + R * (tile_rows - 1)) // tile_rows
 
 
 def make_tiles(
@@ -184,16 +200,15 @@ def make_tiles(
     packed = batch.lengths * group
     counts = jnp.where(jnp.arange(R) >= first_row, (packed + tile_rows - 1) // tile_rows, 0)
     ends = jnp.cumsum(counts)
-    index = jnp.arange((T * group + R * (tile_rows - 1)) // tile_rows)
+    index = jnp.arange(max_tiles(T, R, group, tile_rows))
     row = owner(ends, index)
     offset = (index - (ends - counts)[row]) * tile_rows
     start = batch.context_lens[row] - batch.lengths[row]
     last = start + (jnp.minimum(offset + tile_rows, packed[row]) - 1) // group
     begin = first_seen_tile(start + offset // group, window)
     granule = offset // GRANULE
-    granules = batch.granules[row] - granule
-    origin = start * group + offset
-    return WorkItems(ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1)
+    place = batch.first_granules[row] + granule, batch.starts[row] * group + offset, packed[row] - offset
+    return WorkItems(ends[-1:], row, *place, start * group + offset, begin, last // KV_TILE + 1)
 
 
 def first_seen_tile(position: Int[Array, "n"], window: int | None) -> Int[Array, "n"]:

@@ -76,7 +76,8 @@ def _attend(
         granules = [(True, places.at[pl.ds(g * GRANULE, GRANULE)]) for g in range(walk.piece_granules)]
     else:
         output, places = normalized(part).astype(walk.dtype), refs["result_output"].at[item.head]
-        granules = [(g < item.granules, places.at[item.granule + g]) for g in range(WARPGROUP_ROWS // GRANULE)]
+        queries = refs["queries"][item.index]
+        granules = [(g * GRANULE < queries, places.at[item.granule + g]) for g in range(WARPGROUP_ROWS // GRANULE)]
     _store(walk, shared["output"], output, granules)
     return walked
 

@@ -9,8 +9,10 @@ online_softmax says why that holds across differently compiled kernels.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.attention.combine import combine_pieces
@@ -20,12 +22,14 @@ from pallas_kernels.gpu.attention.items import (
     MOST_VALUES,
     WARPGROUP_ROWS,
     AttentionPlan,
+    PackedQueries,
     best_tile_groups,
     make_plan,
     pack,
     unpack,
 )
 from pallas_kernels.gpu.attention.online_softmax import LOG2_E
+from pallas_kernels.gpu.attention.plan import plan_in_kernel
 from pallas_kernels.gpu.attention.walk import walk_contexts
 from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, REGISTERS, Interpret
 
@@ -57,7 +61,7 @@ def supports(
 
 
 def ragged_paged_attention(
-    q: Float[Array, "T H D"],
+    q: Float[Array, "T H D"] | PackedQueries,
     cache: Float[Array, "N L 2 K B D"],
     layer: Int[Array, ""],
     block_tables: Int[Array, "R M"],
@@ -80,7 +84,7 @@ def ragged_paged_attention(
     """Compute ``ragged_paged_attention_ref`` on a GPU.
 
     These differ from the twin: scale is positive, ``window`` is not an array, and q has the cache's dtype, bfloat16 or
-    float16. Outputs of tokens without a row are zeros.
+    float16, or is packed as the ``plan`` says.
 
     ``plan``: the result of ``plan_attention`` for this window, made once for many layers, since XLA moves little of it
     out of a scan. ``bulk``: use bulk copies, which need Hopper or newer. ``wgmma``: use wgmma, which only Hopper has;
@@ -92,21 +96,24 @@ def ragged_paged_attention(
     queries if a CTA then has at most one tile, else 128. Computes 4 * D * H FLOPs per context token and query, where a
     decode counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
     """
-    _check(q, cache, wgmma)
+    of_queries = q.rows.dtype if isinstance(q, PackedQueries) else q.dtype
+    K, B, D = cache.shape[3:]
     if not (window is None or isinstance(window, int)):
         raise UnsupportedError("attention kernel: window is an array: each window has a plan and a trace of its own")
-    T, H, D = q.shape
-    K, B = cache.shape[3:5]
-    group = H // K
     if plan is None:
+        assert not isinstance(q, PackedQueries), "a plan says how queries are packed"
+        _check(of_queries, q.shape[1], cache, wgmma)
         rows = query_starts, context_lens, num_rows, num_decodes
         plan = plan_attention(q, cache, *rows, window=window, num_ctas=num_ctas, wgmma=wgmma)
+    T, group = len(plan.packing.place), plan.group
+    H = K * group
+    _check(of_queries, H, cache, wgmma)
     decodes = Walk(
         kv_heads=K,
         group=group,
         head_dim=D,
         block_size=B,
-        dtype=jnp.dtype(q.dtype),
+        dtype=cache.dtype,
         scale=scale,
         window=window,
         soft_cap=soft_cap,
@@ -118,16 +125,18 @@ def ragged_paged_attention(
         registers=registers,
         interpret=interpret,
     )
-    packed, exponents, packed_exponents = pack(q, plan.packing, K), None, None
+    packed = q.rows if isinstance(q, PackedQueries) else pack(q, plan.packing, K)
+    exponents, packed_exponents = None, None
     if sinks is not None:
         exponents = sinks.astype(jnp.float32) * LOG2_E
         packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), plan.packing, K)[..., 0]
     context = cache, layer, block_tables, plan.context_lens
-    parts = walk_contexts(decodes, packed, *context, plan.pieces.items, None)
-    combined = combine_pieces(decodes, plan.pieces, parts, exponents)
+    parts = walk_contexts(decodes, packed, *context, plan.pieces.items, None, T)
     tiles = replace(decodes, tile_groups=plan.tile_groups, in_pieces=False)
-    whole = walk_contexts(tiles, packed, *context, plan.tiles, packed_exponents)
-    return unpack(whole, combined, plan.packing, group)
+    whole = walk_contexts(tiles, packed, *context, plan.tiles, packed_exponents, T)
+    if not tiles.stores_rows:
+        return unpack(whole, combine_pieces(decodes, plan.pieces, parts, exponents, None), plan.packing, group)
+    return combine_pieces(decodes, plan.pieces, parts, exponents, whole)[:, :, :group].reshape(T, H, D)
 
 
 def plan_attention(
@@ -141,13 +150,16 @@ def plan_attention(
     window: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     wgmma: bool = True,
+    in_kernel: bool = False,
+    interpret: Interpret = None,
 ) -> AttentionPlan:
     """What ``ragged_paged_attention`` of these arrays does before all else, and that is the same in every layer of the
-    same window; for the same ``wgmma``. Of q and cache only the shapes matter."""
+    same window; for the same ``wgmma``. Of q and cache only the shapes matter. ``in_kernel``: by one kernel."""
     num_blocks, K, B = cache.shape[0], *cache.shape[3:5]
     T, H, D = q.shape
     group = H // K
-    return make_plan(
+    make = partial(plan_in_kernel, interpret=interpret) if in_kernel else make_plan
+    return make(
         query_starts,
         context_lens,
         num_rows,
@@ -161,12 +173,11 @@ def plan_attention(
     )
 
 
-def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"], wgmma: bool) -> None:
-    _, H, D = q.shape
-    K, B = cache.shape[3:5]
+def _check(of_queries: DTypeLike, heads: int, cache: Float[Array, "N L 2 K B D"], wgmma: bool) -> None:
+    K, B, D = cache.shape[3:]
     dtype = jnp.dtype(cache.dtype).name
-    reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype, wgmma=wgmma)
-    if reason is None and q.dtype != cache.dtype:
-        reason = f"queries are {q.dtype}, keys and values {dtype}"
+    reason = supports(heads=heads, kv_heads=K, head_dim=D, block_size=B, dtype=dtype, wgmma=wgmma)
+    if reason is None and of_queries != cache.dtype:
+        reason = f"queries are {of_queries}, keys and values {dtype}"
     if reason is not None:
         raise UnsupportedError(f"attention kernel: {reason}")

@@ -20,12 +20,13 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.attention import mma
+from pallas_kernels.gpu.attention.combine import stored_heads
 from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, scratch
 from pallas_kernels.gpu.attention.fetch import fetch
 from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, WorkItems
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
 from pallas_kernels.gpu.attention.tile import ends_within, hide_rest, walk_item, weigh
-from pallas_kernels.gpu.persistent import CTA, Ref
+from pallas_kernels.gpu.persistent import CTA, Ref, put, repeat
 
 
 def walk_contexts(
@@ -37,11 +38,13 @@ def walk_contexts(
     context_lens: Int[Array, "R"],
     items: WorkItems,
     sinks: Float[Array, "K P"] | None,
+    tokens: int,
 ) -> Any:
-    """Return outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32.
+    """Return outputs of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32.
 
-    A Part has maxima and sums [n, K, rows], and outputs [n, K, rows, D]. Values outside all items are undefined, and
-    may be NaN. ``sinks`` are in the exponents' unit.
+    Outputs are [K, P, D] or, if the walk stores rows, [``tokens``, K, heads, D] with ``stored_heads``. A Part has
+    maxima and sums [n, K, rows], and outputs [n, K, rows, D]. Values outside all items are undefined, and may be NaN.
+    ``sinks`` are in the exponents' unit.
     """
     K, P, D = q.shape
     n, rows = len(items.row), walk.piece_granules * GRANULE
@@ -54,7 +57,8 @@ def walk_contexts(
         shapes = {"maximum": (n, K, each), "total": (n, K, each), "output": (n, K, rows, D)}
         results = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
     else:
-        results = {"output": jax.ShapeDtypeStruct((K, P // GRANULE, GRANULE, D), q.dtype)}
+        shape = (tokens, K, stored_heads(walk), D) if walk.stores_rows else (K, P // GRANULE, GRANULE, D)
+        results = {"output": jax.ShapeDtypeStruct(shape, q.dtype)}
     names = (*operands, *(f"result_{name}" for name in results))
 
     run, memory = (_run, scratch(walk)) if walk.wgmma else (mma.run, mma.scratch(walk))
@@ -75,7 +79,9 @@ def walk_contexts(
         interpret=walk.interpret,
         kernel_name=walk.name,
     )(*operands.values())
-    return Part(*out) if walk.in_pieces else out[0].reshape(K, P, D)
+    if walk.in_pieces:
+        return Part(*out)
+    return out[0] if walk.stores_rows else out[0].reshape(K, P, D)
 
 
 def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
@@ -212,16 +218,33 @@ def _show(walk: Walk, *operands: Ref) -> None:
 def _store_rows(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: WorkItem, part: Part
 ) -> None:
-    """The queries' outputs, as many granules as are the row's."""
+    """The queries' outputs, as many as are the row's: by token, or in packed granules."""
     staging = shared["output"].at[group]
-    staging[...] = normalized(part).astype(walk.dtype)
+    put(staging, normalized(part).astype(walk.dtype))
     plgpu.commit_smem()
-    granules = WARPGROUP_ROWS // GRANULE
+    if walk.stores_rows:
+        _store_by_token(walk, refs, staging, group, item)
+        return
+    granules, queries = WARPGROUP_ROWS // GRANULE, refs["queries"][item.index]
     for g in range(granules):
         mine = lax.div(group, walk.slices) * granules + g
         source = staging.at[pl.ds(g * GRANULE, GRANULE)]
         target = refs["result_output"].at[item.head, item.granule + mine, :, _columns(walk, group)]
-        pl.when(mine < item.granules)(partial(plgpu.copy_smem_to_gmem, source, target))
+        pl.when(mine * GRANULE < queries)(partial(plgpu.copy_smem_to_gmem, source, target))
+
+
+def _store_by_token(walk: Walk, refs: dict[str, Ref], staging: Ref, group: Scalar, item: WorkItem) -> None:
+    """Copy rows one token, or some of its query heads, at a time."""
+    rows, before = walk.copy_rows, lax.div(group, walk.slices) * WARPGROUP_ROWS
+    first, queries = refs["first"][item.index] + before, refs["queries"][item.index] - before
+
+    def copy(i: Scalar) -> None:
+        query = first + i * rows
+        token, head = lax.div(query, jnp.int32(walk.group)), lax.rem(query, jnp.int32(walk.group))
+        target = refs["result_output"].at[token, item.head, pl.ds(head, rows), _columns(walk, group)]
+        plgpu.copy_smem_to_gmem(staging.at[pl.ds(i * rows, rows)], target)
+
+    repeat(0, lax.div(jnp.clip(queries, 0, WARPGROUP_ROWS), jnp.int32(rows)), copy)
 
 
 def _store_piece(

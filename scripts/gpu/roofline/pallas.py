@@ -94,10 +94,24 @@ def _of_tiles(call: Call) -> Cost:
 
 
 def _combined(call: Call) -> Cost:
+    """Outputs are stored by row, or added in place to those of all tokens."""
     decodes, result = call.load.only(decodes=True), call.results[0]
     rows, kv_heads, columns = result.shape
+    sums = next((array for array in call.operands if array.dtype == "f32" and len(array.shape) == 3), result)
     written = min(len(decodes.rows), rows) * kv_heads * columns * result.bits // 8
-    return _sums_of_pieces(decodes, kv_heads, columns // GRANULE) + written, 0, ""
+    return _sums_of_pieces(decodes, kv_heads, sums.shape[-1] // GRANULE) + written, 0, ""
+
+
+def _planned(call: Call) -> Cost:
+    return sum(array.num_bytes for array in (*call.operands, *call.results)), 0, ""
+
+
+def _rotated(call: Call) -> Cost:
+    """Rows of queries, keys and values are read and written. Angles [T, pairs] are read for each head of them."""
+    heads, rows = call.load.heads + 2 * call.kv_heads, call.load.tokens
+    angles = [array for array in call.operands if len(array.shape) == 2 and array.dtype == "f32"]
+    of_angles = sum(array.shape[1] * array.bits // 8 for array in angles) * (call.load.heads + call.kv_heads)
+    return call.bytes_of_heads(2 * rows * heads) + rows * of_angles, 0, ""
 
 
 def _written(call: Call) -> Cost:
@@ -140,6 +154,8 @@ COSTS: Mapping[str, Callable[[Call], Cost]] = {
     "attention_of_tiles": _of_tiles,
     "attention_combine": _combined,
     "write_kv": _written,
+    "plan_attention": _planned,
+    "rotate_write": _rotated,
     "expert_product": _experts,
     "dense_product": _dense,
     "gated_product": _dense,

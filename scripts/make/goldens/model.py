@@ -9,9 +9,12 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 import transformers
 
 from scripts.make.goldens.mxfp4 import dequantize, quantize
+from scripts.make.goldens.router_gap import router_gap
 from scripts.make.goldens.variant import Settings, Variant, merged
 
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
+SCALES = ("layer_scalar", "router.scale", "per_expert_scale")
+"""What multiplies layers, a router's input and experts' weights; the first is a buffer."""
 UNUSED = ("vision_tower.", "multi_modal_projector.")
 """What text does not pass through."""
 
@@ -21,10 +24,16 @@ def build(variant: Variant, seed: int) -> Any:
     model = create(variant, {})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        for name, parameter in sorted(values_of(model).items()):
             noise = scaled(variant, name, torch.randn(parameter.shape, generator=generator))
             parameter.copy_(stored(variant, name, noise + neutral(variant, name)))
     return model
+
+
+def values_of(model: Any) -> dict[str, Any]:
+    """Return by name what a checkpoint has: the parameters, and buffers such as the corrections of routers."""
+    saved = model.state_dict()
+    return dict(model.named_parameters()) | {name: one for name, one in model.named_buffers() if name in saved}
 
 
 def create(variant: Variant, changes: Settings) -> Any:
@@ -71,6 +80,8 @@ def neutral(variant: Variant, name: str) -> float:
     """The value of a parameter that leaves things as they are: 1 for most norms, else 0; small where a state decays."""
     if name.endswith("A_log"):
         return -3.0
+    if name.endswith(SCALES):
+        return 6.0 if name.endswith("router.scale") else 1.0  # so that a router's choices are clear
     return 1.0 if is_norm(name) and variant.norm_about_one else 0.0
 
 
@@ -96,6 +107,11 @@ class Seen:
     idle_expert: bool
 
 
+def is_of_probabilities(module: Any) -> bool:
+    """Whether a module is a router that tells probabilities in place of logits."""
+    return type(module).__name__ == "Gemma4TextRouter"
+
+
 def forward(model: Any, tokens: Any) -> Any:
     """Logits [T, V] of every position, computed in one piece without a cache."""
     with torch.no_grad():
@@ -107,16 +123,17 @@ def watch(model: Any, tokens: Any) -> Seen:
     heads: list[Any] = []
     gaps, idle = [np.inf], [False]
 
-    def at_router(router: Any, _inputs: Any, outputs: Any) -> None:
-        scores = outputs[0].reshape(-1, outputs[0].shape[-1]).sort(dim=-1, descending=True).values
-        gaps.append(float((scores[:, router.top_k - 1] - scores[:, router.top_k]).min()))
-        idle.append(len(outputs[2].unique()) < scores.shape[-1])
+    def at_router(router: Any, inputs: Any, outputs: Any) -> None:
+        logits = outputs[0].reshape(-1, outputs[0].shape[-1])
+        logits = logits.log() if is_of_probabilities(router) else logits
+        gaps.append(router_gap(router, inputs, logits, outputs[2].shape[-1]))
+        idle.append(len(outputs[2].unique()) < logits.shape[-1])
 
     hooks = [model.get_output_embeddings().register_forward_pre_hook(lambda _head, inputs: heads.append(inputs[0][0]))]
     hooks += [
         module.register_forward_hook(at_router)
         for module in model.modules()
-        if type(module).__name__.endswith("TopKRouter")
+        if type(module).__name__.lower().endswith("topkrouter") or is_of_probabilities(module)
     ]
     logits = forward(model, tokens)
     for hook in hooks:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch  # type: ignore[import-not-found, unused-ignore]
 
-from scripts.make.goldens.model import UNUSED, Seen, build, changed, forward, neutral, watch
+from scripts.make.goldens.model import UNUSED, Seen, build, changed, forward, neutral, values_of, watch
 from scripts.make.goldens.variant import Variant
 
 NUM_GREEDY = 24
@@ -131,7 +131,7 @@ def weakest(variant: Variant, model: Any, answers: list[Answer]) -> tuple[float,
         return max(answer.error(forward(other, answer.computed)) for answer in answers)
 
     changes = [(change(changed(variant, model, contrast)), str(contrast)) for contrast in variant.contrasts]
-    for name, parameter in model.named_parameters():
+    for name, parameter in values_of(model).items():
         if name.startswith(tuple(f"model.{unused}" for unused in UNUSED)):
             continue
         if name.endswith(variant.idle):

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.core.host_dtype import HostDType
-from jaxgen.offload.planning.restore_plan import MIN_GAIN, Rates, RestorePlan, plan_restore
+from jaxgen.offload.planning.restore_plan import MIN_GAIN, ContextCost, Rates, RestorePlan, plan_restore
 from tests.support.restore_cases import LLAMA_3_8B, MHA_7B, Case, cases, cost_of
 
 rates_of_any_machine = st.builds(
@@ -68,6 +69,19 @@ def llama_3_8b(tokens: int, **changes: float) -> RestorePlan:
     situation |= {name: value for name, value in changes.items() if name in situation}
     rates = replace(rates, **{name: value for name, value in changes.items() if name not in situation})
     return plan_restore(tokens, cost=LLAMA_3_8B, rates=rates, **situation)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_takes_the_link_unless_all_is_computed() -> None:
+    """A token is computed in 1 ms here, and copied in 1 ms."""
+    cost, rates = ContextCost(1e3, 0.0, 0.0), Rates(1e6, 0.0, step_seconds=0.064)
+
+    def planned(state_bytes: int) -> RestorePlan:
+        situation: dict[str, Any] = {"start": 0, "block_size": 16, "free_tokens": 64, "x_stored": False}
+        return plan_restore(640, cost=cost, rates=rates, state_bytes=state_bytes, **situation)
+
+    assert [planned(size).recompute for size in (0, 160_000, 10**7)] == [320, 400, 640]
+    assert [planned(size).seconds for size in (0, 160_000, 10**7)] == pytest.approx([0.32, 0.4, 0.64])
+    assert planned(160_000).transfer_seconds == pytest.approx(0.8)
 
 
 def test_nothing_to_restore_takes_no_time() -> None:

@@ -85,3 +85,19 @@ def test_misuse_is_refused() -> None:
         store.put(key(7), "piece")
     with pytest.raises(ValueError, match="not pinned"):
         store.unpin([key(0)])
+
+
+def test_a_piece_of_several_places_pushes_out_as_many_or_none() -> None:
+    store = full(4)
+    assert store.reserve(key(7), 3)
+    assert (len(store), store.num_filled) == (1, 1)
+    store.put(key(7), "snapshot")
+    assert (store.num_filled, store.evictions) == (4, 3)
+    store.pin([key(7)])
+    assert not store.reserve(key(8), 2), "one place is not pinned"
+    assert store.holds(key(3)), "and it stays"
+    store.unpin([key(7)])
+    assert not store.reserve(key(8), 5)
+    store.discard(key(7))
+    store.discard(key(7))
+    assert (store.num_filled, store.reserve(key(8), 3), len(store)) == (1, True, 1)

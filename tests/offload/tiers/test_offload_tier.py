@@ -152,6 +152,7 @@ def test_a_restore_begins_behind_what_is_computed(recompute: int) -> None:
     counters = tier.counters
     assert counters.host_hit_tokens == counters.planned_recompute_tokens + counters.planned_restore_tokens == 16
     tier.release(restore, whole=True, seconds=2.0)
+    counters = tier.counters
     assert (counters.restored_tokens, counters.predicted_seconds, counters.restore_seconds) == (
         (4 - recompute) * BLOCK,
         1.5,
@@ -197,6 +198,7 @@ def test_inputs_come_before_kv_where_the_host_has_all_of_them() -> None:
     planned = counters.planned_recompute_tokens, counters.planned_project_tokens, counters.planned_restore_tokens
     assert planned == (BLOCK, 2 * BLOCK, 2 * BLOCK)
     tier.release(restore, whole=True)
+    counters = tier.counters
     assert (counters.projected_tokens, counters.restored_tokens) == (2 * BLOCK, 2 * BLOCK)
     other = tier.plan_restore(sequence_with(7), 0, [*keys, *held(tier, 6)], free_tokens=8, num_waiting=0)
     assert other is not None
@@ -232,11 +234,13 @@ def test_a_block_has_inputs_again_when_it_is_computed() -> None:
 
 def test_half_of_what_one_wants_is_worth_waiting_for() -> None:
     tier, prefixes = make_tier(), PrefixCache(BlockPool(10), BLOCK)
-    restorer = Restorer(tier, prefixes)
-    for found in prefixes.look_up_host(sequence_with(6), 0, lambda _: True):
+    restorer, first = Restorer(tier, prefixes, None), sequence_with(3)  # two blocks: a token is left to compute
+    for found in prefixes.keys_from(sequence_with(6), 0):
         tier.store.reserve(found)
         tier.saved(found, HostBlock("kv"))
-    restorer.begin(first := sequence_with(3), free_tokens=8, num_waiting=2)  # two blocks: a token is left to compute
+    hit = restorer.look_up(first)
+    restorer.keep(first, hit)
+    restorer.begin(first, hit, free_tokens=8, num_waiting=2)
     assert first.blocks.restore is not None
     assert restorer.waits_for_another(sequence_with(5))
     assert not restorer.waits_for_another(sequence_with(6))

@@ -55,3 +55,4 @@ def test_capabilities_say_which_kernels_each_operation_has() -> None:
     with client_of(fake_engine(numbers=numbers)) as client:
         found = client.get("/capabilities").json()
     assert found["kernels"] == {"products": {"implementation": "XLA", "reason": "too slow"}}
+    assert found["speculative_decoding"] is False

@@ -7,7 +7,15 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.core.stats import EngineStats, KindStats, KVEventStats, KVTierStats, OffloadStats, SnapshotStats
+from jaxgen.core.stats import (
+    EngineStats,
+    KindStats,
+    KVEventStats,
+    KVTierStats,
+    OffloadStats,
+    SnapshotStats,
+    SpeculationStats,
+)
 from jaxgen.server.config import ServerConfig
 from tests.support.paths import ROOT
 from tests.support.server_app import body, client_of, fake_engine
@@ -32,10 +40,16 @@ LEFT_OUT = {
     "jaxgen_offload_restores_total": "the board has tokens and bytes",
     "jaxgen_offload_saved_blocks_total": "the board has bytes",
     "jaxgen_state_snapshots": "for those who size the cache of a model with states",
-    "jaxgen_state_snapshots_total": "as above",
+    "jaxgen_state_snapshots_max": "as above",
     "jaxgen_state_snapshots_taken_total": "as above",
     "jaxgen_state_snapshots_evicted_total": "as above",
     "jaxgen_state_recomputed_total": "as above",
+    "jaxgen_offload_host_snapshots": "as above",
+    "jaxgen_offload_saved_snapshots_total": "as above",
+    "jaxgen_offload_lost_snapshots_total": "as above",
+    "jaxgen_offload_restored_snapshots_total": "as above",
+    "jaxgen_spec_decode_num_drafts_total": "for those who tune drafts",
+    "jaxgen_spec_decode_num_accepted_tokens_per_pos_total": "as above",
     "jaxgen_kv_tier_compared_blocks_total": "the board has those that differ",
     "jaxgen_kv_tier_read_bytes_total": "the board has blocks",
     "jaxgen_kv_tier_read_seconds_total": "for those who tune a KV tier",
@@ -50,7 +64,8 @@ def offered() -> set[str]:
     config = ServerConfig(service_classes=(ServiceClass(name="priority", first_token_seconds=1.0),))
     kinds = (KindStats(name="full"), KindStats(name="window 16"))
     of_host: dict[str, Any] = {"offload": OffloadStats(), "kv_tier": KVTierStats(), "kv_events": KVEventStats()}
-    numbers = EngineStats(block_size=16, kinds=kinds, snapshots=SnapshotStats(), **of_host)
+    of_drafts: dict[str, Any] = {"speculation": SpeculationStats(accepted_by_place=(2, 1))}
+    numbers = EngineStats(block_size=16, kinds=kinds, snapshots=SnapshotStats(), **of_host, **of_drafts)
     with client_of(fake_engine(numbers=numbers), config) as client:
         client.post("/v1/completions", json=body())
         text = client.get("/metrics").text

@@ -9,7 +9,7 @@ from jaxgen.core.operations import Choice
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.core.stats import EngineStats, FixedPace, KindStats, SnapshotStats
+from jaxgen.core.stats import EngineStats, FixedPace, KindStats, SnapshotStats, SpeculationStats
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
 from tests.server.tool_calls.test_parser import written
@@ -125,7 +125,7 @@ def test_snapshots_of_a_model_with_states() -> None:
     with client_of(fake_engine(numbers=EngineStats(snapshots=snapshots))) as client:
         found = samples(client.get("/metrics").text)
     assert {name: value for (name, _), value in found.items() if name.startswith("jaxgen_state_")} == {
-        "jaxgen_state_snapshots_total": 8,
+        "jaxgen_state_snapshots_max": 8,
         "jaxgen_state_snapshots": 5,
         "jaxgen_state_snapshots_taken_total": 9,
         "jaxgen_state_snapshots_evicted_total": 4,
@@ -133,6 +133,23 @@ def test_snapshots_of_a_model_with_states() -> None:
     }
     with client_of(fake_engine()) as client:
         assert "jaxgen_state_" not in client.get("/metrics").text
+
+
+def test_drafts_and_which_of_them_were_right() -> None:
+    """By vLLM's names, and nothing of an engine without drafts."""
+    drafts = SpeculationStats(drafts=3, draft_tokens=8, accepted_tokens=5, accepted_by_place=(3, 2))
+    with client_of(fake_engine(numbers=EngineStats(speculation=drafts))) as client:
+        found = samples(client.get("/metrics").text)
+        assert client.get("/capabilities").json()["speculative_decoding"] is True
+    assert {key: value for key, value in found.items() if key[0].startswith("jaxgen_spec_decode_")} == {
+        ("jaxgen_spec_decode_num_drafts_total", ""): 3,
+        ("jaxgen_spec_decode_num_draft_tokens_total", ""): 8,
+        ("jaxgen_spec_decode_num_accepted_tokens_total", ""): 5,
+        ("jaxgen_spec_decode_num_accepted_tokens_per_pos_total", "0"): 3,
+        ("jaxgen_spec_decode_num_accepted_tokens_per_pos_total", "1"): 2,
+    }
+    with client_of(fake_engine()) as client:
+        assert "jaxgen_spec_decode_" not in client.get("/metrics").text
 
 
 def test_blocks_of_each_kind_of_cache_where_there_are_several() -> None:

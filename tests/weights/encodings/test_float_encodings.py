@@ -11,6 +11,7 @@ import pytest
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.layer_kind import path_without_stack
 from jaxgen.core.quantization import GroupedWeight, Quantization, WeightFormat
 from jaxgen.weights.encodings.quantize import dequantized
 from jaxgen.weights.load import load_model_config, load_params
@@ -54,6 +55,16 @@ def test_they_stay_codes_where_that_is_asked_for(case: str, tmp_path: Path) -> N
     for path, value in found.items():
         same = dequantized(value) if isinstance(value, GroupedWeight) else value
         assert np.array_equal(same, numbers[path]), path
+
+
+def test_a_matrix_that_two_parameters_are_made_of_becomes_numbers(tmp_path: Path) -> None:
+    """Of keys and of values, which each head has in turn; a block of scales has rows of both."""
+    packed, plain = quantised_pair(tmp_path, "deepseek_v2", *CASES["fp8 block"][:2])
+    (_, found), (_, numbers) = loaded(packed, "fp8"), loaded(plain, "none")
+    for path in ("keys", "values"):
+        path = f"layers.latent.attn.{path}.weight"
+        assert found[path].shape == numbers[path].shape
+        assert np.array_equal(found[path], numbers[path])
 
 
 @pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])
@@ -223,13 +234,13 @@ def test_what_is_left_in_the_models_dtype_stays(tmp_path: Path) -> None:
     assert bits(found[DOWN]) == bits(loaded(GOLDENS / "llama", "none")[1][DOWN])
 
 
-@pytest.mark.parametrize("turned", [True, False], ids=["in, out", "out, in"])
-def test_experts_in_fp8_may_be_one_tensor(turned: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("golden", "turned"), [("qwen3_moe", True), ("qwen3_moe", False), ("qwen3_5_moe", False)])
+def test_experts_in_fp8_may_be_one_tensor(golden: str, turned: bool, tmp_path: Path) -> None:
     """Of Qwen3-VL: [experts, in, out], with scales of blocks; newer files have [experts, out, in]."""
-    packed, plain = stacked_fp8(tmp_path, turned=turned)
+    packed, plain = stacked_fp8(tmp_path, golden, turned=turned)
     config, found = loaded(packed, "fp8")
     (_, dequantised), (_, numbers) = (loaded(directory, "none") for directory in (packed, plain))
-    assert {path for path, _ in config.weight_formats} == {EXPERTS_GATE_UP, EXPERTS_DOWN}
+    assert {path_without_stack(path) for path, _ in config.weight_formats} == {EXPERTS_GATE_UP, EXPERTS_DOWN}
     for path, value in found.items():
         same = dequantized(value) if isinstance(value, GroupedWeight) else value
         assert np.array_equal(same, numbers[path]), path
@@ -237,17 +248,17 @@ def test_experts_in_fp8_may_be_one_tensor(turned: bool, tmp_path: Path) -> None:
 
 
 def test_blocks_that_gates_share_with_others_are_refused(tmp_path: Path) -> None:
-    packed, _ = stacked_fp8(tmp_path, block=64)
+    packed, _ = stacked_fp8(tmp_path, "qwen3_moe", block=64)
     with pytest.raises(
         ConfigError, match=r"experts.gate_up_proj in FP8 has blocks of scales in which gates and other rows are mixed"
     ):
         loaded(packed, "none")
 
 
-def stacked_fp8(directory: Path, *, turned: bool = True, block: int = 8) -> tuple[Path, Path]:
+def stacked_fp8(directory: Path, golden: str, *, turned: bool = True, block: int = 8) -> tuple[Path, Path]:
     """A golden whose experts are one tensor in FP8, as Qwen3-VL's files have it, and one with the same numbers."""
-    rng, plain = np.random.default_rng(0), plain_tensors("qwen3_moe")
-    config = json.loads((GOLDENS / "qwen3_moe" / "config.json").read_text()) | {"dtype": "float32"}
+    rng, plain = np.random.default_rng(0), plain_tensors(golden)
+    config = json.loads((GOLDENS / golden / "config.json").read_text()) | {"dtype": "float32"}
     packed: dict[str, Any] = {name: value for name, value in plain.items() if ".experts." not in name}
     for layer in range(config["num_hidden_layers"]):
         base = f"model.layers.{layer}.mlp.experts"

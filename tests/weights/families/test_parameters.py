@@ -95,6 +95,12 @@ def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
     tensors = {key: tensor for file in files for key, tensor in load_file(file).items()}
     config = load_model_config(GOLDENS / name)
     again = to_checkpoint(host_arrays(GOLDENS / name, config), config)
+    pieces = [source for parameter in parameters(config) for source, _ in parameter.pieces()]
+    stacked = {one.name: one for one in pieces if one.stacked is not None and one.stacked.name in tensors}
+    for key, one in stacked.items():
+        assert one.stacked is not None
+        part = one.stacked.part(tensors[one.stacked.name], one.expert, one.shape[0], turned=False)
+        assert bits(again.pop(key).astype(part.dtype)) == bits(part), key
     packed = {key.removesuffix("_blocks") for key in tensors if key.endswith("_blocks")}
     assert again.keys() > packed or not packed
     for key in again.keys() - packed:
@@ -118,14 +124,16 @@ def test_each_name_of_a_family_is_that_of_a_module_in_one_of_its_goldens(family:
     """What is misspelt, or names a part that the family has not, would be the default's in silence."""
     names, usual = TABLES[family], DecoderNames()
     configs = [config for golden in NAMES if (config := described(golden)).family == family]
-    modules = {source.name.rpartition(".")[0] for one in configs for p in parameters(one) for source in p.sources}
+    sources = [source for one in configs for parameter in parameters(one) for source in parameter.sources]
+    tensors = {s.name for s in sources} | {s.stacked.name for s in sources if s.stacked is not None}
+    named = tensors | {name.rpartition(".")[0] for name in tensors}
     for about in fields(DecoderNames):
         value = getattr(names, about.name)
         if about.name == "layer" or value == getattr(usual, about.name) or not isinstance(value, str | tuple):
             continue
         for name in (value,) if isinstance(value, str) else value:
             name = name.replace("{head}", "{expert}")
-            assert {name, f"{names.layer}.{name}"} & modules, (about.name, name)
+            assert {name, f"{names.layer}.{name}"} & named, (about.name, name)
 
 
 def test_an_order_of_rows_that_fits_no_module_is_refused() -> None:

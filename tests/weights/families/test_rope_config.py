@@ -37,7 +37,7 @@ def test_factors_without_a_type_are_refused(tmp_path: Path, name: str, given: di
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, **{name: given})
     said = f"{tmp_path}/config.json: {name}: rope_type is missing, without which {named} cannot be read"
-    assert str(refused.value) == f"{said}; it must be one of linear, llama3, yarn, longrope"
+    assert str(refused.value) == f"{said}; it must be one of linear, proportional, llama3, yarn, longrope"
 
 
 @pytest.mark.parametrize(

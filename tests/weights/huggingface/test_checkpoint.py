@@ -116,6 +116,14 @@ def test_a_multimodal_wrapper_has_its_head_compared_too(opt: Path) -> None:
     assert "language_model.lm_head.weight differs from" in refusal(opt)
 
 
+def test_layers_that_predict_further_tokens_are_left_out(opt: Path) -> None:
+    before, further = read(opt), "model.decoder.layers.2."
+    rewrite(opt, {f"{further}fc1.weight": np.ones((4, 4), np.float32)})
+    assert f"without the tensors {further}fc1.weight" in refusal(opt)
+    rewrite(opt, {f"{further}eh_proj.weight": np.ones((4, 8), np.float32)})
+    assert read(opt).keys() == before.keys()
+
+
 def test_other_extras_are_refused(opt: Path) -> None:
     rewrite(opt, {EXTRA: np.ones(4, np.float32)})
     assert f"config.json describes a model without the tensors {EXTRA}; they belong" in refusal(opt)

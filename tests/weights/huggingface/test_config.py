@@ -136,8 +136,8 @@ def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
     ("architecture", "why", "nearest"),
     [
         ("OlmoHybridForCausalLM", "a recurrent state (gated delta nets)", "Olmo3ForCausalLM"),
-        ("Gemma4ForConditionalGeneration", "heads of two sizes", "Gemma3ForCausalLM"),
-        ("DeepseekV3ForCausalLM", "multi-head latent attention (MLA)", "Qwen3MoeForCausalLM"),
+        ("Gemma3nForConditionalGeneration", "embeddings in each layer", "Gemma3ForCausalLM"),
+        ("DeepseekV32ForCausalLM", "multi-head latent attention (MLA)", "DeepseekV3ForCausalLM"),
         ("Mamba2ForCausalLM", "a recurrent state (Mamba)", "LlamaForCausalLM"),
         ("FalconMambaForCausalLM", "a recurrent state (Mamba)", "FalconForCausalLM"),
     ],

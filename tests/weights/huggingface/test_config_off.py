@@ -15,6 +15,7 @@ from jaxgen.weights.huggingface.config import read_model_config
 from jaxgen.weights.summary import summarize
 from tests.support.goldens import copy_golden
 from tests.support.hub_configs import HUB, described
+from tests.weights.huggingface.test_defaults import SERVED
 
 TYPES = [(one, kind) for kind, one in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if one in ARCHITECTURES]
 """Served architectures, and the ``model_type`` of transformers' configuration of each."""
@@ -52,9 +53,7 @@ def test_what_transformers_has_on_is_known(tmp_path: Path, architecture: str, ki
     on = on.get("text_config", on)  # of a model of more than text
     if architecture in ("GptOssForCausalLM", "Ministral3ForCausalLM"):
         assert on["rope_parameters"], "they must say how positions rotate"
-    if architecture == "GraniteMoeHybridForCausalLM":  # of which the dense models are served
-        on |= {"num_local_experts": 0, "layer_types": ["attention"] * on["num_hidden_layers"]}
-    assert unknown(tmp_path, on | {"architectures": [architecture]}) == []
+    assert unknown(tmp_path, on | SERVED.get(architecture, {}) | {"architectures": [architecture]}) == []
 
 
 def test_an_unknown_field_that_is_on_would_be_found(tmp_path: Path) -> None:

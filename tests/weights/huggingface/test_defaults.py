@@ -25,8 +25,20 @@ KINDS = {one: kind for kind, one in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if
 
 
 SERVED: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Dots1ForCausalLM": {
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+        "max_window_layers": 31,
+    },
+    "Ernie4_5_MoeForCausalLM": {"moe_layer_end_index": 20},
+    "Gemma4ForCausalLM": {"num_kv_shared_layers": 12},
+    "Gemma4UnifiedForCausalLM": {"num_kv_shared_layers": 12},
     "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 32},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * 16, "intermediate_size": 12_600},
+    "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"] * 16},
 }
 """Fields that a file must have because the class's defaults are of a model that is not served, or would not show what
 others mean."""

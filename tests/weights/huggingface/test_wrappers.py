@@ -86,6 +86,11 @@ CASES: dict[str, tuple[Any, ...]] = {
         *("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", inner, "mtp.layers.0.input_layernorm.weight"),
         {"model_type": "qwen3_5_moe_text"},
     ),
+    "Gemma 4": ("gemma4_shared", "Gemma4ForConditionalGeneration", inner, "model.embed_audio.x.weight", {}),
+    "Gemma 4 without towers": (
+        *("gemma4_unified", "Gemma4UnifiedForConditionalGeneration", inner, "model.embed_vision.x.weight"),
+        {"model_type": "gemma4_unified_text"},
+    ),
     "LFM2-VL": ("lfm2", "Lfm2VlForConditionalGeneration", inner, "model.multi_modal_projector.linear_1.weight", {}),
     "LLaVA": ("llama", "LlavaForConditionalGeneration", language_model, "multi_modal_projector.linear_1.weight", {}),
     "LLaVA-NeXT": ("mistral_window", "LlavaNextForConditionalGeneration", language_model, "image_newline", {}),
@@ -103,11 +108,17 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_text_is_the_model_that_it_would_be_alone(case: str, tmp_path: Path) -> None:
+def test_the_text_is_the_model_that_it_would_be_alone(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     name, architecture, rename, other, text = CASES[case]
     directory = wrapped(tmp_path / "model", name, architecture, rename, other, **text)
     assert load_model_config(directory) == load_model_config(GOLDENS / name)
-    assert bits_of(directory) == bits_of(GOLDENS / name)
+    with caplog.at_level(logging.INFO):
+        assert bits_of(directory) == bits_of(GOLDENS / name)
+    left = other.removeprefix("model.").partition(".")[0]
+    said = f"{directory}: not loaded, because text does not need it: {left}"
+    assert (said in caplog.messages) == (left != "image_newline")
 
 
 def test_every_wrapper_has_a_case() -> None:
@@ -179,7 +190,7 @@ def test_sizes_that_files_of_llava_leave_out_are_those_of_its_class(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("architecture", "kind"),
-    [("InternVLForConditionalGeneration", "internlm2"), ("Qwen3VLForConditionalGeneration", "gemma4_text")],
+    [("InternVLForConditionalGeneration", "internlm2"), ("Qwen3VLForConditionalGeneration", "gemma3n_text")],
 )
 def test_a_text_model_that_is_not_served_is_refused_by_its_type(architecture: str, kind: str, tmp_path: Path) -> None:
     directory = wrapped(tmp_path / "model", "qwen3_bias", architecture, inner, model_type=kind)

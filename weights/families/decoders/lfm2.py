@@ -1,14 +1,16 @@
 """LFM2 and LFM2.5 (Liquid AI, arXiv 2511.23404): most layers mix neighbours by a gated short convolution; the others
-have attention with a norm of each head's queries and keys."""
+have attention with a norm of each head's queries and keys. All but the first layers may have experts."""
 
 from jaxgen.core.layer_kind import ConvolutionConfig, LayerKind
 from jaxgen.weights.families.family import (
     FULL,
+    MOE_TRAINING,
     DecoderConfig,
     DecoderNames,
     DType,
     Family,
     JsonFields,
+    MoEConfig,
     read_decoder,
     replace,
 )
@@ -23,6 +25,33 @@ def read_lfm2(fields: JsonFields, dtype: DType) -> DecoderConfig:
     given = {name: fields.get(other) for other, name in _OTHER_NAMES.items() if other in fields.data}
     fields = JsonFields({**fields.data, **given}, fields.source, fields.used)
     fields.must_be("block_use_swiglu", True)
+    config = _read(fields, dtype)
+    return replace(config, intermediate_size=_adjusted(fields, config.intermediate_size))
+
+
+def read_lfm2_moe(fields: JsonFields, dtype: DType) -> DecoderConfig:
+    """Return the description of a model with experts, whose first layers have MLPs of the given width."""
+    given = {"tie_word_embeddings": fields.get("tie_embedding")} if "tie_embedding" in fields.data else {}
+    fields = JsonFields({**fields.data, **given}, fields.source, fields.used)
+    config = _read(fields, dtype)
+    first = fields.count("num_dense_layers", 2)
+    if first >= config.num_layers:
+        return config
+    moe = MoEConfig(
+        experts=fields.size("num_experts", 32),
+        per_token=fields.size("num_experts_per_tok", 4),
+        inner=fields.size("moe_intermediate_size", 1792),
+        scoring="sigmoid",
+        renormalise=fields.boolean("norm_topk_prob", True),
+        least_sum=1e-6,
+        corrected=fields.boolean("use_expert_bias", True),
+        scale=fields.positive("routed_scaling_factor", 1.0),
+    )
+    return replace(config, moe=moe, dense_layers=tuple(range(first)))
+
+
+def _read(fields: JsonFields, dtype: DType) -> DecoderConfig:
+    """Return what models with experts and without have."""
     fields.must_be("use_pos_enc", True)
     config = read_decoder(
         fields,
@@ -40,7 +69,6 @@ def read_lfm2(fields: JsonFields, dtype: DType) -> DecoderConfig:
     kinds = _kinds(fields, config.num_layers)
     return replace(
         config,
-        intermediate_size=_adjusted(fields, config.intermediate_size),
         attention=replace(config.attention, qk_norm=config.norm),
         layer_kinds=kinds,
         convolution=ConvolutionConfig(taps=taps, bias=bias) if kinds else None,
@@ -87,7 +115,7 @@ def _types(fields: JsonFields, num_layers: int) -> tuple[str, ...]:
 
 FAMILY = Family(
     name="lfm2",
-    read={"Lfm2ForCausalLM": read_lfm2},
+    read={"Lfm2ForCausalLM": read_lfm2, "Lfm2MoeForCausalLM": read_lfm2_moe},
     parameters=DecoderNames(
         attn_norm="operator_norm",
         q_norm="self_attn.q_layernorm",
@@ -96,9 +124,14 @@ FAMILY = Family(
         mlp_norm="ffn_norm",
         gate_up=("feed_forward.w1", "feed_forward.w3"),
         down="feed_forward.w2",
+        router="feed_forward.gate",
+        correction="feed_forward.expert_bias",
+        expert_gate_up=("feed_forward.experts.{expert}.w1", "feed_forward.experts.{expert}.w3"),
+        expert_down="feed_forward.experts.{expert}.w2",
         norm="model.embedding_norm",
     ).table,
     ignored=(
+        *MOE_TRAINING,
         "full_attn_idxs",
         *("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init"),
         *("conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads"),

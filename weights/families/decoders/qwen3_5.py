@@ -6,6 +6,7 @@ from typing import Any
 from jaxgen.core.layer_kind import GatedDeltaConfig, LayerKind
 from jaxgen.weights.families.family import (
     FULL,
+    LINEAR,
     MOE_TRAINING,
     DecoderConfig,
     DecoderNames,
@@ -17,8 +18,6 @@ from jaxgen.weights.families.family import (
     replace,
 )
 from jaxgen.weights.families.row_orders import gated_queries
-
-_LINEAR = "linear_attention"
 
 
 def read_qwen3_5(fields: JsonFields, dtype: DType, *, kv_heads: int = 4, **parts: Any) -> DecoderConfig:
@@ -64,9 +63,9 @@ def _read_delta(fields: JsonFields) -> GatedDeltaConfig:
 def _kinds(fields: JsonFields, num_layers: int) -> tuple[LayerKind, ...]:
     """Return the kind of each layer. Raises ConfigError if none has attention."""
     interval = fields.size("full_attention_interval", 4)
-    wanted = f"{FULL!r} and {_LINEAR!r}"
-    types = fields.by_layer("layer_types", num_layers, wanted, lambda kind: kind in (FULL, _LINEAR))
-    types = types or tuple(_LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers))
+    wanted = f"{FULL!r} and {LINEAR!r}"
+    types = fields.by_layer("layer_types", num_layers, wanted, lambda kind: kind in (FULL, LINEAR))
+    types = types or tuple(LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers))
     if FULL not in types:
         raise fields.error("layer_types", f"must have {FULL!r} for a layer at least: without one there is no KV cache")
     return tuple(["attention" if kind == FULL else "delta" for kind in types])

@@ -41,15 +41,20 @@ def build_prefetcher(
     meter: RateMeter,
     cost: ContextCost,
     namespace: bytes,
+    *,
+    state_form: BlockFormat | None = None,
+    state_places: int = 0,
 ) -> Prefetcher:
     """Start the threads of the configuration's KV tier, and measure how fast it is.
 
-    ``cost``: of a token in host memory's format. ``namespace``: see KVTier.
+    ``cost``: of a token in host memory's format. ``namespace``, ``state_form``: see KVTier. ``state_places``: of the
+    store, for a snapshot.
     """
     offload = config.offload
     assert offload is not None, "a KV tier is behind host memory"
     assert offload.tier is not None, "this is called for a KV tier"
-    tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace, secret=offload.tier_key)
+    store_there = open_store(offload.tier, offload.tier_bytes)
+    tier = KVTier(store_there, form, namespace, secret=offload.tier_key, state_form=state_form)
     answered = tier.probe(MAX_WAIT)
     speed = _speed(tier) if answered else f"which did not answer in {MAX_WAIT:.0f} s"
     logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, speed)
@@ -60,6 +65,7 @@ def build_prefetcher(
         batch=max(1, BATCH_BYTES // form.num_bytes),
         # Blocks of codes depend on how what is before them came back, and so do blocks made of layer inputs.
         compares=offload.host_dtype == "auto" and not config.cache.keep_inputs,
+        state_places=state_places,
         clock=time.monotonic,
     )
 

@@ -79,12 +79,11 @@ class DirectoryStore:
 
     def count(self, keys: Sequence[bytes]) -> int:
         """See ByteStore."""
-        for index, key in enumerate(keys):
-            try:
-                self._path(key).lstat()
-            except (FileNotFoundError, NotADirectoryError):
-                return index
-        return len(keys)
+        return next((index for index, key in enumerate(keys) if not self._holds(key)), len(keys))
+
+    def last(self, keys: Sequence[bytes]) -> int:
+        """See ByteStore."""
+        return next((number for number in range(len(keys), 0, -1) if self._holds(keys[number - 1])), 0)
 
     def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """See ByteStore."""
@@ -114,6 +113,13 @@ class DirectoryStore:
     def remove(self, key: bytes) -> None:
         """See ByteStore."""
         self._path(key).unlink(missing_ok=True)
+
+    def _holds(self, key: bytes) -> bool:
+        try:
+            self._path(key).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()

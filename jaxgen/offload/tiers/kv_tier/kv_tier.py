@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b, sha256
 from typing import Protocol
 
+from jaxgen.cache.host_tier import is_state_key
 from jaxgen.core.errors import one_line
 from jaxgen.core.stats import KVTierStats
 from jaxgen.offload.planning.rates import LinkRate
@@ -33,7 +34,7 @@ KEY_BYTES = 16
 
 
 class BlockFormat(Protocol):
-    """Makes bytes of blocks and blocks of bytes; called from worker threads."""
+    """Makes bytes of blocks and blocks of bytes; called from worker threads. There is one for snapshots too."""
 
     @property
     def num_bytes(self) -> int:
@@ -67,25 +68,30 @@ class KVTier:
         namespace: bytes,
         *,
         secret: bytes = b"",
+        state_form: BlockFormat | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``namespace``: identifies all that decides a block's bits, except its tokens. ``secret``: seals values;
-        empty: none is sealed. Blocks of other namespaces or secrets are not found."""
+        empty: none is sealed. Blocks of other namespaces or secrets are not found. ``state_form``: of snapshots; None:
+        the model has no states."""
         self.stats = KVTierStats()
         """Counters; each is changed by one thread only, except dropped writes."""
-        self._dropping = threading.Lock()
+        self._counting = threading.Lock()
         self.rate = LinkRate()
         """Of reads, checks included, beyond what a call takes that brings nothing."""
         self.call_seconds = Average()
         """Of looking up: what every call takes."""
         self._store = store
-        self._form = form
+        self._form, self._state_form = form, state_form
         self._secret = secret
         self._namespace = blake2b(namespace, digest_size=32, key=sha256(secret).digest() if secret else b"").digest()
         self._clock = clock
         self._writing = Health(f"written to the KV tier {store.name}", clock)
         self._reading = Health(f"read from the KV tier {store.name}", clock)
-        self._longest = OVERHEAD_BYTES + form.most_bytes
+        self._longest = OVERHEAD_BYTES + max(form.most_bytes, state_form.most_bytes if state_form else 0)
+        self._most_states = max(1, MOST_WRITTEN_BYTES // state_form.num_bytes) if state_form else 0
+        self._states_waiting = 0
+        """Snapshots that wait to be written."""
         self._writer = Worker("kv-tier-write", max(4, MOST_WRITTEN_BYTES // form.num_bytes))
         self._reader = Worker("kv-tier-read", MOST_READS)
         self._answered = threading.Condition()
@@ -103,8 +109,12 @@ class KVTier:
 
     def keep(self, key: bytes, block: HostBlock) -> None:
         """Write a block, unless the store has it; drop it if too many wait, or the store failed a short time ago."""
-        if not self._writing.usable or not self._writer.submit(partial(self._write, key, block)):
-            self._drop()
+        state = int(is_state_key(key))
+        fits = self._writing.usable and (not state or self._states_waiting < self._most_states)
+        with self._counting:  # the writer may end at once
+            self._states_waiting += state
+        if not fits or not self._writer.submit(partial(self._write, key, block)):
+            self._drop(state)
 
     def compare(self, key: bytes) -> None:
         """Compare this block with the store's once it is computed again and kept."""
@@ -112,9 +122,13 @@ class KVTier:
             self._to_compare.pop()
         self._to_compare.add(key)
 
-    def look_up(self, keys: Sequence[bytes], then: Callable[[int], None]) -> bool:
-        """Ask how many of the first keys the store has; ``poll`` tells it to ``then``. Return whether it is asked."""
-        return self._reading.usable and self._reader.submit(partial(self._look_up, keys, then))
+    def look_up(self, keys: Sequence[bytes], then: Callable[[int], None], states: Sequence[bytes] = ()) -> bool:
+        """Ask how many of the first keys the store has; ``poll`` tells it to ``then``. Return whether it is asked.
+
+        With ``states``, ask for the number of the last snapshot that it has, counted from 1. Their last ones are at the
+        ends of the blocks of ``keys``, which it must have up to there.
+        """
+        return self._reading.usable and self._reader.submit(partial(self._look_up, keys, states, then))
 
     def read(self, keys: Sequence[bytes], then: Callable[[list[HostBlock]], None], *, afresh: bool = False) -> bool:
         """Read the blocks of the keys, up to the first that is missing or damaged; ``poll`` gives them to ``then``.
@@ -154,10 +168,16 @@ class KVTier:
             self._answers.append(call)
             self._answered.notify_all()
 
-    def _look_up(self, keys: Sequence[bytes], then: Callable[[int], None]) -> None:
+    def _form_of(self, key: bytes) -> BlockFormat:
+        return self._state_form if self._state_form is not None and is_state_key(key) else self._form
+
+    def _look_up(self, keys: Sequence[bytes], states: Sequence[bytes], then: Callable[[int], None]) -> None:
         started, num_found = self._clock(), 0
         try:
             num_found = self._store.count([self._name(key) for key in keys])
+            if states:
+                reached = len(states) - len(keys) + num_found
+                num_found = self._store.last([self._name(key) for key in states[:reached]])
             self._reading.worked()
             self.call_seconds.observe(self._clock() - started)
         except Exception as error:  # any error of a store: blocks are computed
@@ -168,8 +188,8 @@ class KVTier:
         blocks: list[HostBlock] = []
         try:
             names, started, num_bytes = [self._name(key) for key in keys], self._clock(), 0
-            for name, value in zip(names, self._store.get(names, self._longest), strict=True):
-                block = None if value is None else self._open(name, value)
+            for key, name, value in zip(keys, names, self._store.get(names, self._longest), strict=True):
+                block = None if value is None else self._open(key, name, value)
                 if value is None or block is None:
                     break
                 blocks.append(block)
@@ -191,10 +211,10 @@ class KVTier:
         own = self.call_seconds.value or 0.0
         self.rate.observe(num_bytes, max(seconds - own, LEAST_SHARE * seconds))
 
-    def _open(self, name: bytes, value: bytes) -> HostBlock | None:
+    def _open(self, key: bytes, name: bytes, value: bytes) -> HostBlock | None:
         """Return the block of a value; None if that is damaged, which removes it."""
         try:
-            return self._form.block(content_of(name, value, self._secret))
+            return self._form_of(key).block(content_of(name, value, self._secret))
         except DamagedError as error:
             self.stats.damaged_blocks += 1
             self._remove(name, f"is damaged: {error}")
@@ -209,17 +229,21 @@ class KVTier:
             then = f"it could not be removed ({type(error).__name__}: {one_line(str(error))})"
         logger.warning("a block in the KV tier %s %s; %s", self.name, reason, then)
 
-    def _drop(self) -> None:
-        with self._dropping:
+    def _drop(self, state: int) -> None:
+        with self._counting:
             self.stats.dropped_writes += 1
+            self._states_waiting -= state
 
     def _write(self, key: bytes, block: HostBlock) -> None:
+        state = int(is_state_key(key))
         if not self._writing.usable:  # it has failed since the block was queued
-            self._drop()
+            self._drop(state)
             return
+        with self._counting:
+            self._states_waiting -= state
         name = self._name(key)
         try:
-            parts = self._form.parts(block)
+            parts = self._form_of(key).parts(block)
             if key in self._to_compare:
                 self._to_compare.discard(key)
                 self._compare(name, parts)

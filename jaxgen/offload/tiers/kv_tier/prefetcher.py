@@ -3,6 +3,9 @@
 A sequence's blocks are looked up when it arrives, if fetching all of them would be faster than computing them. The
 blocks that are found are read a few at a time. Once nothing else keeps it from beginning, the sequence waits at most as
 long as computing them would take. What arrived by then is used, and what comes later is there for others.
+
+Blocks of a model with states are of use only up to a snapshot. So the last one that the tier has is read before the
+blocks up to it.
 """
 
 import logging
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+from jaxgen.cache.host_tier import is_state_key
 from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
 from jaxgen.offload.tiers.kv_tier.kv_tier import KVTier
@@ -53,13 +57,18 @@ class Prefetcher:
         batch: int,
         compares: bool,
         clock: Callable[[], float],
+        state_places: int = 0,
     ) -> None:
-        """``batch``: blocks that are read together. ``compares``: blocks computed again have the bits of those kept."""
+        """``batch``: blocks that are read together. ``compares``: blocks computed again have the bits of those kept.
+
+        ``state_places``: of the host store, for a snapshot.
+        """
         self.tier = tier
         self._planner = planner
         self._store = store
         self._batch = batch
         self._compares = compares
+        self._state_places = state_places
         self._clock = clock
         self._fetches: list[Fetch] = []
         self._abandoned: set[Fetch] = set()
@@ -84,17 +93,27 @@ class Prefetcher:
         """Enter what was read since the last call, and ask for more."""
         self.tier.poll()
 
-    def fetch(self, sequence: Sequence, start: int, keys: abc.Sequence[bytes], num_waiting: int) -> Fetch | None:
+    def fetch(
+        self,
+        sequence: Sequence,
+        start: int,
+        keys: abc.Sequence[bytes],
+        num_waiting: int,
+        states: abc.Sequence[bytes] = (),
+    ) -> Fetch | None:
         """See Fetcher."""
         self.poll()  # an engine that had nothing to do has not: a late answer may have come
         self._fetches = [fetch for fetch in self._fetches if not fetch.ended or _waits(fetch)]
+        first = keys[0] if keys else states[-1]
         for fetch in self._fetches:
-            if not fetch.ended and keys[0] in fetch.keys:
+            if not fetch.ended and (first in fetch.keys or first in fetch.states):
                 return fetch
-        keys = keys[: max(0, self._store.num_blocks // 2 - sum(len(fetch.keys) for fetch in self._fetches))]
-        if not keys:
+        places = self._store.num_blocks // 2 - sum(map(self._places, self._fetches))
+        room = max(0, places - (self._state_places if states else 0))
+        states, keys = states[: len(states) - len(keys[room:])], keys[:room]
+        if not (keys or states) or places < self._state_places:
             return None
-        fetch = Fetch(sequence, start, list(keys), num_waiting)
+        fetch = Fetch(sequence, start, list(keys), num_waiting, list(states))
         self._begin(fetch)
         if not fetch.ended:
             self._fetches.append(fetch)
@@ -124,35 +143,49 @@ class Prefetcher:
 
     def _begin(self, fetch: Fetch) -> None:
         """Look the blocks of a fetch up, if they would come sooner than they are computed, or to probe a slow tier."""
-        plan = self._plan(fetch)
+        plan = self._plan(fetch, len(fetch.states or fetch.keys))
         if not plan.pays:
-            if self._abandoned or self._clock() - self._last_asked < PROBE_SECONDS:
+            if self._abandoned or not fetch.keys or self._clock() - self._last_asked < PROBE_SECONDS:
                 fetch.ended = True
                 return
             self._last_asked = self._clock()
             del fetch.keys[1:]
+            fetch.states.clear()
         fetch.max_wait = min(plan.max_wait, MAX_WAIT) if plan.pays else 0.0
-        fetch.ended = bool(self._abandoned) or not self.tier.look_up(tuple(fetch.keys), partial(self._found, fetch))
+        asked = not self._abandoned and self.tier.look_up(
+            tuple(fetch.keys), partial(self._found, fetch), tuple(fetch.states)
+        )
+        fetch.ended = not asked
 
-    def _plan(self, fetch: Fetch) -> FetchPlan:
-        ahead = sum(len(other.keys) - other.num_arrived for other in self._fetches if not other.ended)
+    def _places(self, fetch: Fetch) -> int:
+        """Return the places of the host store that a fetch takes."""
+        blocks = sum([not is_state_key(key) for key in fetch.keys])
+        return blocks + (self._state_places if fetch.states else 0)
+
+    def _plan(self, fetch: Fetch, again: int) -> FetchPlan:
+        """Return whether a fetch pays; ``again``: blocks that are computed otherwise."""
+        ahead = sum(self._places(other) - other.num_arrived for other in self._fetches if not other.ended)
         if fetch in self._fetches:
-            ahead -= len(fetch.keys)
-        return self._planner(len(fetch.keys), fetch.start, ahead, fetch.num_waiting)
+            ahead -= self._places(fetch)
+        return self._planner(again, fetch.start, ahead + self._places(fetch) - again, fetch.num_waiting)
 
     def _found(self, fetch: Fetch, num_found: int) -> None:
-        """Begin to read the blocks that the tier has."""
+        """Begin to read the blocks that the tier has; ``num_found``: as ``KVTier.look_up`` tells it."""
         if fetch.ended:
             return
-        self.tier.stats.hit_blocks += num_found
-        self.tier.stats.missed_blocks += len(fetch.keys) - num_found
-        del fetch.keys[num_found:]
+        blocks = max(0, num_found - max(0, len(fetch.states) - len(fetch.keys)))
+        self.tier.stats.hit_blocks += blocks
+        self.tier.stats.missed_blocks += len(fetch.keys) - blocks
+        del fetch.keys[blocks:]
         probes = fetch.max_wait == 0
-        if num_found > 1 and self._compares and not probes:
+        if fetch.states:
+            if num_found:
+                fetch.keys.insert(0, fetch.states[num_found - 1])
+        elif num_found > 1 and self._compares and not probes:
             self._num_compared += 1
             if self._num_compared % COMPARE_ONE_IN == 0:
                 self.tier.compare(fetch.keys.pop())
-        if not probes and num_found and not self._plan(fetch).pays:
+        if not probes and num_found and not self._plan(fetch, num_found if fetch.states else len(fetch.keys)).pays:
             fetch.keys.clear()
         self._read_next(fetch, afresh=probes)
 
@@ -169,7 +202,7 @@ class Prefetcher:
         if fetch.ended:
             return
         for key, block in zip(keys, blocks, strict=False):
-            if self._store.reserve(key):
+            if self._store.reserve(key, self._state_places if is_state_key(key) else 1):
                 self._store.put(key, block)
                 self._store.pin([key])  # until the end, lest what comes later takes its place
                 self._pinned.setdefault(fetch, []).append(key)

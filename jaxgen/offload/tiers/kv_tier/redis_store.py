@@ -58,11 +58,11 @@ class RedisStore:
 
     def count(self, keys: Sequence[bytes]) -> int:
         """See ByteStore."""
-        with self._client.pipeline(transaction=False) as calls, self._in_time():
-            for key in keys:
-                calls.exists(_key(key))
-            replies = calls.execute()
-        return next((index for index, there in enumerate(replies) if not there), len(keys))
+        return next((index for index, there in enumerate(self._exist(keys)) if not there), len(keys))
+
+    def last(self, keys: Sequence[bytes]) -> int:
+        """See ByteStore."""
+        return max([number for number, there in enumerate(self._exist(keys), 1) if there], default=0)
 
     def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """See ByteStore."""
@@ -89,6 +89,13 @@ class RedisStore:
     def remove(self, key: bytes) -> None:
         """See ByteStore."""
         self._client.unlink(_key(key))
+
+    def _exist(self, keys: Sequence[bytes]) -> list[int]:
+        with self._client.pipeline(transaction=False) as calls, self._in_time():
+            for key in keys:
+                calls.exists(_key(key))
+            replies: list[int] = calls.execute()
+        return replies
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:

@@ -43,12 +43,21 @@ class BucketStore:
     def count(self, keys: Sequence[bytes]) -> int:
         """See ByteStore."""
         for start in range(0, len(keys), AT_ONCE):
-            batch = keys[start : start + AT_ONCE]
-            heads = _all(lambda path: obstore.head_async(self._store, path), batch)
+            heads = self._heads(keys[start : start + AT_ONCE])
             missing = next((index for index, there in enumerate(heads) if there is None), None)
             if missing is not None:
                 return start + missing
         return len(keys)
+
+    def last(self, keys: Sequence[bytes]) -> int:
+        """See ByteStore."""
+        for end in range(len(keys), 0, -AT_ONCE):
+            start = max(0, end - AT_ONCE)
+            heads = self._heads(keys[start:end])
+            found = max([number for number, there in enumerate(heads, 1) if there is not None], default=0)
+            if found:
+                return start + found
+        return 0
 
     def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """See ByteStore."""
@@ -67,6 +76,9 @@ class BucketStore:
     def remove(self, key: bytes) -> None:
         """See ByteStore."""
         self._remove([_path(key)])
+
+    def _heads(self, keys: Sequence[bytes]) -> list[Any]:
+        return _all(lambda path: obstore.head_async(self._store, path), keys)
 
     async def _read(self, longest: int, path: str) -> bytes:
         response = await obstore.get_async(self._store, path)

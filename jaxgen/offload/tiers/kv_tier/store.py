@@ -24,6 +24,10 @@ class ByteStore(Protocol):
         """Return how many of the first keys have a value, up to the first that has none."""
         ...
 
+    def last(self, keys: Sequence[bytes]) -> int:
+        """Return the number of the last key that has a value, counted from 1; 0: none has one."""
+        ...
+
     def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         """Return the values of the keys; None for those without one. Notes that they were used.
 

@@ -32,7 +32,7 @@ _of_nets = partial(Variant, norm_about_one=False)
 VARIANTS = {
     "qwen3_5": _of_nets(
         architecture="Qwen3_5ForCausalLM",
-        settings=GATED | UNTIED | _NETS | {"attention_bias": True},
+        settings=GATED | UNTIED | _NETS | {"attention_bias": True, "linear_num_value_heads": 6},
         contrasts=(*_CONTRASTS, {"attention_bias": False}),
     ),
     "qwen3_5_one_key": _of_nets(

@@ -39,6 +39,10 @@ class MemoryStore:
         self._call()
         return next((index for index, key in enumerate(keys) if key not in self.values), len(keys))
 
+    def last(self, keys: Sequence[bytes]) -> int:
+        self._call()
+        return max([number for number, key in enumerate(keys, 1) if key in self.values], default=0)
+
     def get(self, keys: Sequence[bytes], longest: int = MOST_BYTES) -> list[bytes | None]:
         found = [self.values.get(key) for key in keys]
         values = [None if value is None else value[: longest + 1] for value in found]
@@ -70,6 +74,17 @@ class Bytes:
         return HostBlock(bytes(content))
 
 
+class States(Bytes):
+    """A ``BlockFormat`` of snapshots, which have twice the bytes."""
+
+    num_bytes = most_bytes = 2 * SIZE
+
+    def block(self, content: memoryview) -> HostBlock:
+        if len(content) != 2 * SIZE:
+            raise DamagedError(f"{len(content)} bytes")
+        return HostBlock(bytes(content))
+
+
 class Clock:
     """A clock that a test sets."""
 
@@ -87,10 +102,14 @@ def block(n: int) -> HostBlock:
     return HostBlock(bytes([n]) * SIZE)
 
 
+def state(n: int) -> HostBlock:
+    return HostBlock(bytes([n]) * 2 * SIZE)
+
+
 def tier_of(
     store: MemoryStore, namespace: bytes = b"model", clock: Callable[[], float] | None = None, secret: bytes = b""
 ) -> KVTier:
-    return KVTier(store, Bytes(), namespace, secret=secret, clock=clock or Clock())
+    return KVTier(store, Bytes(), namespace, secret=secret, state_form=States(), clock=clock or Clock())
 
 
 def written(tier: KVTier, *numbers: int) -> None:

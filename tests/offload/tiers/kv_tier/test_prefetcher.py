@@ -5,12 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
+from jaxgen.cache.host_tier import state_key
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
+from jaxgen.offload.tiers.kv_tier import kv_tier
 from jaxgen.offload.tiers.kv_tier.prefetcher import COMPARE_ONE_IN, MAX_WAIT, PROBE_SECONDS, FetchPlan, Prefetcher
-from tests.offload.tiers.kv_tier.fakes import Clock, MemoryStore, answered, block, key, tier_of, written
+from tests.offload.tiers.kv_tier.fakes import SIZE, Clock, MemoryStore, answered, block, key, state, tier_of, written
 
 
 class World:
@@ -22,7 +24,13 @@ class World:
         written(self.tier, *range(10))
         self.plan = plan or (lambda *_: FetchPlan(pays=True, max_wait=2.0))
         self.prefetcher = Prefetcher(
-            self.tier, self.host, lambda *args: self.plan(*args), batch=2, compares=True, clock=self.clock
+            self.tier,
+            self.host,
+            lambda *args: self.plan(*args),
+            batch=2,
+            compares=True,
+            clock=self.clock,
+            state_places=2,
         )
 
     def fetch(self, *numbers: int) -> Fetch:
@@ -30,11 +38,21 @@ class World:
         assert fetch is not None
         return fetch
 
-    def ask(self, *numbers: int) -> Fetch | None:
+    def ask(self, *numbers: int, states: tuple[int, ...] = ()) -> Fetch | None:
         sequence = Sequence(
             Request("r", (1, 2, 3), SamplingParams(max_tokens=1)), eos_token_ids=frozenset(), arrival=0, seed=0
         )
-        return self.prefetcher.fetch(sequence, 0, [key(n) for n in numbers], 0)
+        wanted = [state_key(key(n)) for n in states]
+        return self.prefetcher.fetch(sequence, 0, [key(n) for n in numbers], 0, wanted)
+
+    def keep_states(self, *numbers: int) -> None:
+        for n in numbers:
+            self.tier.keep(state_key(key(n)), state(n))
+        written(self.tier)
+
+    @property
+    def held_states(self) -> list[int]:
+        return [n for n in range(50) if self.host.holds(state_key(key(n)))]
 
     def settle(self) -> None:
         for _ in range(10):
@@ -243,3 +261,57 @@ def test_after_a_failure_no_fetch_is_under_way_and_late_answers_are_dropped() ->
     world.settle()
     assert world.held == sorted({*held, 5})
     assert all(world.host.reserve(key(100 + n)) for n in range(40)), "nothing is pinned"
+
+
+def test_the_last_snapshot_comes_before_the_blocks_up_to_it() -> None:
+    world = World()
+    world.keep_states(1, 3, 8, 30)
+    fetch = world.ask(2, 3, 4, 5, 40, 8, states=(0, 1, 2, 3, 4, 5, 40, 8))
+    answered(world.tier)  # looked up
+    assert fetch is not None
+    assert fetch.keys == [state_key(key(3)), key(2), key(3)], "8 is behind one that is not there"
+    world.settle()
+    assert (world.held, world.held_states) == ([2, 3], [3])
+    assert world.host[state_key(key(3))] == state(3)
+    assert (world.host.num_filled, world.tier.stats.hit_blocks, world.tier.stats.missed_blocks) == (4, 2, 4)
+
+
+def test_a_snapshot_comes_alone_and_blocks_do_not_without_one() -> None:
+    world = World()
+    world.keep_states(1)
+    world.ask(states=(0, 1, 2))
+    world.ask(5, 6, states=(5, 6))
+    world.settle()
+    assert (world.held, world.held_states, world.prefetcher.busy) == ([], [1], False)
+
+
+def test_blocks_do_not_come_behind_a_damaged_snapshot() -> None:
+    world = World()
+    world.tier.keep(state_key(key(1)), block(1))  # as if it were a block
+    written(world.tier)
+    world.ask(0, 1, states=(0, 1))
+    world.settle()
+    assert (world.held, world.held_states, world.tier.stats.damaged_blocks) == ([], [], 1)
+
+
+def test_a_snapshot_takes_its_places_of_the_half_for_those_that_wait() -> None:
+    world = World(host_blocks=8)
+    world.keep_states(1, 9)
+    fetch = world.ask(*range(10), states=tuple(range(10)))
+    assert fetch is not None
+    assert (len(fetch.keys), len(fetch.states)) == (2, 2)
+    assert world.ask(20, states=(20,)) is None
+
+
+def test_few_snapshots_wait_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_tier, "MOST_WRITTEN_BYTES", 16 * SIZE)
+    world = World()
+    world.store.gate.clear()
+    for n in range(12):
+        world.tier.keep(state_key(key(n)), state(n))
+    dropped = world.tier.stats.dropped_writes
+    assert dropped in (3, 4), "eight wait, and one may be under way"
+    world.store.gate.set()
+    written(world.tier)
+    world.keep_states(20)
+    assert world.tier.stats.dropped_writes == dropped

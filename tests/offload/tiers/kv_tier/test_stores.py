@@ -120,7 +120,12 @@ def test_many_keys_are_counted_up_to_the_first_that_is_missing(opened: Open) -> 
     for n in range(2 * AT_ONCE):
         if n != missing:
             store.put(key(n), [b"x"])
-    assert store.count([key(n) for n in range(2 * AT_ONCE)]) == missing
+    keys = [key(n) for n in range(2 * AT_ONCE)]
+    assert store.count(keys) == missing
+    assert [store.last(keys), store.last([*keys, *map(key, range(200, 240))]), store.last(keys[: missing + 1])] == [
+        *(2 * AT_ONCE, 2 * AT_ONCE, missing)
+    ]
+    assert (store.last([key(200)]), store.last([])) == (0, 0)
 
 
 def test_what_another_process_wrote_counts_too(opened: Open) -> None:

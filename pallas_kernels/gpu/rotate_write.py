@@ -1,0 +1,214 @@
+"""Norm, rotate and scale queries and keys, and write K and V to their slots of the blocked KV cache, for Hopper.
+
+A warpgroup takes one head of a tile of tokens. Each token's row goes to a place of its own by a bulk copy: of keys and
+values a slot of the cache, of queries the place where attention reads them.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.gpu.attention.items import AttentionPlan, PackedQueries
+from pallas_kernels.gpu.norm_support import TILE
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, put, repeat
+from pallas_kernels.rotary import Angles
+from pallas_kernels.rotate_write import HeadNorms
+
+CTAS_EACH = 4
+"""Thread blocks of one warpgroup for each multiprocessor: they wait for memory most of their time."""
+_COLUMNS = 8
+"""Columns of a tile that may be taken apart in registers are a multiple of this."""
+_STEP = 32
+"""Most columns that are rotated at a time: registers hold few."""
+_ROW_NUMBERS = 64
+"""Numbers of two bytes after which a bulk copy may begin in shared memory."""
+_MAX_HEAD = 256
+
+
+def supports(*, head_dim: int, rotary_pairs: int, dtype: str) -> str | None:
+    """Return why the kernel cannot take a model's heads, or None if it can."""
+    if jnp.dtype(dtype).itemsize != 2:
+        return f"queries, keys and values are {dtype}, not of two bytes"
+    if head_dim % _ROW_NUMBERS or head_dim > _MAX_HEAD:
+        return f"head_dim is {head_dim}, not a multiple of {_ROW_NUMBERS} up to {_MAX_HEAD}"
+    if rotary_pairs % _COLUMNS:
+        return f"{rotary_pairs} rotary pairs are not a multiple of {_COLUMNS}"
+    return None
+
+
+def rotate_write(
+    projected: Float[Array, "T N"],
+    cache: Float[Array, "M L 2 K B D"],
+    layer: Int[Array, ""],
+    slots: Int[Array, "T"],
+    num_tokens: Int[Array, ""],
+    angles: Angles | None,
+    norms: HeadNorms | None = None,
+    query_scale: Float[Array, "T 1 1"] | None = None,
+    *,
+    heads: int,
+    first_key: int,
+    eps: float = 0.0,
+    plan: AttentionPlan | None = None,
+    num_ctas: int = H200_MULTIPROCESSORS,
+    interpret: Interpret = None,
+) -> tuple[Float[Array, "T H D"] | PackedQueries, Float[Array, "M L 2 K B D"]]:
+    """Compute ``rotate_write_ref`` on a GPU.
+
+    ``plan``: return PackedQueries, as the attention of this plan reads them. A norm's order of sums is that of
+    pallas_kernels.gpu.norms, by the row alone. NotImplementedError where ``supports`` says why.
+
+    Bytes moved: 2 * T * (H + 2 * K) * D * itemsize, and the angles for each head. Tiles of padding are skipped.
+    """
+    _, _, _, K, _, D = cache.shape
+    pairs = 0 if angles is None else angles[0].shape[-1]
+    if reason := supports(head_dim=D, rotary_pairs=pairs, dtype=cache.dtype.name):
+        raise NotImplementedError(reason)
+    if projected.dtype != cache.dtype:
+        raise NotImplementedError(f"the projection is {projected.dtype}, the cache {cache.dtype}")
+    T, missing = len(projected), -len(projected) % TILE
+
+    def whole_tiles(x: Float[Array, "T ..."]) -> Float[Array, "T2 ..."]:
+        return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) if missing else x
+
+    operands = {"count": jnp.asarray(num_tokens, jnp.int32).reshape(1), "layer": layer.reshape(1), "slots": slots}
+    operands["projected"] = whole_tiles(projected).reshape(T + missing, -1, D)
+    if angles is not None:
+        operands |= {name: whole_tiles(x.reshape(T, pairs)) for name, x in zip(("cos", "sin"), angles, strict=True)}
+    if norms is not None:
+        operands |= dict(zip(("q_norm", "k_norm"), norms, strict=True))
+    if query_scale is not None:
+        operands["query_scale"] = whole_tiles(query_scale.reshape(T))
+    if plan is not None:
+        operands["place"] = plan.packing.place
+    shape = (T, heads, D) if plan is None else (K, len(plan.packing.token), D)
+    names = ("cache", *operands, "q")
+    layout = _Heads(heads, K, first_key, cache.shape, eps)
+
+    def body(*refs: Ref) -> None:
+        _cta(layout, dict(zip(names, refs[:-1], strict=True)), refs[-1], CTAS_EACH * num_ctas)
+
+    ref = jax.new_ref(cache)
+    q = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct(shape, cache.dtype),
+        scratch_types=[plgpu.SMEM((TILE, D), cache.dtype)],
+        grid=(CTAS_EACH * num_ctas,),
+        grid_names=(CTA,),
+        # A row is reduced within a warp, which takes no shared memory.
+        compiler_params=plgpu.CompilerParams(reduction_scratch_bytes=0),
+        interpret=interpret,
+        kernel_name="rotate_write",
+    )(ref, *operands.values())
+    return q if plan is None else PackedQueries(q), jax.freeze(ref)
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """The heads of a projection, and the shape of the cache."""
+
+    queries: int
+    keys: int
+    first_key: int
+    cache: tuple[int, ...]
+    eps: float
+
+    @property
+    def all(self) -> int:
+        return self.queries + 2 * self.keys
+
+    @property
+    def head_dim(self) -> int:
+        return self.cache[-1]
+
+
+def _cta(heads: _Heads, refs: dict[str, Ref], staging: Ref, num_ctas: int) -> None:
+    count = refs["count"][0]
+    items = CtaItems(lax.div(count + (TILE - 1), jnp.int32(TILE)) * heads.all, num_ctas)
+    tokens_per_block, num_slots = jnp.int32(heads.cache[4]), heads.cache[0] * heads.cache[4]
+
+    def one(n: Int[Array, ""]) -> None:
+        first, head = lax.div(items[n], jnp.int32(heads.all)) * TILE, lax.rem(items[n], jnp.int32(heads.all))
+        rows = pl.ds(pl.multiple_of(first, TILE), TILE)
+        is_query, key = head < heads.queries, head - heads.queries
+        at = jnp.where(is_query, head, key + heads.first_key)
+        loaded = plgpu.load(refs["projected"].at[rows, at], layout=plgpu.Layout.WGMMA, optimized=False)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the item before this one has left ``staging``
+        turn = partial(_turn, heads, refs, rows, loaded, staging)
+        pl.when(is_query)(lambda: turn("q_norm", "query_scale"))
+        pl.when(jnp.logical_not(is_query) & (key < heads.keys))(lambda: turn("k_norm", None))
+        pl.when(key >= heads.keys)(lambda: put(staging, loaded))
+        plgpu.commit_smem()
+
+        def write_query(i: Int[Array, ""]) -> None:
+            plgpu.copy_smem_to_gmem(staging.at[pl.ds(i, 1)], _query_row(heads, refs, first + i, head))
+
+        def write_slot(i: Int[Array, ""]) -> None:
+            slot = refs["slots"][first + i]
+
+            @pl.when(slot < num_slots)
+            def _() -> None:
+                block, offset = lax.div(slot, tokens_per_block), lax.rem(slot, tokens_per_block)
+                which, of = lax.div(key, jnp.int32(heads.keys)), lax.rem(key, jnp.int32(heads.keys))
+                place = refs["cache"].at[block, refs["layer"][0], which, of, pl.ds(offset, 1)]
+                plgpu.copy_smem_to_gmem(staging.at[pl.ds(i, 1)], place)
+
+        last = jnp.minimum(count - first, TILE)
+        pl.when(is_query)(lambda: repeat(0, last, write_query))
+        pl.when(jnp.logical_not(is_query))(lambda: repeat(0, last, write_slot))
+
+    repeat(0, items.mine, one)
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+def _query_row(heads: _Heads, refs: dict[str, Ref], token: Int[Array, ""], head: Int[Array, ""]) -> Ref:
+    """Return the place of a token's query head, as a row."""
+    if "place" not in refs:
+        return refs["q"].at[token, pl.ds(head, 1)]
+    group = jnp.int32(heads.queries // heads.keys)
+    return refs["q"].at[lax.div(head, group), pl.ds(refs["place"][token] + lax.rem(head, group), 1)]
+
+
+def _turn(heads: _Heads, refs: dict[str, Ref], rows: Any, x: Array, staging: Ref, norm: str, scale: str | None) -> None:
+    """Put a tile of one head into ``staging``: with its norm, rotated and scaled, as far as there are such operands."""
+    load, D = partial(plgpu.load, layout=plgpu.Layout.WGMMA, optimized=False), heads.head_dim
+    half = refs["cos"].shape[1] if "cos" in refs else 0
+    factor = None
+    if norm in refs:
+        x = _normed(x, refs[norm], heads.eps)
+    if scale in refs:
+        factor = plgpu.load(refs[scale].at[rows], layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+
+    def keep(begin: int, width: int, computed: Array | None = None) -> None:
+        """Store some columns of the tile, computed or as they are."""
+        values = (x[:, begin : begin + width] if computed is None else computed).astype(x.dtype)
+        if factor is not None:
+            values = (values.astype(jnp.float32) * lax.broadcast_in_dim(factor, values.shape, (0,))).astype(x.dtype)
+        put(staging.at[:, begin : begin + width], values)
+
+    step = gcd(half, D, _STEP)  # memory is divided in equal parts
+    for begin in range(0, half, step):
+        first, second = (x[:, at : at + step].astype(jnp.float32) for at in (begin, half + begin))
+        cos, sin = (load(refs[name].at[rows, pl.ds(begin, step)]) for name in ("cos", "sin"))
+        keep(begin, step, first * cos - second * sin)
+        keep(half + begin, step, second * cos + first * sin)
+    rest = gcd(2 * half, D, _STEP)
+    for begin in range(2 * half, D, rest):
+        keep(begin, rest)
+
+
+def _normed(x: Float[Array, "64 D"], weight: Ref, eps: float) -> Float[Array, "64 D"]:
+    """Return the RMS norm of each row, in the order of sums of pallas_kernels.gpu.norms."""
+    wide = x.astype(jnp.float32)
+    mean = lax.broadcast_in_dim(jnp.sum(wide * wide, axis=1) / x.shape[1], x.shape, (0,))
+    loaded = plgpu.load(weight, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+    factors = lax.broadcast_in_dim(loaded, x.shape, (1,))
+    return (factors * (wide * lax.rsqrt(mean + eps)).astype(factors.dtype)).astype(x.dtype)
