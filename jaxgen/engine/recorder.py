@@ -69,13 +69,13 @@ class Recorder(Observer):
         for chunk in step.pieces:
             number = chunk.sequence.arrival
             if number in journal.live:  # not ended before
-                journal.events.append((now, number, "chunk", chunk.start, chunk.length))
+                journal.events.append((now, number, "chunk", chunk.start, chunk.num_known))
         for outcome, event in zip(outcomes, events, strict=True):
             if event.cached_tokens is not None and event.token is not None:
                 journal.events.append((now, outcome.sequence.arrival, "first"))
             if outcome.finish_reason is not None:
                 self.ended(outcome.sequence, outcome.finish_reason)
-        prompts, cached = sum([chunk.length for chunk in step.pieces]), scheduler.pool.num_cached
+        prompts, cached = sum([chunk.num_known for chunk in step.pieces]), scheduler.pool.num_cached
         journal.steps.append(
             StepRecord(
                 step.number,

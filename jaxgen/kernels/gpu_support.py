@@ -10,7 +10,8 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.expert_support import experts_trouble
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.proving.layer_shapes import RotationShape, norms_of, products_of, rotation_trouble
+from jaxgen.kernels.proving.layer_shapes import norms_of, products_of
+from jaxgen.kernels.rotation_support import rotation_refusal
 from pallas_kernels.gpu.delta_support import supports as delta_supports
 from pallas_kernels.gpu.dense_support import supports as dense_supports
 from pallas_kernels.gpu.norm_support import supports as norm_supports
@@ -18,7 +19,8 @@ from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX, HOPPER
 
 AMPERE_MAJOR, HOPPER_MAJOR, BLACKWELL_RTX_MAJOR = 8, 9, 12
 """Major numbers of compute capabilities that the rules name."""
-UNPROVEN = "no proof covers the products of layers with embeddings of their own yet"
+UNPROVEN_INPUTS = "no proof covers the products of layers with embeddings of their own yet"
+UNPROVEN_HEADS = "no proof covers heads of several shapes yet"
 
 
 def troubles(device: DeviceInfo, model: ModelConfig, block_size: int, kernels: Kernels) -> dict[str, str]:
@@ -62,7 +64,7 @@ def _attention(major: int, model: ModelConfig, block_size: int) -> str | None:
         )
         if trouble is not None:
             return trouble
-    return UNPROVEN if model.has_several_rows else None
+    return UNPROVEN_HEADS if model.has_several_rows else None
 
 
 def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
@@ -78,7 +80,7 @@ def _copies(major: int, model: ModelConfig, block_size: int) -> str | None:
 def _products(major: int, model: ModelConfig) -> str | None:
     """Return why the dense product takes no weight of a model. XLA multiplies with other weights."""
     if isinstance(model, DecoderConfig) and model.layer_embedding is not None:
-        return UNPROVEN
+        return UNPROVEN_INPUTS
     reasons = [
         dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, capability=major)
         for one in products_of(model)
@@ -93,17 +95,9 @@ def _norms(major: int, model: ModelConfig) -> str | None:
 
 def _rotation(major: int, model: ModelConfig) -> str | None:
     """Return why queries and keys are not rotated, and K and V written, by one kernel."""
-    from pallas_kernels.gpu import rotate_write
-
     if major != HOPPER_MAJOR:
         return f"compute capability {major} is not {HOPPER_MAJOR}.0"
-    if model.kv_dtype != "auto":
-        return f"no others write a KV cache of {model.kv_dtype}"
-    if not isinstance(model, DecoderConfig):
-        return "its layers have no description"
-    pairs = RotationShape.of(model).pairs
-    of_heads = rotate_write.supports(head_dim=model.head_dim, rotary_pairs=pairs, dtype=model.dtype)
-    return of_heads or rotation_trouble(model)
+    return rotation_refusal(model)
 
 
 def _delta_nets(major: int, model: ModelConfig) -> str | None:

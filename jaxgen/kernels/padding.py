@@ -6,7 +6,8 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.operations import NORMS, OF_EVERY_TOKEN, ROTATION
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.proving.layer_shapes import norms_of, products_of, rotation_trouble
+from jaxgen.kernels.proving.layer_shapes import norms_of, products_of
+from jaxgen.kernels.rotation_support import rotation_refusal
 from pallas_kernels.gpu.dense_support import supports as dense_supports
 from pallas_kernels.gpu.norm_support import supports as norm_supports
 
@@ -19,7 +20,7 @@ def padding_at_best(device: DeviceInfo, model: ModelConfig) -> str:
     if device.compute_capability is None or device.compute_capability[0] != HOPPER_MAJOR:
         return ", ".join(OF_EVERY_TOKEN)
     norms = [NORMS] if any(norm_supports(width=one.width) for one in norms_of(model)) else []
-    rotation = [ROTATION] if isinstance(model, DecoderConfig) and rotation_trouble(model) else []
+    rotation = [ROTATION] if rotation_refusal(model) else []
     return ", ".join([*norms, *rotation, *filter(None, [computed_for_padding(model)])])
 
 

@@ -1,4 +1,5 @@
-"""The device's part of a streamed KV cache: one layer's blocks at a time, and the blocks that are being written."""
+"""The device's part of a streamed KV cache: one layer's blocks at a time, the blocks that are being written, and the
+rows' states."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,14 +11,15 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens, StepBatch
-from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
+from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape, init_states
 from jaxgen.models.walk import Layer, context_alone
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerPool:
-    """Memory for the N blocks of the layer that is being computed, and for W open blocks of each of L layers.
+    """Memory for the N blocks of the layer that is being computed, and for W open blocks of each of L layers that have
+    K and V. The states of other layers are all here.
 
     An open block is one that steps still write to. A block's place is the same number for all layers. It is its id,
     below N, if its content is copied again for each layer. It is N + w if it is open block w. ``inputs``: the layer
@@ -32,14 +34,29 @@ class LayerPool:
 
     @classmethod
     def zeros(
-        cls, model: ModelConfig, cache: CacheConfig, kernels: Kernels, *, num_open: int, keep_inputs: bool
+        cls,
+        model: ModelConfig,
+        cache: CacheConfig,
+        kernels: Kernels,
+        *,
+        num_open: int,
+        keep_inputs: bool,
+        num_rows: int = 0,
     ) -> "LayerPool":
-        """Return a pool of zeros, since attention may read, and mask, slots that are not written yet."""
-        N, B, opened = cache.num_blocks, cache.block_size, model.num_layers * num_open
-        _, _, *of_layer = cache_shape(model, cache)
+        """Return a pool of zeros, since attention may read, and mask, slots that are not written yet.
+
+        ``num_rows``: rows that have states.
+        """
+        _, L, *of_layer = cache_shape(model, cache)
+        N, B, opened = cache.num_blocks, cache.block_size, L * num_open
         data = jnp.zeros((N + opened, 1, *of_layer), cache_dtype(model))
         inputs = jnp.zeros((opened, B, model.hidden_size), jnp.dtype(model.dtype)) if keep_inputs else None
-        return cls(KVCache((data,), kernels), inputs, N, num_open)
+        states = init_states(model, num_rows, kernels)
+        return cls(KVCache((data,), kernels, states=states), inputs, N, num_open)
+
+    def with_states(self, states: tuple[Float[ArrayLike, "..."], ...]) -> "LayerPool":
+        """Return the pool with other states of rows."""
+        return replace(self, cache=replace(self.cache, states=states))
 
     def placed(self, batch: StepBatch, places: Int[Array, "N"]) -> StepBatch:
         """Return a batch made for a cache of N blocks, with places instead of block ids. Padding writes nothing."""
@@ -49,7 +66,7 @@ class LayerPool:
         return replace(batch, block_tables=(places[tables],), slots=(placed,))
 
     def of_layer(self, batch: StepBatch, layer: Int[Array, ""]) -> StepBatch:
-        """Return a placed batch for one layer, with the block indices of ``cache``."""
+        """Return a placed batch for one of the L layers, by number, with the block indices of ``cache``."""
         N, B, shift = self.num_blocks, self.cache.block_size, layer * self.num_open
         (tables,), (slots,) = batch.block_tables, batch.slots
         return replace(

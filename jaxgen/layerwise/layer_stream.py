@@ -1,6 +1,7 @@
 """Copy each layer's context from host memory while the layer before it computes, and copy new blocks to the host."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import batched
 
@@ -17,7 +18,8 @@ from jaxgen.offload.transfer.link import Transfer
 
 @dataclass(frozen=True, slots=True)
 class HostPiece:
-    """A block's content in host memory: K and V of each layer, [1, 2, K, B, row], and inputs, [B, E], if kept."""
+    """A block's content in host memory: of each layer that attends K and V, [1, 2, K, B, row], and inputs, [B, E], if
+    kept."""
 
     kv: tuple[jax.Array, ...]
     inputs: tuple[jax.Array, ...]
@@ -60,11 +62,13 @@ class LayerStream:
         self,
         programs: LayerPrograms,
         layers: tuple[PackedParams, ...],
+        places: Mapping[int, int],
         store: LayerStore[HostPiece],
     ) -> None:
-        """``layers``: parameters of the layers."""
+        """``layers``: parameters of the layers. ``places``: the layers with a context, and its place in a HostPiece."""
         self._programs = programs
         self._layers = layers
+        self._places = places
         self._store = store
         self.links = Links()
         self.down, self.up = self.links.down, self.links.up
@@ -84,12 +88,17 @@ class LayerStream:
         self._store = store
 
     def ask(self, layer: int, project: tuple[StreamedBlock, ...], transfer: tuple[StreamedBlock, ...]) -> Incoming:
-        """Begin to copy a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once."""
-        copies = []
+        """Begin to copy a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once.
+
+        A layer with a state has no context.
+        """
+        if layer not in self._places:
+            return Incoming(layer, ())
+        copies, place = [], self._places[layer]
         for blocks, as_inputs in ((project, True), (transfer, False)):
             for group in batched(blocks, self._programs.group):
                 pieces = [self._store.piece(streamed.block) for streamed in group]
-                content = tuple((piece.inputs if as_inputs else piece.kv)[layer] for piece in pieces)
+                content = tuple((piece.inputs if as_inputs else piece.kv)[place] for piece in pieces)
                 copies.append(_Copy(group, as_inputs, self.up.submit(content)))
         self._copies += len(copies)
         return Incoming(layer, tuple(copies))

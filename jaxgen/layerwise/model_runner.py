@@ -4,7 +4,8 @@
 The device holds the parameters, one layer's context, the copies under way and the blocks that are being written. With
 two buffers, the next layer's context is copied while a layer computes: one buffer is the pool, the other holds the
 copies that are not in the pool yet. The device holds the context of two layers at most: copies for layer i + 1 begin
-when layer i - 1 has been computed.
+when layer i - 1 has been computed. Layers that have a state in place of K and V have no context, so these numbers do
+not count them: copies go on while they compute.
 """
 
 import time
@@ -21,17 +22,19 @@ from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_stream import HostPiece, Incoming, LayerStream, Traffic
+from jaxgen.layerwise.layered_step import LayeredStep
 from jaxgen.layerwise.planning.layer_store import LayerStore, StreamedBlock
 from jaxgen.layerwise.planning.meter import StreamMeter
 from jaxgen.layerwise.planning.rates import Split, transfer_all
-from jaxgen.layerwise.programs import LayerPrograms, WidthPrograms, take_apart
-from jaxgen.models.batch import StepBatch
+from jaxgen.layerwise.programs import LayerPrograms, take_apart
+from jaxgen.models.layer_pattern import kv_places
 from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
 from jaxgen.runner.finite import is_finite
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import RowPrograms
 from jaxgen.runner.row_state import RowLoader, init_rows
+from jaxgen.runner.state_snapshots import DeviceSnapshots, StatePrograms, states_on_device, states_on_host
 from jaxgen.runner.step import StepOutput
 
 
@@ -41,6 +44,8 @@ class CompiledLayers:
 
     layers: LayerPrograms
     rows: RowPrograms
+    states: StatePrograms | None = None
+    """None: there are no snapshots of states."""
 
     @property
     def kernels(self) -> Kernels:
@@ -63,20 +68,6 @@ class Streaming:
         return self.split if self.prompts is None or plan.decodes_only else self.prompts
 
 
-@dataclass(slots=True, eq=False)
-class LayeredStep:
-    """A step under way through the layers. ``project``, ``transfer``: blocks of the context that each layer needs as
-    inputs, and as K and V. ``filled``: open blocks whose last token it writes."""
-
-    programs: WidthPrograms
-    batch: StepBatch
-    x: jax.Array
-    """[T, E]: output of the last dispatched layer."""
-    project: tuple[StreamedBlock, ...]
-    transfer: tuple[StreamedBlock, ...]
-    filled: tuple[int, ...]
-
-
 class LayerwiseRunner:
     """``ModelRunner`` for a KV cache in host memory; the number of blocks is the number in host memory.
 
@@ -96,10 +87,12 @@ class LayerwiseRunner:
         rows: RowPrograms,
         *,
         num_open: int,
+        states: StatePrograms | None = None,
     ) -> None:
         """Take the layers' parameters apart, which copies them one by one and empties ``params``.
 
-        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more.
+        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more. ``states``: None: plans have no
+        copies of states.
         """
         self.streaming = Streaming(transfer_all)
         self.meter: StreamMeter | None = None
@@ -111,13 +104,20 @@ class LayerwiseRunner:
         self._packers = {width: Packer(config, width) for width in programs.widths}
         self._model, self._config, self._num_open = model, config, num_open
         self._store = self._make_store()
-        self.stream = LayerStream(programs, self._layers, self._store)
+        self._places = kv_places(model)
+        self.stream = LayerStream(programs, self._layers, self._places, self._store)
+        self._snapshots = DeviceSnapshots(model, config, states, programs.kernels)
         self._counters = OffloadStats()
         self.reset()
 
     @property
     def num_layers(self) -> int:
         return len(self._layers)
+
+    @property
+    def num_contexts(self) -> int:
+        """The number of layers with K and V, whose context is copied."""
+        return len(self._places)
 
     @property
     def block_size(self) -> int:
@@ -134,6 +134,7 @@ class LayerwiseRunner:
             self.__dict__.pop(name, None)
         self._store = self._make_store()
         self.stream.forget(self._store)
+        self._snapshots.reset()
         self._pool = self._programs.make_pool()
         self._rows = init_rows(self._config, self._model.vocab_size)
 
@@ -146,7 +147,9 @@ class LayerwiseRunner:
         return self._narrow_width is not None and plan.decodes_only and plan.num_tokens <= self._narrow_width
 
     def load(self, plan: StepPlan) -> None:
-        """Load the rows that the plan admits."""
+        """Copy states as the plan says, and load the rows that it admits."""
+        if plan.state_loads:
+            self._pool = self._pool.with_states(self._snapshots.load(self._pool.cache.states, plan.state_loads))
         self._rows = self._row_programs.load(self._rows, plan, self._loader)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
@@ -159,27 +162,40 @@ class LayerwiseRunner:
         step = self.begin(plan, narrow=narrow)
         if self._rehearses:
             step.filled = ()
-        incoming = self.ask(step, 0)
-        for layer in range(self.num_layers):
-            arrived = incoming
-            if layer + 1 < self.num_layers:
-                if layer:
-                    step.x.block_until_ready()  # two buffers: the layer before has released one of them
-                incoming = self.ask(step, layer + 1)
-            self.compute(step, layer, arrived)
+        self._compute_all(step)
         output = self.end(step)
         output.tokens.block_until_ready()
         self._count(plan, step, self.stream.traffic.since(before), time.perf_counter() - started)
         return output
 
+    def _compute_all(self, step: LayeredStep) -> None:
+        """Dispatch all layers of a step, each once its context has arrived, which is copied ahead."""
+        contexts = iter(self._places)
+        coming = self.ask(step, next(contexts))
+        before: jax.Array | None = None
+        for layer in range(self.num_layers):
+            if layer not in self._places:
+                self.compute(step, layer, Incoming(layer, ()))
+                continue
+            arrived, following = coming, next(contexts, None)
+            if following is not None:
+                if before is not None:
+                    before.block_until_ready()  # two buffers: the layer before has released one of them
+                coming = self.ask(step, following)
+            self.compute(step, layer, arrived)
+            before = step.x
+
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """See Runner. Blocks that the step fills stay open, as the next run writes them too."""
+        states = states_on_host(self._pool.cache.states)
         self._rehearses = True
         try:
             yield
         finally:
             self._rehearses = False
+        self._pool = self._pool.with_states(())  # first, since two of each may not fit
+        self._pool = self._pool.with_states(states_on_device(states))
 
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
@@ -226,7 +242,8 @@ class LayerwiseRunner:
         programs, words = self._programs.widths[width], self._packers[width].pack(plan)
         places = np.array(blocks.places, np.int32)
         self._rows, batch, x = programs.begin(self._ends, self._pool, self._rows, words, places)
-        return LayeredStep(programs, batch, x, blocks.streamed[:split], blocks.streamed[split:], blocks.filled)
+        project, transfer = blocks.streamed[:split], blocks.streamed[split:]
+        return LayeredStep(programs, batch, x, project, transfer, blocks.filled, plan.snapshots)
 
     def ask(self, step: LayeredStep, layer: int) -> Incoming:
         """Begin to copy a layer's context, and return at once."""
@@ -240,8 +257,9 @@ class LayerwiseRunner:
         self.stream.links.dispatched = step.x
 
     def end(self, step: LayeredStep) -> StepOutput:
-        """Dispatch the sampling, and begin to copy full blocks to the host."""
+        """Dispatch the sampling, take the snapshots of states, and begin to copy full blocks to the host."""
         self._rows, output = step.programs.end(self._ends, self._rows, step.x, step.batch)
+        self._snapshots.take(self._pool.cache.states, step.snapshots)
         for block in step.filled:
             self.stream.save(self._pool, block)
         output.tokens.copy_to_host_async()
@@ -258,13 +276,13 @@ class LayerwiseRunner:
         Overwrites the device's blocks of one layer, which each step copies again.
         """
         groups = list(batched(blocks, self._programs.group))
-        for layer in range(self.num_layers):
+        for layer, place in self._places.items():
             for group in groups:
                 self._pool = self.stream.take(self._pool, self.stream.ask(layer, group, ()))
                 for streamed in group:
                     projected, stored = (
                         self._pool.cache.data[streamed.block],
-                        self._store.piece(streamed.block).kv[layer],
+                        self._store.piece(streamed.block).kv[place],
                     )
                     if np.asarray(projected).tobytes() != np.asarray(stored).tobytes():
                         return False

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -25,6 +26,8 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.layer_pattern import NO_KIND, layers_of
+from jaxgen.models.layer_stack import in_body
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.model import LAYERS, Graph, PackedParams, bind, bind_layer, graphs_apart, in_one_layer
 from jaxgen.models.placement import abstract_packed_params
@@ -107,7 +110,8 @@ def compile_layers(
     options = dict(kernels.compiler_options)
 
     def make_pool() -> LayerPool:
-        return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
+        rows = config.scheduler.max_num_seqs
+        return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs, num_rows=rows)
 
     pool = jax.eval_shape(make_pool)
     ids, scalar = int32(group), int32()
@@ -178,6 +182,12 @@ def _for_each(
     return tuple(result)
 
 
+def _layers_of_stacks(model: ModelConfig) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the layers of each stack."""
+    stacks = model.layer_stacks
+    return tuple([tuple([n for n, of in enumerate(stacks) if of == stack]) for stack in range(max(stacks) + 1)])
+
+
 def width_programs(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
 ) -> tuple[Program, tuple[Program, ...], Program]:
@@ -187,7 +197,9 @@ def width_programs(
     """
     ends_graph, layer_graphs = graphs_apart(model)
     ends_shapes, layer_shapes = _abstract_apart(model, kernels)
-    firsts = [layer_shapes[model.layer_stacks.index(stack)] for stack in range(len(layer_graphs))]
+    of_stacks = _layers_of_stacks(model)
+    firsts = [layer_shapes[numbers[0]] for numbers in of_stacks]
+    where = layers_of(model)
     layout = StepLayout(model, config, width)
 
     def begin(
@@ -199,18 +211,23 @@ def width_programs(
 
     def layer(
         graph: Graph,
+        numbers: tuple[int, ...],
         params: PackedParams,
         pool: LayerPool,
         x: Float[Array, "T E"],
         batch: StepBatch,
         index: Int[Array, ""],
     ) -> tuple[LayerPool, Float[Array, "T E"]]:
-        batch = pool.of_layer(batch, index)
-        bound = bind_layer(graph, params)
-        pool = pool.keep(x, batch.slots[0])
-        result, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index))
+        place = jnp.asarray(in_body([at.place for at in where], numbers, index), jnp.int32)
+        bound, state = bind_layer(graph, params), None
+        if where[numbers[0]].kind == NO_KIND:
+            state = place
+        else:
+            batch = pool.of_layer(batch, place)
+            pool = pool.keep(x, batch.slots[0])
+        result, cache = bound(x, pool.cache, context_alone(bound, model, batch, kernels, index, state=state))
         assert not isinstance(result, Unsummed), "nothing follows in this program"
-        return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), result
+        return replace(pool, cache=cache), result
 
     def end(
         params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
@@ -225,8 +242,8 @@ def width_programs(
         Program(begin, (ends_shapes, pool, rows, words, places), donated=(2,)),
         tuple(
             [
-                Program(partial(layer, graph), (first, pool, x, batch, int32()), donated=(1,))
-                for graph, first in zip(layer_graphs, firsts, strict=True)
+                Program(partial(layer, graph, numbers), (first, pool, x, batch, int32()), donated=(1,))
+                for graph, numbers, first in zip(layer_graphs, of_stacks, firsts, strict=True)
             ]
         ),
         Program(end, (ends_shapes, rows, x, batch), donated=(1,)),

@@ -68,8 +68,8 @@ def _measure(
         time_steps(device, loads, steps=MEASURED_STEPS, project=streaming.keep_inputs) for loads in (decodes, prompts)
     )
     return StreamMeter(
-        StreamRates.fit(of_decodes, model.num_layers, others=of_prompts),
-        StreamRates.fit(of_prompts, model.num_layers, others=of_decodes),
+        StreamRates.fit(of_decodes, device.num_contexts, others=of_prompts),
+        StreamRates.fit(of_prompts, device.num_contexts, others=of_decodes),
         cost,
         streaming.group * config.cache.block_size,
     )

@@ -103,9 +103,9 @@ class DecoderLayers(nnx.Module):
         joins = at.joins and self.input_norm is not None and self.embedding is None and self.scale is None
         result = self._add(partial(self.mlp, read, at), self.mlp_post_norm, attended, at, joins=joins)
         result = result if self.embedding is None else self.embedding(result, at)
-        return result if self.scale is None else (result.astype(jnp.float32) * self.scale[...]).astype(
-            result.dtype
-        ), cache
+        if self.scale is not None:
+            result = (result.astype(jnp.float32) * self.scale[...]).astype(result.dtype)
+        return result, cache
 
     def keys_values(self, x: Float[Array, "T D"], cache: KVCache, at: LayerContext) -> KVCache:
         """Return the cache with K and V of tokens with these inputs; see ``Layer.keys_values``."""

@@ -47,6 +47,11 @@ def layers_of(config: ModelConfig, num_kinds: int = 1, *, windows: bool = True) 
     return tuple(layers)
 
 
+def kv_places(config: ModelConfig) -> dict[int, int]:
+    """Return the layers of a model that attend, and the place of the K and V of each in a cache of one kind."""
+    return {layer: at.place for layer, at in enumerate(layers_of(config)) if at.kind != NO_KIND}
+
+
 def alike(num_layers: int) -> tuple[LayerAt, ...]:
     """Return where the layers of one stack and one kind are."""
     return tuple(LayerAt(layer, layer) for layer in range(num_layers))

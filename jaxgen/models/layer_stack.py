@@ -52,7 +52,7 @@ def fold_layers(
 
     def run(params: Any, carry: Any, number: Int[Array, ""], body: tuple[int, ...]) -> Any:
         at = layers[body[0]]
-        place = _of([one.place for one in layers], body, number)
+        place = in_body([one.place for one in layers], body, number)
         window = window_of_layer([one.window for one in layers], number, body)
         here = LayerHere(number, at.kind, jnp.int32(place) if isinstance(place, int) else place, window, at.stack)
         return visit(nnx.merge(graphs[at.stack], params), here, carry)
@@ -86,7 +86,7 @@ def _scanned(stacked: Sequence[Any], layers: Sequence[LayerAt], run: Run, carry:
 
             return lax.scan(turn, carry, jnp.arange(part.times))[0]
         body, number = bodies[part], jnp.int32(number) if isinstance(number, int) else number
-        index = _of([at.index for at in layers], body, number)
+        index = in_body([at.index for at in layers], body, number)
         params = slice_layer(stacked[layers[body[0]].stack], jnp.int32(index) if isinstance(index, int) else index)
         if len(bodies) == 1:
             return run(params, carry, number, body)
@@ -113,8 +113,8 @@ def _sum(a: Number, b: Number) -> Number:
     return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
 
 
-def _of(values: Sequence[int], body: tuple[int, ...], number: Int[Array, ""]) -> Number:
-    """Return the value of layer ``number``, which is one of a body's."""
+def in_body(values: Sequence[int], body: tuple[int, ...], number: Int[Array, ""]) -> Number:
+    """Return the value of layer ``number``, which is one of a body's. ``values``: of all layers."""
     if list(values) == list(range(len(values))):
         return number
     of_body = {values[one] for one in body}

@@ -100,12 +100,22 @@ def walk(
 
 
 def context_alone(
-    layer: Layer, config: ModelConfig, batch: StepBatch | BlockTokens, kernels: Kernels, number: Int[Array, ""]
+    layer: Layer,
+    config: ModelConfig,
+    batch: StepBatch | BlockTokens,
+    kernels: Kernels,
+    number: Int[Array, ""],
+    *,
+    state: Int[ArrayLike, ""] | None = None,
 ) -> LayerContext:
-    """Return what layer ``number`` is told where the cache's one array has no other layer."""
+    """Return what layer ``number`` is told where the cache's one array has no other layer.
+
+    ``state``: the place of its state, if it has one in place of K and V.
+    """
     positional = layer.positional(batch.positions).of_layer(number)
     window = window_of_layer(config.windows if isinstance(batch, StepBatch) else (), number)
-    return LayerContext(batch, positional, number, 0, jnp.int32(0), window, kernels)
+    kind, place = (0, jnp.int32(0)) if state is None else (NO_KIND, state)
+    return LayerContext(batch, positional, number, kind, place, window, kernels)
 
 
 def run_layer(layer: Layer, at: LayerContext, carry: tuple[Residual, KVCache]) -> tuple[Residual, KVCache]:

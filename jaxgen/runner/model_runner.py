@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
@@ -23,7 +22,7 @@ from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import CompiledStep, init_products_buffer
 from jaxgen.runner.row_state import ROWS_AT_ONCE, RowLoader, init_rows
-from jaxgen.runner.state_snapshots import DeviceSnapshots
+from jaxgen.runner.state_snapshots import DeviceSnapshots, states_on_device, states_on_host
 from jaxgen.runner.step import StepOutput
 from jaxgen.runner.step_layout import StepLayout
 
@@ -154,14 +153,11 @@ class ModelRunner:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """See Runner. The second run starts from the same state if the plan's input tokens are known on the host.
-
-        The host keeps the states meanwhile: they may be gigabytes, and the plan of the device's memory has them once.
-        """
-        states = [np.array(state) for state in self._cache.states]
+        """See Runner. The second run starts from the same state if the plan's input tokens are known on the host."""
+        states = states_on_host(self._cache.states)
         yield
         self._cache = replace(self._cache, states=())  # first, since two of each may not fit
-        self._cache = replace(self._cache, states=tuple([jnp.array(state) for state in states]))
+        self._cache = replace(self._cache, states=states_on_device(states))
 
     def first_not_finite(self, plan: StepPlan) -> int:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -62,6 +63,19 @@ def compile_states(model: ModelConfig, config: EngineConfig) -> StatePrograms | 
         Program(copy_state, (rows, snapshots, int32(), int32()), donated=(0,)).compile(),
         Program(copy_state, (snapshots, rows, int32(), int32()), donated=(0,)).compile(),
     )
+
+
+def states_on_host(states: States) -> list[np.ndarray]:
+    """Return a copy of states in host memory, from which ``states_on_device`` makes them again.
+
+    They may be gigabytes, and the plan of the device's memory has them once.
+    """
+    return [np.array(state) for state in states]
+
+
+def states_on_device(states: Iterable[np.ndarray]) -> States:
+    """Return states that the host has."""
+    return tuple([jnp.array(state) for state in states])
 
 
 class DeviceSnapshots:

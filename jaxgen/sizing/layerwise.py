@@ -11,6 +11,7 @@ from jaxgen.offload.planning.staging import group_size
 from jaxgen.sizing.device_memory import GIB
 from jaxgen.sizing.layerwise_sizes import StreamSizes, stream_sizes
 from jaxgen.sizing.memory_request import MemoryRequest
+from jaxgen.sizing.window_sizes import CACHED_SHARE
 
 COPIES_OF_LONGEST = 4
 """Fewest copies in which a layer of the longest sequence is streamed, so that the planner can split it."""
@@ -20,11 +21,6 @@ STREAMED_ROWS = 16
 
 def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     """Return the configuration with the cache in host memory. Raises ConfigError."""
-    if wanted.model.states:
-        raise ConfigError(
-            "--kv-residency host is for models whose layers all have keys and values, and layers of this one have a "
-            "state of each sequence in their place: use --kv-residency device"
-        )
     if wanted.options.max_num_seqs is None:
         rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
         wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
@@ -34,9 +30,11 @@ def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     in_flight = scheduler.token_budget // block_size
     num_open = in_flight + LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, block_size)
     held = int(options.kv_offloading_size * GIB / sizes.host)
-    fitting = max(wanted.room - sizes.fixed(num_open), 0) // sizes.each
-    _require_host_blocks(wanted, sizes, held)
+    room = max(wanted.room - sizes.fixed(num_open), 0)
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
+    snapshots = _more_snapshots(wanted, min(room, held * sizes.host), options.num_blocks or min(held, useful))
+    fitting = (room - snapshots * model.state_bytes) // sizes.each
+    _require_host_blocks(wanted, sizes, held)
     num_blocks = wanted.num_blocks(fitting, min(held, fitting, useful))
     if options.num_blocks is None and num_blocks * block_size < (options.max_model_len or 0):
         raise NoRoomError(
@@ -46,7 +44,18 @@ def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     longest = min(-(-scheduler.max_model_len // block_size), num_blocks)
     group = min(group_size(sizes.layer), -(-longest // COPIES_OF_LONGEST))
     streaming = StreamConfig(num_open, group, keep_inputs, options.kv_offload_policy)
-    return wanted.config(num_blocks, streaming=streaming)
+    return wanted.config(num_blocks, more_snapshots=snapshots, streaming=streaming)
+
+
+def _more_snapshots(wanted: MemoryRequest, size: int, blocks: int) -> int:
+    """Return the snapshots of states in addition to those of the rows, which are on the device too.
+
+    They take a share of ``size``, the bytes of the cache or of the device's room for it. There is at most one for each
+    of its ``blocks``.
+    """
+    if not wanted.least_snapshots:
+        return 0
+    return min(int(CACHED_SHARE * size) // wanted.model.state_bytes, blocks)
 
 
 def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
@@ -69,7 +78,12 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
         )
     if not 0 < size < float("inf"):
         raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
-    pays = CacheFormat.of(model, 1).inputs_are_smaller
+    if policy == "recompute" and model.states:
+        raise ConfigError(
+            "--kv-offload-policy recompute with --kv-residency host is for models whose layers all have keys and "
+            "values, and layers of this one have a state of each sequence in their place: use plan or transfer"
+        )
+    pays = not model.states and CacheFormat.of(model, 1).inputs_are_smaller
     if policy == "recompute" and not pays:
         raise ConfigError(
             "--kv-offload-policy recompute copies layer inputs to the device, which in this model are not smaller "

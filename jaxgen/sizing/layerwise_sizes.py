@@ -14,8 +14,8 @@ class StreamSizes:
     The device has one layer of all blocks, and copies under way of the same size. It has all layers of the open blocks,
     and all layers of as many blocks again that are gathered to be saved.
 
-    ``layer``: K and V of a block in one layer. ``inputs``: its layer inputs, 0 if they are not kept. ``on_cpu``: host
-    memory is the device's own memory.
+    ``layer``: K and V of a block in one layer. ``inputs``: its layer inputs, 0 if they are not kept. ``num_layers``:
+    layers that have K and V. ``on_cpu``: host memory is the device's own memory.
     """
 
     layer: int
@@ -40,6 +40,7 @@ class StreamSizes:
 
 def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
     """Return the sizes of the blocks of a streamed cache."""
-    layer = CacheFormat.of(model, block_size, keep_inputs=keep_inputs).of_layer
+    whole = CacheFormat.of(model, block_size, keep_inputs=keep_inputs)
+    layer = whole.of_layer
     kv, inputs = block_size * layer.kv_bytes, block_size * layer.kept_input_bytes
-    return StreamSizes(kv, inputs, model.num_layers, on_cpu=memory.is_cpu)
+    return StreamSizes(kv, inputs, len(whole.rows), on_cpu=memory.is_cpu)

@@ -16,7 +16,7 @@ from jaxgen.files.cache_files import find_json, keep_json, named_by
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget
 
-_GENERATION = 2
+_GENERATION = 3
 """Increased when kernels or the rule change so that old measurements would choose another budget than new ones."""
 
 

@@ -1,1 +1,1 @@
-"""Draft tokens from texts: what a request's own tokens, or earlier answers, went on with. Host only, no jax."""
+"""Draft tokens from what a request's own tokens went on with before. Host only, no jax."""

@@ -1,4 +1,4 @@
-"""Draft what followed when a request's last tokens came before: methods ngram and suffix. Host only, no jax.
+"""Draft what followed when a request's last tokens came before: method ngram. Host only, no jax.
 
 It is the prompt lookup of vLLM and transformers. Texts that are edited, quoted or repeated go on as they did before.
 The chance of a draft is learned by request, and by how many tokens were found.

@@ -19,29 +19,14 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.gpu.attention.items import AttentionPlan, PackedQueries
 from pallas_kernels.gpu.norm_support import TILE
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, put, repeat
+from pallas_kernels.gpu.rotation_support import supports
 from pallas_kernels.rotary import Angles
 from pallas_kernels.rotate_write import HeadNorms
 
 CTAS_EACH = 4
 """Thread blocks of one warpgroup for each multiprocessor: they wait for memory most of their time."""
-_COLUMNS = 8
-"""Columns of a tile that may be taken apart in registers are a multiple of this."""
 _STEP = 32
 """Most columns that are rotated at a time: registers hold few."""
-_ROW_NUMBERS = 64
-"""Numbers of two bytes after which a bulk copy may begin in shared memory."""
-_MAX_HEAD = 256
-
-
-def supports(*, head_dim: int, rotary_pairs: int, dtype: str) -> str | None:
-    """Return why the kernel cannot take a model's heads, or None if it can."""
-    if jnp.dtype(dtype).itemsize != 2:
-        return f"queries, keys and values are {dtype}, not of two bytes"
-    if head_dim % _ROW_NUMBERS or head_dim > _MAX_HEAD:
-        return f"head_dim is {head_dim}, not a multiple of {_ROW_NUMBERS} up to {_MAX_HEAD}"
-    if rotary_pairs % _COLUMNS:
-        return f"{rotary_pairs} rotary pairs are not a multiple of {_COLUMNS}"
-    return None
 
 
 def rotate_write(

@@ -36,6 +36,22 @@ SERVER = (
         ("tests/server/tool_calls/test_written_calls.py",),
     ),
     Fault(
+        "texts-in-quotes-of-their-own-are-escaped-as-in-json",
+        "server",
+        "server/tool_calls/gemma4.py",
+        "json.dumps(char, ensure_ascii=False)[1:-1] if self._within else char",
+        "char",
+        ("tests/server/tool_calls/test_parser.py",),
+    ),
+    Fault(
+        "a-comma-may-come-before-the-first-argument",
+        "server",
+        "server/tool_calls/quoted_arguments.py",
+        'ways.append(f"{member} {behind}")',
+        "ways.append(f'\",\"? {member} {behind}')",
+        ("tests/server/tool_calls/test_grammar.py",),
+    ),
+    Fault(
         "callers-with-long-works-have-all-helpers",
         "server",
         "jaxgen/processes/helpers.py",

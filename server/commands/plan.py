@@ -110,7 +110,8 @@ def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str
     if plan.allocation.staging:
         yield "staging", f"{_size(plan.allocation.staging)} for copies to and from host memory"
     if plan.host:
-        yield "host memory", f"{_size(plan.host)} of KV blocks{' and snapshots' if model.states else ''}"
+        snapshots = " and snapshots" if model.states and config.streaming is None else ""
+        yield "host memory", f"{_size(plan.host)} of KV blocks{snapshots}"
     yield "longest context", f"{config.scheduler.max_model_len:,} tokens of the model's {model.max_position:,}"
     yield "at once", _count(plan.longest_at_once, "sequence") + " of the longest context"
     yield "left over", _size(plan.left)

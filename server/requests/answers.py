@@ -16,7 +16,7 @@ from jaxgen.server.tool_calls.grammar import after_thinking, either, harmony_ans
 from jaxgen.server.tool_calls.harmony import MARKS, NAMES, HarmonyParser
 from jaxgen.server.tool_calls.parser import MessageParser, ToolParser
 from jaxgen.server.tool_calls.recognised import DEEPSEEK_R1, AnswerFormat, answer_format
-from jaxgen.server.tool_calls.thinking import END_THINK, THINK, ThinkParser
+from jaxgen.server.tool_calls.thinking import ThinkParser
 from jaxgen.text.tokenizer import Tokenizer
 
 _TAIL = 64
@@ -62,7 +62,7 @@ class AnswerReading:
         if form.reasoning is None:
             return calls
         interrupts = "" if tools is None or tools.kind is None else tools.kind.interrupts
-        return ThinkParser(calls, inside=self._inside, interrupts=interrupts)
+        return ThinkParser(calls, form.marks, inside=self._inside, interrupts=interrupts)
 
     def grammar(self, asked: Grammar | None) -> Grammar | None:
         """Return the grammar of the whole answer, whose content has the grammar in Lark that was ``asked`` for, if
@@ -84,7 +84,7 @@ class AnswerReading:
         else:
             text = either(content, calls)
         if self.form.reasoning is not None and (self._inside or not self._closed):
-            text = after_thinking(text, self.tokenizer.added_token, inside=self._inside)
+            text = after_thinking(text, self.form.marks, self.tokenizer.added_token, inside=self._inside)
         return Grammar(text, source)
 
     @cached_property
@@ -106,21 +106,22 @@ class AnswerReading:
 
         If the answer continues a message, it is the last mark in the message. A message without one is content.
         """
+        begin, end, _ = self.form.marks
         if self.continued:
-            last = max((THINK, END_THINK), key=self.continued.rfind)
-            return last if last in self.continued else END_THINK
+            last = max((begin, end), key=self.continued.rfind)
+            return last if last in self.continued else end
         tail = "".join(map(self.tokenizer.token_text, self.prompt.tokens[-_TAIL:])).rstrip()
-        return next((mark for mark in (THINK, END_THINK) if tail.endswith(mark)), "")
+        return next((mark for mark in (begin, end) if tail.endswith(mark)), "")
 
     @property
     def _inside(self) -> bool:
         """Whether the answer begins within reasoning."""
-        return self._mark == THINK or (self.form.reasoning == DEEPSEEK_R1 and not self._mark)
+        return self._mark == self.form.marks.begin or (self.form.reasoning == DEEPSEEK_R1 and not self._mark)
 
     @property
     def _closed(self) -> bool:
         """Whether the prompt has ended the reasoning."""
-        return self._mark == END_THINK
+        return self._mark == self.form.marks.end
 
 
 class AnswerReader:
@@ -154,6 +155,6 @@ class AnswerReader:
             return self._marks
         names = () if tools is None or tools.kind is None else tools.kind.markers
         if self._form.reasoning is not None:
-            names = (*names, THINK, END_THINK)
+            names = (*names, *self._form.marks.tokens)
         marks = {self._tokenizer.added_token(name): name for name in names}
         return {token: name for token, name in marks.items() if token is not None and self._tokenizer.is_special(token)}

@@ -7,7 +7,7 @@ from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.structured import usable_schema
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.grammar import TokenOf, call_grammar, harmony_calls
-from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
+from jaxgen.server.tool_calls.grammar_rules import GrammarTooLongError, UnwritableError
 from jaxgen.server.tool_calls.object_forms import TooManyFormsError
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS
 from jaxgen.text.grammar_compiler import MAX_LENGTH

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Protocol
 
 from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_json, as_object
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
@@ -114,11 +115,24 @@ def closers(reader: CallReader) -> Reading[None]:
         yield from reader.read()
 
 
-def arguments(reader: CallReader, name: str | None) -> Reading[str]:
+class Writer(Protocol):
+    """Makes JSON of the characters of an object, as JsonWriter does."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def quote(self) -> str: ...
+
+    def push(self, char: str) -> str: ...
+
+
+def arguments(reader: CallReader, name: str | None, writer: Writer | None = None) -> Reading[str]:
     """Read a JSON object and return its text; also one in quotes, and null or [] for {}. An object becomes valid
     JSON. Raises NotACallError.
 
-    With a ``name`` the call begins here, and each character of an object is a delta at once.
+    With a ``name`` the call begins here, and each character of an object is a delta at once. ``writer``: of the
+    format's objects; None: they are JSON.
     """
     if reader.char != "{":
         text = yield from _no_object(reader)
@@ -128,7 +142,7 @@ def arguments(reader: CallReader, name: str | None) -> Reading[str]:
     if name is not None:
         reader.begin(name)
     written: list[str] = []
-    writer = JsonWriter()
+    writer = JsonWriter() if writer is None else writer
     while not written or writer.depth or writer.quote:
         if not reader.char:
             raise NotACallError

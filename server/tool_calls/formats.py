@@ -3,12 +3,14 @@
 A format's ``read`` is a parser as a coroutine: it reads a whole message, and treats an invalid call as content.
 """
 
+import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
 from jaxgen.server.tool_calls.call_objects import OBJECTS, arguments, call_objects, closers, tagged_objects
+from jaxgen.server.tool_calls.gemma4 import BEGIN, CALL, END, QUOTE, read_gemma4
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.xml_formats import (
     END_TOOL_CALL,
@@ -51,7 +53,8 @@ class ToolFormat:
     single tokens, perhaps special ones. Required calls come between ``opening`` and ``closing``, with ``separator``
     between two. Each is ``before``, in which ``{name}`` stands for the tool's name, then the arguments, then ``after``.
     A space after a marker may be missing: some tokenizers of a family write it, others do not. The arguments are one
-    JSON object; with ``argument``, which has ``{key}`` and ``{value}``, each is written so, texts without quotes.
+    JSON object; with ``argument``, which has ``{key}`` and ``{value}``, each is written so, texts without quotes. With
+    ``quote`` they are an object whose texts are between two of these, and whose keys need none.
     ``ends``: a regular expression of what ends a value, and so is not within a text.
     ``interrupts``: text that begins a call even within reasoning that has not ended; empty: none does.
     """
@@ -65,6 +68,7 @@ class ToolFormat:
     separator: str
     closing: str = ""
     argument: str = ""
+    quote: str = ""
     end_markers: str = ""
     interrupts: str = ""
     call_id: Callable[[str, int], str] = call_id
@@ -196,8 +200,19 @@ GLM45 = ToolFormat(
     after=END_TOOL_CALL,
     separator="\n",
 )
+GEMMA4 = ToolFormat(
+    read=read_gemma4,
+    sign=re.escape(BEGIN + CALL),
+    markers=(BEGIN, END, QUOTE),
+    before=BEGIN + CALL + "{name}",
+    quote=QUOTE,
+    after=END,
+    separator="",
+    interrupts=BEGIN + CALL,
+)
 
 FORMATS = {
+    "gemma4": GEMMA4,
     "qwen3_xml": QWEN3_XML,
     "glm45": GLM45,
     "hermes": HERMES,

@@ -8,7 +8,8 @@ from typing import Any
 from jaxgen.server.tool_calls.formats import ToolFormat
 from jaxgen.server.tool_calls.harmony import NAMES
 from jaxgen.server.tool_calls.marked_arguments import MarkedArguments
-from jaxgen.server.tool_calls.thinking import END_THINK, THINK
+from jaxgen.server.tool_calls.quoted_arguments import QuotedArguments
+from jaxgen.server.tool_calls.thinking import ThinkMarks
 
 _OPTIONS = {
     "whitespace_flexible": False,
@@ -49,12 +50,12 @@ def call_grammar(
         f"start: {text(kind.opening)} call {more} {text(kind.closing)}",
         f"call: {' | '.join(names)}",
     ]
-    marked = MarkedArguments(kind, text, _OPTIONS)
+    own = QuotedArguments(kind, text, _OPTIONS) if kind.quote else MarkedArguments(kind, text, _OPTIONS)
     for rule, (name, schema) in zip(names, tools, strict=True):
-        arguments = marked.add(schema) if kind.argument else _json(schema)
+        arguments = own.add(schema) if kind.argument or kind.quote else _json(schema)
         before, after = text(kind.before.replace("{name}", name)), text(kind.after)
         rules.append(f"{rule}: {before} {arguments} {after}")
-    rules += marked.rules
+    rules += own.rules
     return "\n".join(rules) + "\n"
 
 
@@ -63,16 +64,16 @@ def either(first: str, second: str) -> str:
     return f"start: first | second\nfirst: %lark {{\n{first}\n}}\nsecond: %lark {{\n{second}\n}}\n"
 
 
-def after_thinking(answer: str, token_of: TokenOf, *, inside: bool) -> str:
+def after_thinking(answer: str, marks: ThinkMarks, token_of: TokenOf, *, inside: bool) -> str:
     """Return a grammar of reasoning, then texts of the grammar ``answer``.
 
     ``inside``: the prompt has opened the reasoning; else there may be none.
     """
-    opened = "" if inside else _terminals(THINK, [THINK], token_of)
+    opened = "" if inside else _terminals(marks.begin, marks.tokens, token_of)
     rules = [
         f"start: {'thought GAP?' if inside else '(thought GAP?)?'} answer",
         f"thought: {opened} reasoning",
-        *_text_up_to(END_THINK, "reasoning", lambda piece: _terminals(piece, [END_THINK], token_of)),
+        *_text_up_to(marks.end, "reasoning", lambda piece: _terminals(piece, marks.tokens, token_of)),
         "GAP: /[ \\n]{1,4}/",
         f"answer: %lark {{\n{answer}\n}}",
     ]

@@ -4,16 +4,15 @@
 a text must not have a mark that would end it.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxgen.server.tool_calls.formats import ToolFormat
+from jaxgen.server.tool_calls.grammar_rules import Document, Rules, UnwritableError, literal, slashes, to_json
 from jaxgen.server.tool_calls.object_forms import ObjectForm, object_forms
-from jaxgen.server.tool_calls.typed_values import KINDS, TEXT, Schemas, typed
+from jaxgen.server.tool_calls.typed_values import TEXT, Schemas, typed
 from jaxgen.server.tool_calls.value_texts import AllowedTexts, texts_of
-from jaxgen.text.grammar_compiler import MAX_LENGTH
 
 _ANY = "(?s:.*)"
 _PAD = r"[\s\x1c-\x1f]*"
@@ -22,40 +21,33 @@ _NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const", "$ref")
 _NESTED = frozenset({"array", "object"})
 _KEY = r"[^\s<>=]([^<>=\r\n]{0,62}[^\s<>=])?"
-_DATA = ("enum", "const", "default", "examples")
-_MAPS = ("properties", "patternProperties", "dependentSchemas")
-
-
-class GrammarTooLongError(ValueError):
-    """The rules would be longer than any grammar may be."""
-
-
-class UnwritableError(ValueError):
-    """The format cannot write an argument that is required."""
 
 
 class MarkedArguments:
-    """Rules for the arguments of several tools. Rules and terminals with the same text are there once."""
+    """Rules for the arguments of several tools."""
 
     def __init__(self, kind: ToolFormat, text: Callable[[str], str], options: Mapping[str, Any]) -> None:
         """``text``: writes a text of the format, in which markers may be tokens. ``options``: of JSON values."""
-        self.rules: list[str] = []
-        self._names: dict[str, str] = {}
+        self._rules = Rules()
         self._values: dict[tuple[Schemas, str], str] = {}
-        self._length = 0
         self._kind = kind
         self._text = text
         self._options = options
         before, _, self._after = kind.argument.partition("{value}")
         self._before, _, self._key_end = before.partition("{key}")
 
+    @property
+    def rules(self) -> list[str]:
+        """The rules so far."""
+        return self._rules.lines
+
     def add(self, schema: Mapping[str, Any]) -> str:
         """Return the expression of one tool's arguments. Raises GrammarTooLongError, and UnwritableError."""
         schemas = Schemas(schema)
-        forms = [self._form(form, schemas) for form in object_forms(schemas)]
+        forms = [self._form(form, schemas) for form in object_forms(schemas, schemas.root)]
         if not forms:
             raise UnwritableError("no arguments fit their schema")
-        return self._named("arguments", " | ".join(dict.fromkeys(forms)))
+        return self._rules.named("arguments", " | ".join(dict.fromkeys(forms)))
 
     def _form(self, form: ObjectForm, schemas: Schemas) -> str:
         """Return the expression of an object: the named members in their order, then others."""
@@ -69,13 +61,13 @@ class MarkedArguments:
             if argument:
                 uses.append(argument if key in form.required else f"{argument}?")
         if form.more is not None and not any(claim is False for claim in form.more):
-            others = "|".join(map(_literal, form.members)) or "[<>]"
-            name = self._named("TEXT", f"/{_KEY}/ & ~/({others})/")
+            others = "|".join(map(literal, form.members)) or "[<>]"
+            name = self._rules.named("TEXT", f"/{_KEY}/ & ~/({others})/")
             value = self._value(_together(form.more), schemas)
             if not value:
                 return " ".join(uses) or '""'
             more = f"{self._text(self._before)} {name} {self._text(self._key_end)} {value}"
-            uses.append(f"{self._named('argument', more)}*")
+            uses.append(f"{self._rules.named('argument', more)}*")
         return " ".join(uses) or '""'
 
     def _argument(self, key: str, claims: tuple[Any, ...], schemas: Schemas) -> str:
@@ -83,11 +75,11 @@ class MarkedArguments:
         if any(claim is False for claim in claims) or not re.fullmatch(_KEY, key):
             return ""
         value = self._value(_together(claims), schemas)
-        return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
+        return value and self._rules.named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
 
     def _value(self, schema: Any, schemas: Schemas) -> str:
         """Return a rule of a value and the mark that ends it; empty: there is none. Made once for equal schemas."""
-        asked = schemas, _json(schema)
+        asked = schemas, to_json(schema)
         if asked not in self._values:
             self._values[asked] = self._new_value(schema, schemas)
         return self._values[asked]
@@ -102,17 +94,17 @@ class MarkedArguments:
         ways = [way for texts in some if (way := self._texts(texts, schema, schemas))]
         if others:
             names = sorted(others - {"integer"} if "number" in others else others)
-            ways.append(f"%json {_Document(schemas).text(schema, names, self._options)} {end}")
-        return self._named("value", " | ".join(ways)) if ways else ""
+            ways.append(f"%json {Document(schemas).text(schema, names, self._options)} {end}")
+        return self._rules.named("value", " | ".join(ways)) if ways else ""
 
     def _texts(self, texts: AllowedTexts, schema: Any, schemas: Schemas) -> str:
         """Return the expression of some texts and the mark after them; empty: there are none."""
         ends = self._kind.end_markers
-        wanted = [f"({_slashes(pattern)})" for pattern in texts.patterns]
+        wanted = [f"({slashes(pattern)})" for pattern in texts.patterns]
         without: list[str] = []
         if texts.values is None:
             wanted = wanted or [_ANY]
-            without = [f"{_ANY}({_slashes(_unbounded(ends))}){_ANY}"]
+            without = [f"{_ANY}({slashes(_unbounded(ends))}){_ANY}"]
             if not schemas.kinds(schema).isdisjoint(_NESTED):
                 without.append(rf"{_PAD}[{{\[]{_ANY}")
             if not schemas.is_text(schema):
@@ -121,12 +113,12 @@ class MarkedArguments:
             values = [text for text in texts.values if self._is_read_back(text, schema, schemas, ends)]
             if not values:
                 return ""
-            wanted.append(f"({'|'.join(map(_literal, values))})")
+            wanted.append(f"({'|'.join(map(literal, values))})")
         terms = " & ".join([*(f"/{pattern}/" for pattern in wanted), *(f"~/{pattern}/" for pattern in without)])
         marks = self._text(self._after)
         if "<[" not in marks:
-            return self._named(f"text[suffix={_json(self._after)}]", terms)
-        return f"{self._named('TEXT', terms)} {marks}"
+            return self._rules.named(f"text[suffix={to_json(self._after)}]", terms)
+        return f"{self._rules.named('TEXT', terms)} {marks}"
 
     def _is_read_back(self, text: str, schema: Any, schemas: Schemas, ends: str) -> bool:
         """Whether a text is read as a whole, and as a value that the schema allows."""
@@ -135,19 +127,7 @@ class MarkedArguments:
         if schemas.is_text(schema):
             return schemas.allows(text, schema)
         nested = not schemas.kinds(schema).isdisjoint(_NESTED) and text.lstrip().startswith(("{", "["))
-        return not nested and (typed(text, schema, schemas) != _json(text) or schemas.allows(text, schema))
-
-    def _named(self, kind: str, expression: str) -> str:
-        """Return the name of the rule, or terminal, with this expression, which is added if it is new."""
-        if expression not in self._names:
-            kind, _, attributes = kind.partition("[")
-            name = f"{kind}_{len(self._names)}"
-            self._names[expression] = name
-            self.rules.append(f"{name}{attributes and '['}{attributes}: {expression}")
-            self._length += len(self.rules[-1])
-            if self._length > MAX_LENGTH:
-                raise GrammarTooLongError
-        return self._names[expression]
+        return not nested and (typed(text, schema, schemas) != to_json(text) or schemas.allows(text, schema))
 
 
 def _scalars(schema: Any, schemas: Schemas) -> list[AllowedTexts]:
@@ -157,7 +137,7 @@ def _scalars(schema: Any, schemas: Schemas) -> list[AllowedTexts]:
     kinds = schemas.kinds(schema)
     words = [word for kind, some in _WORDS.items() if kind in kinds for word in some]
     result = [AllowedTexts(tuple(words))] if words else []
-    if "number" in kinds and not any(f'"{name}"' in _json(schema) for name in _BOUNDS):
+    if "number" in kinds and not any(f'"{name}"' in to_json(schema) for name in _BOUNDS):
         result.append(AllowedTexts(None, (_NUMBER,)))
     return result
 
@@ -173,64 +153,3 @@ def _together(claims: tuple[Any, ...]) -> Any:
         return TEXT
     schemas = [claim for claim in claims if claim is not True] or [{}]
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas}
-
-
-class _Document:
-    """A schema as a JSON document of its own, with what it refers to."""
-
-    def __init__(self, schemas: Schemas) -> None:
-        self._schemas = schemas
-        self._names: dict[str, str] = {}
-        self._waiting: list[str] = []
-
-    def text(self, schema: Any, kinds: list[str], options: Mapping[str, Any]) -> str:
-        """Return the document of values of these kinds alone. Raises GrammarTooLongError."""
-        copied = self._copied(schema) if isinstance(schema, Mapping) else {}
-        definitions: dict[str, Any] = {}
-        length = 0
-        while self._waiting:
-            reference = self._waiting.pop()
-            target = self._schemas.follow(reference)
-            definition = self._copied(target) if isinstance(target, Mapping | bool) else {}
-            definitions[self._names[reference]] = definition
-            length += len(_json(definition))
-            if length > MAX_LENGTH:
-                raise GrammarTooLongError
-        if KINDS - set(kinds) - {"integer"}:
-            copied["type"] = kinds
-        return _json({**copied, **({"$defs": definitions} if definitions else {}), "x-guidance": options})
-
-    def _copied(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._copied(item) for item in value]
-        if not isinstance(value, Mapping):
-            return value
-        result: dict[str, Any] = {}
-        for keyword, entry in value.items():
-            if keyword == "$ref" and isinstance(entry, str):
-                result[keyword] = f"#/$defs/{self._name(entry)}"
-            elif keyword in _MAPS and isinstance(entry, Mapping):
-                result[keyword] = {name: self._copied(inner) for name, inner in entry.items()}
-            elif keyword not in ("$defs", "definitions"):
-                result[keyword] = entry if keyword in _DATA else self._copied(entry)
-        return result
-
-    def _name(self, reference: str) -> str:
-        if reference not in self._names:
-            self._names[reference] = str(len(self._names))
-            self._waiting.append(reference)
-        return self._names[reference]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _literal(text: str) -> str:
-    """Return a text as a regular expression between slashes."""
-    return _slashes(re.sub(r"([^\w\s<>=/-])", r"\\\1", text).replace("\n", "\\n").replace("\r", "\\r"))
-
-
-def _slashes(pattern: str) -> str:
-    """Return a regular expression so that it can stand between slashes."""
-    return re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n").replace("\r", "\\r")

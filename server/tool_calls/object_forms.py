@@ -32,12 +32,12 @@ class ObjectForm:
 ANY_OBJECT = ObjectForm({}, frozenset(), ())
 
 
-def object_forms(schemas: Schemas) -> list[ObjectForm]:
-    """Return the forms of the root's object: one for each combination of alternatives, each of which can be.
+def object_forms(schemas: Schemas, schema: Any) -> list[ObjectForm]:
+    """Return the forms of a schema's object: one for each combination of alternatives, each of which can be.
 
     Raises TooManyFormsError.
     """
-    forms = _Forms(schemas).of(schemas.root, frozenset())
+    forms = _Forms(schemas).of(schema, frozenset())
     return [form for form in forms if form.required <= form.members.keys()]
 
 

@@ -5,15 +5,21 @@ from dataclasses import dataclass
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.server.tool_calls.thinking import CHANNEL_MARKS, THINK_MARKS, ThinkMarks
 
 AUTO, NONE = "auto", "none"
 HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
-QWEN3, DEEPSEEK_R1 = "qwen3", "deepseek_r1"
+QWEN3, DEEPSEEK_R1, GEMMA4 = "qwen3", "deepseek_r1", "gemma4"
 
 TOOL_SIGNS = {HARMONY_CALLS: r"<\|channel\|>.*<\|message\|>", **{name: signed.sign for name, signed in FORMATS.items()}}
 """Regular expressions that find the formats of calls in chat templates; the first that fits decides."""
 
-REASONING_SIGNS = {HARMONY_REASONING: TOOL_SIGNS[HARMONY_CALLS], QWEN3: r"<think>", DEEPSEEK_R1: r"</think>"}
+REASONING_SIGNS = {
+    HARMONY_REASONING: TOOL_SIGNS[HARMONY_CALLS],
+    GEMMA4: r"<\|channel>",
+    QWEN3: r"<think>",
+    DEEPSEEK_R1: r"</think>",
+}
 """As TOOL_SIGNS, of reasoning. A template that only takes ``</think>`` away is of a model that begins by thinking."""
 
 TOOL_ALIASES = {"harmony": HARMONY_CALLS, "qwen3_coder": "qwen3_xml", "glm47": "glm45"}
@@ -34,6 +40,11 @@ class AnswerFormat:
     @property
     def is_harmony(self) -> bool:
         return self.tools == HARMONY_CALLS or self.reasoning == HARMONY_REASONING
+
+    @property
+    def marks(self) -> ThinkMarks:
+        """The marks around reasoning, where it is not in channels of harmony."""
+        return CHANNEL_MARKS if self.reasoning == GEMMA4 else THINK_MARKS
 
 
 def answer_format(template: str | None, tool_template: str | None, tools: str, reasoning: str) -> AnswerFormat:

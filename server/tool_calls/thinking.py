@@ -1,26 +1,47 @@
-"""Tell what a model thinks, in ``<think>`` and ``</think>``, from what it answers after that."""
+"""Tell what a model thinks, between two marks, from what it answers after that."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxgen.server.tool_calls.deltas import Delta, Reasoning
 from jaxgen.server.tool_calls.parser import MessageParser, PlainParser
 
+
+class ThinkMarks(NamedTuple):
+    """The marks before and after reasoning. ``tokens``: the parts of them that may be single tokens."""
+
+    begin: str
+    end: str
+    tokens: tuple[str, ...]
+
+
 THINK, END_THINK = "<think>", "</think>"
+THINK_MARKS = ThinkMarks(THINK, END_THINK, (THINK, END_THINK))
+CHANNEL_MARKS = ThinkMarks("<|channel>thought", "<channel|>", ("<|channel>", "<channel|>"))
+"""Of Gemma 4."""
 
 
 class ThinkParser:
     """Reads reasoning at the beginning of a message, and gives the text after it to another parser.
 
     It begins within the reasoning where the prompt has opened it (``inside``); else reasoning is what follows a
-    ``<think>`` before which the message has white space alone. Marks in other places are text, as the model wrote them.
+    mark before which the message has white space alone. Marks in other places are text, as the model wrote them.
     White space at the ends of the reasoning, and before the answer after it, is left out.
     """
 
-    def __init__(self, answer: MessageParser | None = None, *, inside: bool = False, interrupts: str = "") -> None:
+    def __init__(
+        self,
+        answer: MessageParser | None = None,
+        marks: ThinkMarks = THINK_MARKS,
+        *,
+        inside: bool = False,
+        interrupts: str = "",
+    ) -> None:
         """``answer``: parser of the text after the reasoning; None: all of that is content. ``interrupts``: text that
         ends the reasoning as well, and belongs to the answer; empty: none does."""
         self._answer = PlainParser() if answer is None else answer
-        self._ends = (END_THINK, interrupts) if interrupts else (END_THINK,)
+        self._marks = marks
+        self._ends = (marks.end, interrupts) if interrupts else (marks.end,)
         self._inside = inside
         self._held = ""
         """Characters that may belong to a mark, or are white space at an end of the reasoning."""
@@ -71,7 +92,8 @@ class ThinkParser:
         held, self._held = self._held, ""
         if self._inside:
             if cut:
-                held = held[: len(held) - _overlap(held, (*self._ends, THINK) if self._may_repeat else self._ends)]
+                marks = (*self._ends, self._marks.begin) if self._may_repeat else self._ends
+                held = held[: len(held) - _overlap(held, marks)]
             held = held.rstrip()
             return (Reasoning(held),) if held else ()
         before: tuple[Delta, ...] = ()
@@ -82,25 +104,25 @@ class ThinkParser:
     def _read_beginning(self) -> None:
         """Find out whether the message begins with reasoning, as soon as its characters say so."""
         text = self._held.lstrip()
-        if text.startswith(THINK):
-            self._held = text.removeprefix(THINK)
+        if text.startswith(self._marks.begin):
+            self._held = text.removeprefix(self._marks.begin)
             self._inside = self._thought = True
-        elif not THINK.startswith(text):
+        elif not self._marks.begin.startswith(text):
             self._answering = True
 
     def _read_reasoning(self) -> tuple[Delta, ...]:
         if not self._begun:
             self._held = self._held.lstrip()
             if self._may_repeat:
-                if len(self._held) < len(THINK) and THINK.startswith(self._held):
+                if len(self._held) < len(self._marks.begin) and self._marks.begin.startswith(self._held):
                     return ()
                 self._may_repeat = False
-                self._held = self._held.removeprefix(THINK).lstrip()
+                self._held = self._held.removeprefix(self._marks.begin).lstrip()
         end = min(self._ends, key=lambda mark: self._held.find(mark) % (len(self._held) + 1))
         thought, mark, rest = self._held.partition(end)
         if mark:
             self._inside = False
-            self._held = rest if end == END_THINK else end + rest
+            self._held = rest if end == self._marks.end else end + rest
             thought = thought.rstrip()
         else:
             thought = thought[: len(thought) - _overlap(thought, self._ends)].rstrip()

@@ -60,7 +60,7 @@ class World:
 
     @property
     def states(self) -> list[bytes]:
-        return [key for key in self.tier.store if is_state_key(key)]
+        return [key for key in self.tier.store._pieces if is_state_key(key)]
 
 
 def test_what_others_begin_with_goes_to_the_host_and_the_last_of_each_answer() -> None:
@@ -127,6 +127,19 @@ def test_who_lacks_the_state_begins_again_if_the_copy_fails_and_computes_then() 
     world.land(restore, whole=False)
     assert (again.row, again.num_computed, world.scheduler.num_waiting) == (None, 0, 1)
     assert (world.tier.counters.failed_restores, world.scheduler.preemptions) == (1, 0)
+    plan = world.step()
+    assert (shown(plan), plan.restores) == ([(again.request_id, 0, 8)], ())
+
+
+def test_who_has_the_state_but_not_the_blocks_before_it_computes_them_if_the_copy_fails() -> None:
+    world = World(num_blocks=8, num_snapshots=2)
+    prompt = (*range(10, 26), 30)
+    world.served(prompt)
+    world.served(tuple(range(50, 71)))  # evicts the last blocks of the first, and not its last snapshot
+    again = world.ask(prompt)
+    (restore,) = world.step().restores
+    assert (len(restore.blocks), restore.state, restore.can_compute) == (2, None, False)
+    world.land(restore, whole=False)
     plan = world.step()
     assert (shown(plan), plan.restores) == ([(again.request_id, 0, 8)], ())
 

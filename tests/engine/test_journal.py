@@ -12,12 +12,16 @@ import pytest
 
 from jaxgen.core.config import OffloadConfig
 from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine
+from jaxgen.engine.observer import MeasuredStep
+from jaxgen.engine.recorder import Recorder
 from jaxgen.journal import Journal, RingBuffer, StepRecord
 from jaxgen.offload.build import Offload
 from tests.support.engines import engine_config, make_engine, request, run
+from tests.support.small_scheduler import new_scheduler, sequence_of
 
 Account = dict[int, list[tuple[Any, ...]]]
 """By request: kind and values of each of its events."""
@@ -206,6 +210,19 @@ def failing_once(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(*arguments, **options)
 
     return fails
+
+
+def test_drafts_behind_the_last_token_of_a_prompt_are_no_part_of_it() -> None:
+    recorder = Recorder(engine_config(), new_scheduler(), lambda: 0, skips_padding=False)
+    sequence = sequence_of("a", prompt=4)
+    recorder.queued(sequence, 0.0)
+    chunk = Chunk(sequence, 3, 3, drafts=(7, 7))
+    recorder.completed(
+        MeasuredStep(1, StepPlan((chunk,)), (chunk,), 0.0, 1.0, 1.0, 8, narrow=False, projected=0), [], []
+    )
+    (step,) = steps_of(recorder.journal)
+    assert (step.decodes, step.prompt) == (2, 1)
+    assert events_of(recorder.journal)[sequence.arrival][-1] == ("chunk", 3, 1)
 
 
 def test_who_asks_and_their_class() -> None:

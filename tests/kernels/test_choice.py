@@ -265,7 +265,7 @@ def test_each_shape_of_heads_must_have_a_kernel() -> None:
     fits, wide = (replace(model, global_heads=HeadShape(kv_heads=2, head_dim=size)) for size in (128, 512))
     found = [choice.made_for(HOPPER, one, 64).choices["attention"] for one in (fits, wide)]
     assert [one.implementation for one in found] == ["XLA", "XLA"]
-    assert found[0].reason == gpu_support.UNPROVEN
+    assert found[0].reason == gpu_support.UNPROVEN_HEADS
     assert found[1].reason.startswith("head_dim is 512")
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from pallas_kernels.gpu.attention.items import AttentionPlan, PackedQueries, make_plan
 from pallas_kernels.gpu.norms import rms_norm
-from pallas_kernels.gpu.rotate_write import rotate_write, supports
+from pallas_kernels.gpu.rotate_write import rotate_write
+from pallas_kernels.gpu.rotation_support import supports
 from pallas_kernels.rotate_write import rotate_write_ref
 from tests.support.interpreted import INTERPRET, RaceError, run, watched
 
@@ -156,7 +157,7 @@ def test_a_dropped_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"head_dim": 80, "rotary_pairs": 40}, "head_dim is 80, not a multiple of 64 up to 256"),
         ({"head_dim": 512}, "head_dim is 512"),
         ({"rotary_pairs": 12}, "12 rotary pairs are not a multiple of 8"),
-        ({"dtype": "float32"}, "are float32, not of two bytes"),
+        ({"dtype": "float32"}, "are float32, not bfloat16 or float16"),
     ],
 )
 def test_says_what_it_cannot_do(change: dict[str, Any], says: str | None) -> None:

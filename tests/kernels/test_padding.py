@@ -47,6 +47,8 @@ def test_padding_is_skipped_only_if_every_operation_was_found_right() -> None:
     model, found = described("Llama-3.1-8B"), Verdict(otherwise=RIGHT)
     assert padding_at_best(A100, model) == ", ".join(OF_EVERY_TOKEN)
     assert padding_at_best(H200, model) == ""
+    for change in ({"kv_dtype": "int8"}, {"head_dim": 96}):  # as a plan must know
+        assert padding_at_best(H200, replace(model, **change)) == "rotation"
     best = proven(H200, model, 64, found)
     assert (best.skips_padding, best.wants_narrow, best.choices["activations"].implementation) == (
         True,

@@ -20,7 +20,7 @@ from jaxgen.sizing.layerwise import STREAMED_ROWS
 from jaxgen.sizing.memory import resolve
 from jaxgen.sizing.step_bounds import scheduler_config
 from tests.support.engines import LLAMA
-from tests.support.hub_configs import described
+from tests.support.hybrid import HYBRID
 
 CPU = DeviceMemory("cpu", 8 * GIB)
 GPU = DeviceMemory("gpu", 8 * GIB)
@@ -293,7 +293,10 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
     ("options", "says"),
     [
         ({}, "--kv-residency host needs --kv-offloading-size"),
-        ({"host": 10.0, "model": described("LFM2-1.2B")}, "state of each sequence .* use --kv-residency device"),
+        (
+            {"host": 10.0, "kv_offload_policy": "recompute", "model": HYBRID},
+            "layers of this one have a state of each sequence in their place: use plan or transfer",
+        ),
         ({"host": -1.0}, "--kv-residency host needs --kv-offloading-size"),
         ({"host": 10.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* use --kv-host-dtype auto"),
         ({"host": 10.0, "kv_offload_inputs": True}, "--kv-offload-inputs is for a cache on the device"),

@@ -10,7 +10,7 @@ from jaxgen.core.config import EngineConfig, EngineOptions, StateShape
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.offload.planning.staging import staging_bytes
-from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, sequence_bytes
+from jaxgen.sizing.allocation import allocation_of, cache_bytes, estimate_temporaries, sequence_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import resolve
 from jaxgen.sizing.plan import PlanRequest, make_plan
@@ -96,6 +96,22 @@ def test_states_that_do_not_fit_are_refused() -> None:
     assert plan.allocation.states == (200 + plan.num_snapshots) * SEQUENCE
     assert (plan.num_snapshots, plan.left < 0) == (200, True)
     assert "--max-num-seqs 50" in find_changes(request, plan)
+
+
+def test_states_stay_on_the_device_if_keys_and_values_do_not() -> None:
+    config = planned(10, max_num_seqs=2, kv_residency="host", kv_offloading_size=400 * BLOCK / GIB)
+    streaming = config.streaming
+    assert streaming is not None
+    assert (config.cache.num_blocks, streaming.keep_inputs) == (400, False)
+    snapshots = (config.cache.num_snapshots or 0) - 2
+    assert snapshots == int(CACHED_SHARE * 400 * BLOCK) // SEQUENCE > 0
+    passing = 2 * streaming.num_open * BLOCK + 2 * 400 * BLOCK // 8
+    assert cache_bytes(MODEL, config, DeviceMemory("gpu", 0)) == passing
+    assert left(config, 10) > 0
+    tight = planned(2, max_num_seqs=2, kv_residency="host", kv_offloading_size=8000 * BLOCK / GIB)
+    assert 0 <= left(tight, 2) < BLOCK
+    without = planned(10, prefix_caching=False, kv_residency="host", kv_offloading_size=40 * BLOCK / GIB)
+    assert without.cache.num_snapshots == 0
 
 
 def test_inputs_of_layers_with_a_state_are_not_kept() -> None:

@@ -7,7 +7,7 @@ from jaxgen.core.sequence import Chunk, Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.admission import ADMISSION_WINDOW
 from tests.support.scheduler_book import Book, level
-from tests.support.window_checks import windows_lack_room
+from tests.support.window_checks import window_shortens_hit, windows_lack_room
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,9 @@ class PlanOracle:
             return
         # Who sits out under a grammar needs no block now, but is counted as if it did.
         sits_out = any(sequence.constraint is not None for sequence in plan.idle)
-        if not (plan.admitted or any_cut or sits_out):  # else they left budget, or blocks, that nobody counted on
+        # Decodes of the plan may have taken a block of a window, without which a block found before is not shared.
+        unshared = window_shortens_hit(book, still[0])
+        if not (plan.admitted or any_cut or sits_out or unshared):  # else they left budget, or blocks, not counted on
             lower = [sequence for sequence in run if level(sequence) > level(still[0])]
             assert not lower or self._would_not_fit_without(lower, run, still[0])
             book.seen["not preempted in vain"] += bool(lower)

@@ -8,7 +8,7 @@ from tokenizers import AddedToken
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.harmony import NAMES
-from jaxgen.server.tool_calls.thinking import END_THINK, THINK
+from jaxgen.server.tool_calls.thinking import CHANNEL_MARKS, THINK_MARKS
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 from tests.support.fakes import MODEL, FakeEngine, says
@@ -19,7 +19,7 @@ HARMONY = "openai"
 
 
 def markers_of(kind: str) -> tuple[str, ...]:
-    return (*(NAMES if kind == HARMONY else FORMATS[kind].markers), THINK, END_THINK)
+    return (*(NAMES if kind == HARMONY else FORMATS[kind].markers), *THINK_MARKS.tokens, *CHANNEL_MARKS.tokens)
 
 
 @cache

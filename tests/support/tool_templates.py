@@ -76,7 +76,26 @@ HARMONY = """\
 {{- '<|end|>' }}{%- else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
 
+GEMMA4 = """\
+{%- macro shown(value) %}
+{%- if value is string %}{{ '<|"|>' + value + '<|"|>' }}
+{%- elif value is mapping %}{{ '{' }}{% for key, one in value | items %}{{ ',' if not loop.first }}
+{{- key + ':' }}{{ shown(one) }}{% endfor %}{{ '}' }}
+{%- elif value is iterable %}{{ '[' }}{% for one in value %}{{ ',' if not loop.first }}{{ shown(one) }}{% endfor %}
+{{- ']' }}{%- else %}{{ value | tojson }}{% endif %}{% endmacro %}
+{%- if tools %}{{ '<|turn>system\\n' }}{% for tool in tools %}{{ '<|tool>' + (tool | tojson) + '<tool|>' }}{% endfor %}
+{{- '<turn|>\\n' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}{{ '<|tool_response>response:' + m.content + '<tool_response|>' }}
+{%- else %}{{ '<|turn>' + m.role + '\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}{{ '<|tool_call>call:' + call.function.name }}
+{{- shown(call.function.arguments) + '<tool_call|>' }}{% endfor %}{{ '<turn|>\\n' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|turn>model\\n' }}
+{%- if enable_thinking is defined %}{{ '<|channel>thought\\n' + ('' if enable_thinking else '<channel|>') }}{% endif %}
+{%- endif %}"""
+
 BY_FORMAT = {
+    "gemma4": GEMMA4,
     "hermes": HERMES,
     "llama3_json": LLAMA3,
     "mistral": MISTRAL,
@@ -94,5 +113,6 @@ BY_REASONING = {
     "qwen3": HERMES + _THOUGHT,
     "deepseek_r1": HERMES.replace("m.content }}", "m.content.split('</think>')[-1] }}"),
     "openai_gptoss": HARMONY,
+    "gemma4": GEMMA4,
 }
-"""The first opens the reasoning where ``enable_thinking`` is true, and closes it where that is false."""
+"""qwen3's and gemma4's open the reasoning where ``enable_thinking`` is true, and close it where that is false."""

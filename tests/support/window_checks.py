@@ -1,5 +1,7 @@
 """What must hold of the blocks of windows after a plan, and which rare events it brought."""
 
+from itertools import takewhile
+
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
 from tests.support.scheduler_book import Book
@@ -44,6 +46,17 @@ def check_windows(book: Book, plan: StepPlan, before: Owners) -> None:
         hit, keys = chunks[sequence].start // size if sequence in chunks else 0, sequence.blocks.keys
         longer = hit < len(keys) and book.scheduler.pool.find(keys[hit]) not in (None, sequence.blocks.table[hit])
         book.seen["a window shortened a hit"] += longer
+
+
+def window_shortens_hit(book: Book, sequence: Sequence) -> bool:
+    """Whether blocks that a sequence would share are known, but not those of some window before their end."""
+    keys, size = sequence.blocks.keys, book.cache.block_size
+    known = list(takewhile(lambda key: book.scheduler.pool.find(key) is not None, keys))
+    return any(
+        pool.find(key) is None
+        for window, pool in zip(book.cache.windows, book.scheduler.pools[1:], strict=True)
+        for key in known[max(0, len(known) * size - window + 1) // size :]
+    )
 
 
 def windows_lack_room(book: Book, running: list[Sequence]) -> bool:

@@ -15,6 +15,7 @@ from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep, compile_rows, compile_step
 from jaxgen.runner.separate_step import SeparateStep
+from jaxgen.runner.state_snapshots import compile_states
 
 Compiled = CompiledStep | CompiledLayers
 
@@ -32,7 +33,7 @@ def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REF
         group=streaming.group,
         keep_inputs=streaming.keep_inputs,
     )
-    return CompiledLayers(layers, compile_rows(model, config))
+    return CompiledLayers(layers, compile_rows(model, config), compile_states(model, config))
 
 
 def program_texts(compiled: Compiled) -> Iterator[str]:
@@ -82,6 +83,7 @@ def make_runner(model: ModelConfig, config: EngineConfig, params: PackedParams, 
         compiled.layers,
         compiled.rows,
         num_open=config.streaming.num_open,
+        states=compiled.states,
     )
 
 

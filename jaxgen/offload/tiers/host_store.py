@@ -1,9 +1,11 @@
 """KV blocks and snapshots in host memory: a store of fixed size, by the prefix cache's keys. Host only, no jax."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from jaxgen.cache.host_tier import is_state_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class HostStore[Piece]:
         self.evictions = 0
         self.num_filled = 0
         """Places of pieces that are complete."""
+        self.num_snapshots = 0
+        """Snapshots among these pieces."""
         self._pieces: OrderedDict[bytes, Piece] = OrderedDict()  # least recently used first
         self._places: dict[bytes, int] = {}
         """Places of each complete piece."""
@@ -51,10 +55,6 @@ class HostStore[Piece]:
 
     def __len__(self) -> int:
         return len(self._pieces)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the keys of the complete pieces."""
-        return iter(self._pieces)
 
     @property
     def num_reserved(self) -> int:
@@ -76,6 +76,7 @@ class HostStore[Piece]:
         """Put a piece in its reserved places. Raises KeyError if none are reserved for the key."""
         self._places[key] = self._reserved.pop(key)
         self.num_filled += self._places[key]
+        self.num_snapshots += is_state_key(key)
         self._pieces[key] = piece
 
     def cancel_reservation(self, key: bytes) -> None:
@@ -86,6 +87,7 @@ class HostStore[Piece]:
         """Remove the key's piece, if it is here."""
         if self._pieces.pop(key, None) is not None:
             self.num_filled -= self._places.pop(key)
+            self.num_snapshots -= is_state_key(key)
 
     def pin(self, keys: Iterable[bytes]) -> list[Piece]:
         """Return the pieces of a chain of keys and keep them until ``unpin``. Raises KeyError if one is not here."""

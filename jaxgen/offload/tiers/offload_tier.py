@@ -90,7 +90,7 @@ class OffloadTier:
         counters.failed_saves = sum([saver.failed for saver in self._savers])
         if states is not None:
             counters.saved_snapshots, counters.lost_snapshots = states.saved, states.lost
-            counters.host_snapshots = sum(map(is_state_key, self.store))
+            counters.host_snapshots = self.store.num_snapshots
         return counters
 
     @property
@@ -222,7 +222,8 @@ class OffloadTier:
     def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
         """Unpin the pieces of a restore that has ended. ``whole``: all of them arrived, in ``seconds``.
 
-        A snapshot that did not arrive is given up, lest its sequence wait for it again.
+        A snapshot that did not arrive is given up, lest its sequence wait for it again. So are blocks before a state
+        that the device has, if the sequence cannot compute them.
         """
         self.store.unpin(restore.keys)
         state = restore.state
@@ -243,3 +244,6 @@ class OffloadTier:
             self._without_inputs.difference_update(restore.blocks)  # its sequence recomputes them
             if state is not None:
                 self.store.discard(state.key)
+            elif not restore.can_compute:
+                for key in restore.keys:
+                    self.store.discard(key)

@@ -20,6 +20,9 @@ from scripts.gpu.roofline.pallas import COSTS, Call, Load
 LAUNCH = 2e-6
 """Seconds from the end of what a kernel waits for until the kernel works, and from its work to its end."""
 PRODUCTS, ATTENTION, EXPERTS, OTHER = "products", "attention", "experts", "other"
+_KINDS = {"expert_product": EXPERTS} | dict.fromkeys(("dense_product", "gated_product"), PRODUCTS)
+_KINDS |= dict.fromkeys(("sum_of_parts", "rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"), OTHER)
+"""Of Pallas kernels by their names; the others are of attention."""
 _FREE = VIEWS | {"parameter", "constant", "tuple", "get-tuple-element", "after-all", "partition-id"}
 _ENDS = ("-done", "-update")
 _CALLS = {"call", "async-start"}
@@ -165,7 +168,7 @@ class _Reader:
             if name not in COSTS:
                 raise ValueError(f"nothing says what the Pallas kernel {name} costs (scripts.gpu.roofline.pallas)")
             cost = COSTS[name](Call(arrays, call.arrays, self.load))
-            return Kernel(name, EXPERTS if name == "expert_product" else ATTENTION, *cost)
+            return Kernel(name, _KINDS.get(name, ATTENTION), *cost)
         moved = sum(array.num_bytes for array in arrays)
         if not target.startswith("__cublas"):
             return Kernel(call.name, OTHER, moved + call.num_bytes)

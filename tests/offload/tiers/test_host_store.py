@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxgen.cache.host_tier import state_key
 from jaxgen.offload.tiers.host_store import HostStore
 
 
@@ -88,16 +89,16 @@ def test_misuse_is_refused() -> None:
 
 
 def test_a_piece_of_several_places_pushes_out_as_many_or_none() -> None:
-    store = full(4)
-    assert store.reserve(key(7), 3)
-    assert (len(store), store.num_filled) == (1, 1)
-    store.put(key(7), "snapshot")
-    assert (store.num_filled, store.evictions) == (4, 3)
-    store.pin([key(7)])
+    store, state = full(4), state_key(key(7))
+    assert store.reserve(state, 3)
+    assert (len(store), store.num_filled, store.num_snapshots) == (1, 1, 0)
+    store.put(state, "snapshot")
+    assert (store.num_filled, store.evictions, store.num_snapshots) == (4, 3, 1)
+    store.pin([state])
     assert not store.reserve(key(8), 2), "one place is not pinned"
     assert store.holds(key(3)), "and it stays"
-    store.unpin([key(7)])
+    store.unpin([state])
     assert not store.reserve(key(8), 5)
-    store.discard(key(7))
-    store.discard(key(7))
-    assert (store.num_filled, store.reserve(key(8), 3), len(store)) == (1, True, 1)
+    store.discard(state)
+    store.discard(state)
+    assert (store.num_filled, store.num_snapshots, store.reserve(key(8), 3), len(store)) == (1, 0, True, 1)

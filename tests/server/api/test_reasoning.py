@@ -69,6 +69,10 @@ def test_reasoning_has_fields_of_its_own() -> None:
         ("deepseek_r1", {}, f"<think>{THOUGHT}</think>Hello", THOUGHT, "Hello"),
         ("openai_gptoss", {}, f"<|channel|>analysis<|message|>{THOUGHT}{ENDS}{FINAL}Hello", THOUGHT, "Hello"),
         ("openai_gptoss", {}, f"{FINAL}Hello", None, "Hello"),
+        ("gemma4", {}, f"<|channel>thought\n{THOUGHT}\n<channel|>Hello", THOUGHT, "Hello"),
+        ("gemma4", {}, "Hello", None, "Hello"),
+        ("gemma4", OPEN, f"{THOUGHT}<channel|>Hello", THOUGHT, "Hello"),
+        ("gemma4", CLOSED, "Hello<channel|>", None, "Hello<channel|>"),
     ],
 )
 def test_where_it_begins(parser: str, fields: dict[str, Any], text: str, thought: str | None, content: str) -> None:
@@ -231,6 +235,7 @@ def test_harmony_is_read_only_by_its_tokens() -> None:
         st.sampled_from(
             [
                 *("<think>", "</think>", "Hm", "\n", " ", "<", "é", "a</"),
+                *("<|channel>", "<channel|>", "thought\n"),
                 *("<|channel|>", "analysis", "final", "<|message|>", "<|end|>", "<|start|>", " to=functions.f "),
             ]
         ),

@@ -37,7 +37,8 @@ def test_calls_and_their_results_are_told_to_the_model(kind: str) -> None:
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "It rains."},
     ]
     ask(engine, messages=[HI, *history])
-    assert '{"city": "Paris 😀}"}' in prompt_of(engine)
+    told = 'city:<|"|>Paris 😀}<|"|>' if kind == "gemma4" else '{"city": "Paris 😀}"}'
+    assert told in prompt_of(engine)
     assert "It rains." in prompt_of(engine)
     if kind == "mistral":
         assert "[TOOL_RESULTS]get_weather: It rains." in prompt_of(engine)

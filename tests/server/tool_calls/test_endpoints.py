@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from jaxgen.server.app import create_app
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.grammar import either
-from tests.server.tool_calls.test_parser import TEXTS, written
+from tests.server.tool_calls.test_parser import TEXTS, answered, written
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, error_of
@@ -83,7 +83,7 @@ def test_calls_are_found_whether_or_not_markers_are_special_tokens(kind: str, sp
     message = choice["message"]
     assert (choice["finish_reason"], message["content"]) == ("tool_calls", None)
     assert [call["function"] for call in message["tool_calls"]] == [
-        {"name": "get_weather", "arguments": PARIS[1]},
+        {"name": "get_weather", "arguments": answered(kind, PARIS[1])},
         {"name": "f", "arguments": "{}"},
     ]
     ids = {call["id"] for call in message["tool_calls"]}

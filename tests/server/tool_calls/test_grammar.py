@@ -11,10 +11,11 @@ from tokenizers import AddedToken
 from jaxgen.server.requests.structured import json_grammar
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.grammar import after_thinking, call_grammar, either, harmony_answer, harmony_calls
+from jaxgen.server.tool_calls.grammar_rules import UnwritableError
 from jaxgen.server.tool_calls.harmony import NAMES
-from jaxgen.server.tool_calls.thinking import END_THINK, THINK
+from jaxgen.server.tool_calls.thinking import CHANNEL_MARKS, THINK_MARKS, ThinkMarks
 from jaxgen.text.tokenizer import Tokenizer
-from tests.server.tool_calls.test_parser import KINDS, message, written
+from tests.server.tool_calls.test_parser import KINDS, answered, message, written
 from tests.support import tiny_tokenizers
 
 PARAMETERS = {
@@ -33,7 +34,10 @@ def with_markers(special: bool | None) -> tuple[Tokenizer, LLTokenizer]:
     """``special`` None: markers are no tokens of their own."""
     backend = tiny_tokenizers.byte_level()
     if special is not None:
-        markers = sorted({marker for kind in FORMATS.values() for marker in kind.markers} | {THINK, END_THINK, *NAMES})
+        markers = sorted(
+            {marker for kind in FORMATS.values() for marker in kind.markers}
+            | {*THINK_MARKS.tokens, *CHANNEL_MARKS.tokens, *NAMES}
+        )
         backend.add_tokens([AddedToken(marker, special=special) for marker in markers])
     return Tokenizer(backend), LLTokenizer(backend.to_str(), eos_token=1)
 
@@ -61,7 +65,7 @@ def test_calls_as_the_model_writes_them_are_allowed_and_read(kind: str, special:
         text = written(kind, calls)
         assert accepts(kind, text, special), text
         if not FORMATS[kind].argument:
-            assert message(kind, text) == ("", calls)
+            assert message(kind, text) == ("", [(name, answered(kind, arguments)) for name, arguments in calls])
     assert not accepts(kind, written(kind, [F, F]), special, several=False)
     assert not accepts(kind, written(kind, [PARIS]), special, tools=TOOLS[1:])
 
@@ -117,6 +121,56 @@ def test_schemas_are_json_whatever_is_in_them() -> None:
     assert accepts("hermes", written("hermes", [("f", arguments)]), tools=[("f", odd)])
 
 
+PLACES = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "at": {"type": "array", "items": {"$ref": "#/$defs/place"}, "minItems": 1, "maxItems": 2},
+        "mode": {"enum": ["a", 1, None, ["x"]]},
+        "no plain key": {"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "null"}]},
+    },
+    "additionalProperties": False,
+    "$defs": {"place": {"type": "object", "properties": {"name": {"type": "string"}, "in": {"$ref": "#/$defs/place"}}}},
+}
+
+
+@pytest.mark.parametrize("special", [None, True])
+@pytest.mark.parametrize(
+    ("inner", "allowed"),
+    [
+        ("", True),
+        ('city:<|"|>a, "b" {\\<|"|>', True),
+        ('mode:<|"|>a<|"|>', True),
+        ("mode:1", True),
+        ('mode:["x"]', True),
+        ('at:[{name:<|"|>a<|"|>,in:{in:{}}},{}],mode:null', True),
+        ('<|"|>no plain key<|"|>:<|"|>a<|"|>', True),
+        ('city:<|"|>a<|"|>,at:[{}],<|"|>no plain key<|"|>:null', True),
+        ("at:[]", False),
+        ("at:[{},{},{}]", False),
+        ('at:[{name:"a"}]', False),
+        ('mode:<|"|>1<|"|>', False),
+        ('mode:1,city:<|"|>a<|"|>', False),
+        (",mode:1", False),
+        ("mode:1,", False),
+        ("mode:1 ", False),
+        ("city:a", False),
+        ('more:<|"|>a<|"|>', False),
+        ('<|"|>no plain key<|"|>:<|"|>1<|"|>', False),
+    ],
+)
+def test_arguments_of_gemma4_have_its_quotes_at_every_depth(inner: str, allowed: bool, special: bool | None) -> None:
+    text = f"<|tool_call>call:f{{{inner}}}<tool_call|>"
+    assert accepts("gemma4", text, special, tools=[("f", PLACES)]) == allowed
+
+
+def test_arguments_that_gemma4_cannot_write_are_refused_or_left_out() -> None:
+    never = {"properties": {"a": {"type": "string", "enum": ['<|"|>']}}}
+    assert accepts("gemma4", "<|tool_call>call:f{}<tool_call|>", tools=[("f", never)])
+    with pytest.raises(UnwritableError, match="the argument 'a' is required, and cannot be written"):
+        accepts("gemma4", "", tools=[("f", {**never, "required": ["a"]})])
+
+
 MARKED_KINDS = sorted(set(FORMATS) - set(KINDS))
 
 
@@ -138,16 +192,17 @@ def test_arguments_with_marks_are_those_of_the_schemas(kind: str, calls: list[tu
 
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_answer_may_come_after_reasoning(special: bool | None, inside: bool) -> None:
+@pytest.mark.parametrize("marks", [THINK_MARKS, CHANNEL_MARKS])
+def test_an_answer_may_come_after_reasoning(special: bool | None, inside: bool, marks: ThinkMarks) -> None:
     token_of = with_markers(special)[0].added_token
-    grammar = after_thinking(json_grammar({"type": "object"}), token_of, inside=inside)
-    opened = "" if inside else THINK
-    for thought in ("", "\nHm {}, <b> </think \n"):
+    grammar = after_thinking(json_grammar({"type": "object"}), marks, token_of, inside=inside)
+    opened, closed = "" if inside else marks.begin, marks.end
+    for thought in ("", f"\nHm {{}}, <b> {closed[:-1]} \n"):
         for gap in ("", "\n\n"):
-            assert allows(grammar, f"{opened}{thought}{END_THINK}{gap}{{}}", special)
-    assert not allows(grammar, f"{opened}Hm{END_THINK}no", special)
+            assert allows(grammar, f"{opened}{thought}{closed}{gap}{{}}", special)
+    assert not allows(grammar, f"{opened}Hm{closed}no", special)
     assert not allows(grammar, f"{opened}Hm", special)
-    assert not allows(grammar, f"{opened}Hm{END_THINK}{{}} {END_THINK}{{}}", special)
+    assert not allows(grammar, f"{opened}Hm{closed}{{}} {closed}{{}}", special)
     assert allows(grammar, "{}", special) != inside
 
 

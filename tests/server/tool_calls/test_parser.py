@@ -1,6 +1,7 @@
 """Calls of tools found in texts: whole, in pieces, malformed, and where there are none."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta, calls_of, content_of, merged
 from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.server.tool_calls.gemma4 import QUOTE
 from jaxgen.server.tool_calls.parser import ToolParser
 
 NAMES: dict[str, dict[str, Any]] = {"f": {}, "get_weather": {}}
@@ -32,6 +34,7 @@ CALLS = st.lists(
     min_size=1,
     max_size=3,
 )
+GEMMA4_REPAIRED = [("f", '{"a":"<|","b":"Oslo N","c":null}'), ("f", "{}")]
 
 
 def parse(kind: str, *pieces: str, most: int | None = None, cut: bool = False) -> tuple[Delta, ...]:
@@ -72,8 +75,25 @@ def written(kind: str, calls: list[tuple[str, str]]) -> str:
     return form.opening + form.separator.join(bodies) + form.closing
 
 
+def answered(kind: str, text: str) -> str:
+    """The JSON of arguments as it comes back: quotes of a format's own leave no escapes and no spaces."""
+    if not FORMATS[kind].quote:
+        return text
+    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+
+
+def _quoted(match: re.Match[str]) -> str:
+    text, colon = match.groups()
+    if text is None:
+        return ","
+    value = json.loads(text)
+    return (value if colon and re.fullmatch(r"[\w.$@+-]+", value) else f"{QUOTE}{value}{QUOTE}") + (colon or "").strip()
+
+
 def _arguments(kind: str, text: str) -> str:
     form = FORMATS[kind].argument
+    if FORMATS[kind].quote:
+        return re.sub(r'("(?:[^"\\]|\\.)*")(: )?|, ', _quoted, text)
     if not form:
         return text
     values = {
@@ -112,8 +132,9 @@ def test_pieces_join_to_the_whole(kind: str, text: str, most: int | None, data: 
 @given(calls=CALLS, ascii_only=st.booleans())
 def test_what_is_written_in_a_format_is_read(kind: str, calls: list[tuple[str, Any]], ascii_only: bool) -> None:
     texts = [(name, json.dumps(arguments, ensure_ascii=ascii_only)) for name, arguments in calls]
-    assert message(kind, written(kind, texts)) == ("", texts)
-    assert message(kind, written(kind, texts), most=1) == ("", texts[:1])
+    back = [(name, answered(kind, text)) for name, text in texts]
+    assert message(kind, written(kind, texts)) == ("", back)
+    assert message(kind, written(kind, texts), most=1) == ("", back[:1])
 
 
 @pytest.mark.parametrize(
@@ -146,6 +167,15 @@ def test_what_is_written_in_a_format_is_read(kind: str, calls: list[tuple[str, A
         ("mistral", "[TOOL_CALLS]f{}", "", [("f", "{}")]),
         ("mistral_v11", 'So: [TOOL_CALLS]f[CALL_ID]x1[ARGS] {"a": 1}', "So:", [("f", '{"a": 1}')]),
         ("mistral_v11", "[TOOL_CALLS]nobody[ARGS]{}", None, []),
+        ("gemma4", "A <|tool_call>call:f{}<tool_call|> B", "A B", [("f", "{}")]),
+        ("gemma4", '<|tool_call>call:f{a:<|"|>x"{\\\n<|<|"|>}<tool_call|>', "", [("f", '{"a":"x\\"{\\\\\\n<|"}')]),
+        ("gemma4", '<|tool_call>call:f{<|"|>a<|"|>:{b:[1,<|"|>1<|"|>]}}', "", [("f", '{"a":{"b":[1,"1"]}}')]),
+        ("gemma4", '<|tool_call>call:f{a:"<|",b:Oslo N,c:None}<|tool_call>call:f{}', "", GEMMA4_REPAIRED),
+        ("gemma4", "<|tool_call>call:f{{a:1}}<tool_call|>", "", [("f", '{"a":1}')]),
+        ("gemma4", "<|tool_call>call:nobody{}<tool_call|>", None, []),
+        ("gemma4", "<|tool_call>call:f\n{}", None, []),
+        ("gemma4", "call:f{}", None, []),
+        ("gemma4", '<|tool_call>call:f{a:<|"|>b', "", [("f", '{"a":"b')]),
     ],
 )
 def test_examples(kind: str, text: str, content: str | None, calls: list[tuple[str, str]]) -> None:

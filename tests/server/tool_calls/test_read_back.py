@@ -94,6 +94,8 @@ PIECES = [
         ";",
         "{'a': 1}",
         "[TOOL_CALLS]",
+        '<|"|>',
+        "<tool_call|>",
     ),
 ]
 ENDS = [
@@ -108,6 +110,8 @@ ENDS = [
     "x",
     "2024-01-31",
     "</function>\n</tool_call>",
+    '<|"|>',
+    "<tool_call|>",
 ]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.parser import ToolParser
-from jaxgen.server.tool_calls.thinking import END_THINK, THINK, ThinkParser
+from jaxgen.server.tool_calls.thinking import CHANNEL_MARKS, END_THINK, THINK, ThinkParser
 from tests.support.message_parsers import Make, content_places, deltas_of, message, pieces_of
 
 INTERRUPTS = FORMATS["qwen3_xml"].interrupts
@@ -72,6 +72,31 @@ def _without_both(text: str) -> str:
 )
 def test_examples(inside: bool, text: str, reasoning: str, content: str) -> None:
     assert message(thinker(inside=inside), text) == (reasoning, content, [])
+
+
+@pytest.mark.parametrize(
+    ("inside", "text", "reasoning", "content", "calls"),
+    [
+        (False, "<|channel>thought\nHm.\n\nYes.\n<channel|>Hello", "Hm.\n\nYes.", "Hello", []),
+        (False, "<|channel>thought\n<channel|>Hello", "", "Hello", []),
+        (False, "<|channel>final\nHello", "", "<|channel>final\nHello", []),
+        (False, "<|channel>thought\na <channel| b", "a <channel| b", "", []),
+        (True, "\nHm <think></think><channel|>\nHello", "Hm <think></think>", "Hello", []),
+        (True, "<|channel>thought\nHm<channel|>Hello", "Hm", "Hello", []),
+        (True, "Hm\n<|tool_call>call:f{}<tool_call|>", "Hm", "", [("f", "{}")]),
+        (False, "<|channel>thought\nHm<channel|>So<|tool_call>call:f{}<tool_call|>", "Hm", "So", [("f", "{}")]),
+    ],
+)
+def test_examples_of_gemma4(
+    inside: bool, text: str, reasoning: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    form = FORMATS["gemma4"]
+
+    def make() -> ThinkParser:
+        answer = ToolParser(form, {"f": {}}, None)
+        return ThinkParser(answer, CHANNEL_MARKS, inside=inside, interrupts=form.interrupts)
+
+    assert message(make, text) == (reasoning, content, calls)
 
 
 def test_calls_come_after_it_or_end_it() -> None:

@@ -65,7 +65,7 @@ def read_gemma4(
         norm=norm,
         positions=_positions(fields, sizes, types, shapes["global_heads"]),
         placement="sandwich",
-        layer_kinds=kinds if len({*kinds}) > 1 or kinds[0] != "attention" else (),
+        layer_kinds=kinds,
         attention=AttentionConfig(qkv_bias=bias, out_bias=bias, scale=1.0, qk_norm=norm, v_norm=True),
         reader_inner=2 * sizes["intermediate_size"] if wide_mlp and shared else None,
         layer_embedding=_layer_embedding(fields, sizes["vocab_size"], embedding),
