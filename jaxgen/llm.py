@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.assembly.load_engine import load_engine
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.config import EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions
+from jaxgen.core.model_config import DType
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.quantization import Quantization

@@ -93,11 +93,16 @@ def prove_copies(
     head_dim: int,
     block_size: int,
     dtype: str,
+    codes: str | None = None,
 ) -> None:
-    """Copy blocks out of a cache and into another; raise AssertionError if any bit is wrong."""
+    """Copy blocks out of a cache and into another; raise AssertionError if any bit is wrong.
+
+    ``codes``: as of ``prove_cache_kernels``.
+    """
     shape = (7, 2, 2, kv_heads, block_size, head_dim)
     rng = np.random.default_rng(0)
-    cache, other = (jnp.asarray(rng.normal(size=shape), dtype) for _ in range(2))
+    of_cache: Any = dtype if codes is None else CODE_DTYPES[codes]
+    cache, other = (encode(jnp.asarray(rng.normal(size=shape), dtype), of_cache) for _ in range(2))
     ids, count = np.array([5, 0, 3, 6], np.int32), np.int32(3)
     staging = gather_blocks(cache, jnp.asarray(ids), jnp.asarray(count))
     assert np.array_equal(np.asarray(staging)[:count], np.asarray(cache)[ids[:count]]), "gathered blocks are wrong"

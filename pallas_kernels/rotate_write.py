@@ -3,8 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
+from pallas_kernels.kv_codes import head_dim_of
 from pallas_kernels.norms import rms_norm_ref
 from pallas_kernels.rotary import Angles, rotated_heads_ref
 from pallas_kernels.write_kv import write_kv_ref
@@ -15,7 +16,7 @@ HeadNorms = tuple[Float[Array, "D"], Float[Array, "D"]]
 
 def rotate_write_ref(
     projected: Float[Array, "T N"],
-    cache: Float[Array, "M L 2 K B D"],
+    cache: Num[Array, "M L 2 K B W"],
     layer: Int[Array, ""],
     slots: Int[Array, "T"],
     num_tokens: Int[Array, ""],
@@ -27,7 +28,7 @@ def rotate_write_ref(
     first_key: int,
     eps: float = 0.0,
     plan: Any = None,
-) -> tuple[Float[Array, "T H D"], Float[Array, "M L 2 K B D"]]:
+) -> tuple[Float[Array, "T H D"], Num[Array, "M L 2 K B W"]]:
     """Return the queries, rotated, and the cache with token t's keys, rotated, and values at ``slots[t]``.
 
     Heads of ``projected`` are H = ``heads`` queries, then others up to number ``first_key``, then K keys and K values.
@@ -37,7 +38,7 @@ def rotate_write_ref(
     ``plan``: of attention, or None. A kernel may lay queries out for the attention of that plan.
     """
     del plan
-    _, _, _, K, _, D = cache.shape
+    K, D = cache.shape[3], head_dim_of(cache.shape[5], cache.dtype)
 
     def turned(first: int, count: int, weight: Array | None) -> Array:
         rows = projected.reshape(len(projected), -1, D)[:, first : first + count]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pallas_kernels.activations import GATED
 from pallas_kernels.add_norm import added
-from pallas_kernels.proof import TOLERANCE, rounded
+from pallas_kernels.proof import TOLERANCE, Weights, rounded
 
 _COLUMNS = 256
 """Outputs of a product that are compared with float64."""
@@ -18,23 +18,33 @@ _COMPARED_ROWS = 64
 _TOLERANCE = 1e-3
 """Largest absolute error of sums of about 1, accumulated in float32."""
 _EPS = 1e-5
+_USED = np.array([False, True])
+"""Which of the weights of products are used."""
 
 
 def prove_product(
-    product: Callable[..., Any], *, inputs: int, outputs: int, dtype: str, budgets: Sequence[int], counts: Sequence[int]
+    product: Callable[..., Any],
+    *,
+    inputs: int,
+    outputs: int,
+    dtype: str,
+    budgets: Sequence[int],
+    counts: Sequence[int],
+    weights: Weights | None = None,
 ) -> None:
     """Multiply with the second of two weights, of which the first is NaN; raise AssertionError if a result is wrong.
 
-    A row must have the same bits in programs of each of ``budgets`` rows and among each of ``counts`` rows.
+    ``weights``: makes quantized ones; None: they are numbers. A row must have the same bits in programs of each of
+    ``budgets`` rows and among each of ``counts`` rows.
     """
 
-    def run(x: jax.Array, count: jax.Array, weight: jax.Array) -> jax.Array:
+    def run(x: jax.Array, count: jax.Array, weight: Any) -> jax.Array:
         y: jax.Array = product(x, weight, jnp.int32(1), count, out_features=outputs, dtype=jnp.float32)
         return y
 
-    x, weight = _rows(max(budgets), inputs, dtype), _weights(outputs, inputs, dtype)
+    x, (weight, numbers) = _rows(max(budgets), inputs, dtype), (weights or _plain(outputs, inputs, dtype))(_USED)
     got, columns = prove_bits("a product", run, x, (weight,), budgets, counts), _some(outputs)
-    _close("a product", got[:, columns], rounded(x[:_COMPARED_ROWS], dtype) @ _numbers(weight, columns).T, _TOLERANCE)
+    _close("a product", got[:, columns], rounded(x[:_COMPARED_ROWS], dtype) @ numbers(1, columns).T, _TOLERANCE)
 
 
 def prove_gated_product(
@@ -46,17 +56,18 @@ def prove_gated_product(
     dtype: str,
     budgets: Sequence[int],
     counts: Sequence[int],
+    weights: Weights | None = None,
 ) -> None:
     """Do as ``prove_product`` for a product with gates and the activation of their results."""
 
-    def run(x: jax.Array, count: jax.Array, weight: jax.Array) -> jax.Array:
+    def run(x: jax.Array, count: jax.Array, weight: Any) -> jax.Array:
         y: jax.Array = product(x, weight, jnp.int32(1), count, activation=activation, dtype=x.dtype)
         return y
 
-    x, weight = _rows(max(budgets), inputs, dtype), _weights(outputs, inputs, dtype)
+    x, (weight, numbers) = _rows(max(budgets), inputs, dtype), (weights or _plain(outputs, inputs, dtype))(_USED)
     got, columns = prove_bits("a gated product", run, x, (weight,), budgets, counts), _some(outputs // 2)
     wide = rounded(x[:_COMPARED_ROWS], dtype)
-    gate, up = (wide @ _numbers(weight, columns + first).T for first in (0, outputs // 2))
+    gate, up = (wide @ numbers(1, columns + first).T for first in (0, outputs // 2))
     wanted = GATED[activation](jnp.asarray(gate, jnp.float32), jnp.asarray(up, jnp.float32))
     _close("a gated product", got[:, columns], np.asarray(wanted, np.float64), 4 * TOLERANCE[dtype])
 
@@ -171,8 +182,12 @@ def _weights(outputs: int, inputs: int, dtype: str) -> jax.Array:
     return jnp.stack([jnp.full_like(numbers, jnp.nan), numbers])
 
 
-def _numbers(weight: jax.Array, columns: np.ndarray) -> np.ndarray:
-    return rounded(weight[1, columns], "float32")
+def _plain(outputs: int, inputs: int, dtype: str) -> Weights:
+    def make(_: np.ndarray) -> tuple[jax.Array, Callable[[int, np.ndarray], np.ndarray]]:
+        weight = _weights(outputs, inputs, dtype)
+        return weight, lambda layer, columns: rounded(weight[layer, columns], "float32")
+
+    return make
 
 
 def _some(outputs: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from pallas_kernels.kv_codes import encode
+from pallas_kernels.kv_codes import SCALE_BYTES, code_rows, encode, scale_rows
 
 
 def write_kv_ref(
@@ -24,3 +24,22 @@ def write_kv_ref(
     block_size = cache.shape[4]
     kv = encode(jnp.stack([k] if v is None else [k, v], axis=1), cache.dtype)
     return cache.at[slots // block_size, layer, :, :, slots % block_size].set(kv, mode="drop")
+
+
+def write_kv_apart(
+    cache: Num[Array, "N L P K B W"],
+    layer: Int[Array, ""],
+    k: Float[Array, "T K D"],
+    v: Float[Array, "T K D"] | None,
+    slots: Int[Array, "T"],
+) -> Num[Array, "N L P K B W"]:
+    """Return what ``write_kv_ref`` does of a cache of codes, whose scales are ``kv_codes.apart``."""
+    _, _, P, K, B, W = cache.shape
+    rows = encode(jnp.stack([k] if v is None else [k, v], axis=1), cache.dtype)
+    block, offset = (slots // B)[:, None, None], (slots % B)[:, None, None]
+    head = jnp.arange(P * K).reshape(P, K)
+    codes = code_rows(cache).at[block, layer, head * B + offset]
+    written = scale_rows(codes.set(rows[..., :-SCALE_BYTES], mode="drop").reshape(cache.shape))
+    first = P * K * (W - SCALE_BYTES) + head[..., None] * SCALE_BYTES
+    scales = written.at[block[..., None], layer, first + jnp.arange(SCALE_BYTES), offset[..., None]]
+    return scales.set(rows[..., -SCALE_BYTES:], mode="drop").reshape(cache.shape)

@@ -19,8 +19,8 @@ os.environ.setdefault(
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
     " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
 )
-# A server has one device; where JAX has another, what names none of them shows.
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+# A server may have several devices; where it has one, what names none of them shows.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 # A dtype that widens another unasked costs memory and gives bits that nobody chose; also in processes that tests start.
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 

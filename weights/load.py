@@ -3,14 +3,16 @@
 Only what makes arrays imports jax: a model is found and described without it.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.division import Division, Share
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.identity import digest_of
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import STORED_AS, Quantization
 from jaxgen.weights.converted.manifest import is_converted, read_manifest
 from jaxgen.weights.encodings.methods import encodings_of
@@ -31,6 +33,7 @@ from jaxgen.weights.huggingface.config import read_model_config
 if TYPE_CHECKING:
     import jax
 
+PlaceShares = Callable[[str, Callable[[int], Value]], Any]
 _PARAMS = "params/"
 
 
@@ -116,6 +119,29 @@ def load_params(
 
     values = hf_checkpoint.read_parameters(files, config, tensors=tensors, progress=progress)
     return {path: jax.block_until_ready(place(path, value)) for path, value in values}
+
+
+def load_shares(directory: Path, division: Division, *, place: PlaceShares, progress: bool = True) -> dict[str, Any]:
+    """Load the parameters of a directory that several devices have a share of each, by path.
+
+    ``place`` puts all shares of a parameter where programs read them, given its path and what reads the share of a
+    rank, before the next is read. Of a Hugging Face directory there is one share in host memory at a time, and one
+    tensor; of a converted one the whole parameter. Raises ConfigError like ``load_params``.
+    """
+    files = ModelFiles(directory)
+    if is_converted(directory):
+        from jaxgen.weights.converted import checkpoint
+
+        def place_cuts(path: str, value: Any) -> Any:
+            return place(path, partial(division.cut, path, value))
+
+        return checkpoint.restore(files, division.whole, place=place_cuts, progress=progress)
+    readers = hf_checkpoint.open_parameters(files, division.whole, ranks=division.ranks, progress=progress)
+
+    def read_share(path: str, read: Callable[[Share | None], Value], rank: int) -> Value:
+        return read(division.share(path, rank))
+
+    return {path: place(path, partial(read_share, path, read)) for path, read in readers}
 
 
 def weights_digest(

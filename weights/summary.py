@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.weights.converted.manifest import is_converted, manifest_of, verify
 from jaxgen.weights.encodings.methods import encodings_of
 from jaxgen.weights.encodings.weight_formats import quantization_of, with_formats

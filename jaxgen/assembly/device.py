@@ -6,6 +6,8 @@ import os
 import jax
 from jax._src import xla_bridge  # no public function tells whether a backend is initialized
 
+from jaxgen.core.division import FLAG
+from jaxgen.core.errors import ConfigError
 from jaxgen.hardware.container import allowed_cores, host_memory, num_cores
 from jaxgen.sizing.device_memory import DeviceMemory
 
@@ -57,8 +59,18 @@ def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
     return free
 
 
-def device_memory(*, was_open: bool) -> DeviceMemory:
-    """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
-    device = jax.devices()[0]
-    free, host = free_memory(device, was_open=was_open), host_memory()
-    return DeviceMemory(device.platform, host.available if free is None else free, host.total, host.limit)
+def check_devices(wanted: int) -> None:
+    """Raise ConfigError if JAX has fewer devices than a model is divided between."""
+    there = jax.devices()
+    if len(there) < wanted:
+        virtual = f"; a CPU is {wanted} with JAX_NUM_CPU_DEVICES={wanted}" if there[0].platform == "cpu" else ""
+        raise ConfigError(f"{FLAG} {wanted}: JAX has {len(there)} ({there[0].device_kind}), so use less{virtual}")
+
+
+def device_memory(num_devices: int = 1, *, was_open: bool) -> DeviceMemory:
+    """Return the free memory of each of JAX's first devices. ``was_open``: JAX had opened them before the engine was
+    made."""
+    devices, host = jax.devices()[:num_devices], host_memory()
+    found = [free_memory(device, was_open=was_open) for device in devices]
+    free = min((one for one in found if one is not None), default=host.available // num_devices)
+    return DeviceMemory(devices[0].platform, free, host.total, host.limit)

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.identity import DIGITS, Identity, digest_of
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import libraries, versions
 
@@ -147,6 +148,7 @@ def _model(model: ModelConfig) -> dict[str, Any]:
         "kv_cache_dtype": model.kv_dtype,
         "quantization": kinds,
         "fp8_inputs": model.fp8_inputs,
+        "tensor_parallel_size": model.num_devices,
         "config": digest_of(repr(model)),
     }
 

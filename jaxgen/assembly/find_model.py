@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, LoadFormat, ModelConfig
+from jaxgen.core.config import LOAD_FORMATS, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import native_dtypes

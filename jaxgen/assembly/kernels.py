@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jaxgen.assembly.device import is_open
 from jaxgen.assembly.resolved_model import ResolvedModel
-from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import EngineOptions, KernelChoice
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.kernels.choice import choose, made_for, reference
 from jaxgen.kernels.gpu_proof import gpu_sources

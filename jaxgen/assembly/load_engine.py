@@ -9,7 +9,8 @@ from jaxgen.assembly.find_model import longrope_note
 from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.assembly.resolved_model import ResolvedModel
 from jaxgen.assembly.text_settings import TextSettings, read_text_settings
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.config import EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.model_config import DType
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
 from jaxgen.engine.async_engine import AsyncEngine

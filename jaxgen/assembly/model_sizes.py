@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from jaxgen.core.config import KernelChoice, ModelConfig
+from jaxgen.core.config import KernelChoice
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.operations import OF_EVERY_TOKEN
 from jaxgen.core.quantization import NATIVE_BITS, PLAIN_BITS
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.expert_support import reads_experts_codes
+from jaxgen.kernels.code_support import read_in_registers
 from jaxgen.kernels.native_support import multiplies_codes, skips_padding
 from jaxgen.kernels.padding import padding_at_best
 from jaxgen.sizing.token_budget import TokenBudget
@@ -52,6 +53,6 @@ def dequantised_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelCho
     as codes, and none on a CPU."""
     if device.is_cpu:
         return 0
-    if reads_experts_codes(device, model, kernels):
-        model = with_formats(model, {path: form for path, form in model.weight_formats if ".experts." not in path})
+    read = read_in_registers(device, model, kernels)
+    model = with_formats(model, {path: form for path, form in model.weight_formats if path not in read})
     return largest_matrix_bytes(model, device.compute_capability)

@@ -1,22 +1,28 @@
 """Load a resolved model's parameters in the layout that its kernels read, and keep them for the next start."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from jaxgen.assembly.digest import sources_digest
 from jaxgen.assembly.kernels import choose_kernels
 from jaxgen.assembly.resolved_model import ResolvedModel
+from jaxgen.core.division import Division
 from jaxgen.core.identity import digest_of
 from jaxgen.files.digested_files import DigestedFiles
 from jaxgen.hardware.nvidia import versions
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.dummy import dummy_params
 from jaxgen.models.model import PackedParams
-from jaxgen.models.placement import abstract_packed_params, placing
+from jaxgen.models.placement import Place, abstract_packed_params, placing
 from jaxgen.models.prepared_params import read_prepared, write_prepared
+from jaxgen.runner.devices import Devices, on_each
 from jaxgen.weights.files.checksums import Checksum
-from jaxgen.weights.load import load_params, weights_digest
+from jaxgen.weights.load import load_params, load_shares, weights_digest
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +58,10 @@ def load_parameters(
     _warn_of_dequantised(resolved, kernels)
     if resolved.load_format == "dummy":
         logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
-        return dummy_params(resolved.model, kernels)
+        return on_each(Devices.of(resolved.model), lambda: dummy_params(resolved.model, kernels))
     place, path = placing(resolved.model, kernels), _prepared_path(resolved, kernels, files)
+    if resolved.division is not None:
+        return _load_divided(resolved, resolved.division, place, files, progress=progress)
     params = None if path is None else read_prepared(path, abstract_packed_params(resolved.model, kernels))
     if params is None:
         params = load_params(resolved.directory, resolved.model, place=place, progress=progress)
@@ -61,6 +69,23 @@ def load_parameters(
             files.check()
         if path is not None:
             write_prepared(path, params)
+    return params
+
+
+def _load_divided(
+    resolved: ResolvedModel, division: Division, place: Place, files: DigestedFiles | None, *, progress: bool
+) -> PackedParams:
+    """Return what each device has of the parameters, in the layout of its kernels."""
+    devices = Devices.of(division.part)
+    assert devices is not None, "several have a part each"
+
+    def place_shares(path: str, read: Callable[[int], Any]) -> Any:
+        placed: PackedParams = devices.on_each(lambda rank: {path: jax.block_until_ready(place(path, read(rank)))})
+        return placed[path]
+
+    params = load_shares(resolved.directory, division, place=place_shares, progress=progress)
+    if files is not None:
+        files.check()
     return params
 
 
@@ -79,7 +104,8 @@ def _warn_of_dequantised(resolved: ResolvedModel, kernels: Kernels) -> None:
 
 def _prepared_folder(resolved: ResolvedModel) -> Path | None:
     """Return the folder of parameters as programs read them; None: none are kept."""
-    return resolved.caches.prepared if resolved.device.is_cpu and resolved.load_format != "dummy" else None
+    kept = resolved.device.is_cpu and resolved.load_format != "dummy" and resolved.division is None
+    return resolved.caches.prepared if kept else None
 
 
 def _prepared_path(resolved: ResolvedModel, kernels: Kernels, files: DigestedFiles | None) -> Path | None:

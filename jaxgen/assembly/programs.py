@@ -10,8 +10,9 @@ from jaxgen.assembly.device import THREADS
 from jaxgen.assembly.digest import identify, program_digest, sources_digest, xla_flags
 from jaxgen.assembly.resolved_model import ResolvedModel
 from jaxgen.assembly.text_settings import TextSettings
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.identity import Identity, digest_of
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.engine.start.runners import Compiled, compile_for, narrow_texts, program_texts
 from jaxgen.hardware.nvidia import versions
 from jaxgen.kernels.kernels import Kernels
@@ -27,7 +28,7 @@ def compile_programs(resolved: ResolvedModel, model: ModelConfig, kernels: Kerne
     ``model``: the resolved one, for the context that is served.
     """
     folder = resolved.caches.traced
-    if folder is None or not resolved.device.is_cpu or config.streaming is not None:
+    if folder is None or not resolved.device.is_cpu or config.streaming is not None or resolved.division is not None:
         return compile_for(model, config, kernels)
     key = {
         "model": repr(model),

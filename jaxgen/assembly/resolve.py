@@ -1,5 +1,6 @@
 """Find the model, the device and its memory for an engine, without loading anything."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Literal
 
 import jax
 
-from jaxgen.assembly.device import device_memory, is_open, limit_threads, share_memory
+from jaxgen.assembly.device import check_devices, device_memory, is_open, limit_threads, share_memory
+from jaxgen.assembly.divide import check_division, divide
 from jaxgen.assembly.find_model import find_model
 from jaxgen.assembly.kernels import judge_kernels, served_shapes
 from jaxgen.assembly.model_sizes import token_budget, weight_bytes
 from jaxgen.assembly.resolved_model import ResolvedModel
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
+from jaxgen.core.config import EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.tier_address import DirectoryAddress, RedisAddress, S3Address
 from jaxgen.files.cache_dirs import CacheDirs, open_cache_dirs
@@ -28,6 +31,8 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.terminal.extras import need
 from jaxgen.weights.gguf.conversions import kept_conversion
 from jaxgen.weights.packaged.files import packaged_file
+
+logger = logging.getLogger(__name__)
 
 UNPROVEN = "operations that no proof has found right"
 
@@ -54,6 +59,7 @@ def resolve_on_device(
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
+    check_division(options)
     _check_tier(options)
     if parse_kv_events(options.kv_events_config) is not None:
         need("zmq", KV_EVENTS_FLAG)
@@ -74,18 +80,24 @@ def resolve_on_device(
         of_gguf=partial(kept_conversion, caches=caches, quantization=quantization, progress=progress),
     )
     directory, config = find(device=device)
+    division = divide(config, options)
     verdict = NOTHING_PROVEN
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
     if gpu is not None:
-        verdict = _prove_kernels(gpu, config, options, kernels, caches, budgets)
+        verdict = _prove_kernels(gpu, division.part if division else config, options, kernels, caches, budgets)
     opened = device_info()
+    check_devices(options.tensor_parallel_size)
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         reason = f"JAX opened {opened.title}, they were proven for {device.title}"
         verdict = Verdict(otherwise=Finding("unavailable", reason))
         directory, config = find(device=opened)
-    memory = device_memory(was_open=was_open)
-    return ResolvedModel(directory, config, opened, memory, caches, kernels, verdict, load_format)
+        division = divide(config, options)
+    memory = device_memory(options.tensor_parallel_size, was_open=was_open)
+    part = division.part if division else config
+    if division is not None:
+        logger.info("the model is divided between %d devices, of which the log tells one's share", division.ranks)
+    return ResolvedModel(directory, part, opened, memory, caches, kernels, verdict, load_format, division)
 
 
 def _prove_kernels(

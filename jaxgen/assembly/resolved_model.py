@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, tuning_folder, weight_bytes
-from jaxgen.core.config import EngineConfig, EngineOptions, KernelChoice, LoadFormat, ModelConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, KernelChoice, LoadFormat
+from jaxgen.core.division import Division
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.files.cache_dirs import CacheDirs
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import proven
@@ -20,7 +22,10 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
     """A model and device that are found but not loaded: the model's directory, its configuration in the dtype to
-    compute in, the device, its memory, and the cache directories."""
+    compute in, the device, its memory, and the cache directories.
+
+    ``division``: how several devices have the model, of which ``model``, ``device`` and ``memory`` are one's part then.
+    """
 
     directory: Path
     model: ModelConfig
@@ -31,6 +36,7 @@ class ResolvedModel:
     verdict: Verdict = NOTHING_PROVEN
     """Verdict on the kernels made for a GPU."""
     load_format: LoadFormat = "auto"
+    division: Division | None = None
 
     @property
     def params_bytes(self) -> int:

@@ -83,12 +83,12 @@ class BlockPool:
                 del self._cached[block]
             self._owners[block] += 1
 
-    def release(self, blocks: Sequence[int], *, evict_first: bool = False) -> None:
+    def release(self, blocks: Sequence[int], *, evict_first: bool = False, told: bool = True) -> None:
         """Take one owner from each block. Blocks without an owner become cached if their content is known, else free.
 
         The last of ``blocks`` will be evicted first, because a block is useful only with those before it.
-        ``evict_first``: all of them will be evicted before any other cached block. Raises ValueError for an id that is
-        not in use or not in the pool.
+        ``evict_first``: all of them will be evicted before any other cached block. ``told`` False: watchers are not
+        notified of blocks that become cached. Raises ValueError for an id that is not in use or not in the pool.
         """
         for block in blocks if evict_first else reversed(blocks):
             if not 0 <= block < len(self._owners) or self._owners[block] == 0:
@@ -102,7 +102,7 @@ class BlockPool:
                 continue
             self._cached[block] = None
             self._cached.move_to_end(block, last=not evict_first)
-            for watcher in self._watchers_of(block):
+            for watcher in self._watchers_of(block) if told else ():
                 watcher.cached(block, key)
 
     def register(self, block: int, key: bytes, *, full: bool = True) -> bool:

@@ -1,12 +1,15 @@
 """The format of a KV cache, from which memory and copies are counted in bytes. Host only, no jax."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Self
 
 from jaxgen.core.cache_kind import CacheKind, RowShape
-from jaxgen.core.config import ITEMSIZE, CacheConfig, DType, ModelConfig
+from jaxgen.core.config import CacheConfig
 from jaxgen.core.host_dtype import BITS, GROUP_BYTES, HostDType, group_of
 from jaxgen.core.kv_dtype import SCALE_BYTES, KVDType
+from jaxgen.core.model_config import ITEMSIZE, DType, ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,17 @@ def kind_blocks(model: ModelConfig, cache: CacheConfig) -> tuple[KindBlocks, ...
     numbers = (cache.num_blocks, *cache.window_blocks)
     kinds = zip(cache.kinds(model), numbers, strict=True)
     return tuple(KindBlocks(kind, number, whole.of_kind(kind).block_bytes) for kind, number in kinds)
+
+
+def kind_formats(model: ModelConfig, cache: CacheConfig) -> tuple[CacheFormat, ...]:
+    """Return the format of each kind of cache that a model is served with."""
+    whole, kinds = CacheFormat.of_cache(model, cache), cache.kinds(model)
+    return (whole,) if len(kinds) == 1 else tuple([whole.of_kind(kind) for kind in kinds])
+
+
+def place_bytes(formats: Iterable[CacheFormat], host_dtype: HostDType) -> int:
+    """Return the bytes of a place in host memory: a block of each of these kinds takes a whole number of places."""
+    return gcd(*[each.host_block_bytes(host_dtype) for each in formats])
 
 
 def blocks_bytes(model: ModelConfig, cache: CacheConfig) -> int:

@@ -50,10 +50,10 @@ class KVCacheManager:
     ) -> None:
         """``copies_blocks``: the device can copy a block. With windows none is copied, so only full blocks are found.
 
-        Raises ValueError if a kind of cache has too few blocks, or if there is host memory for the first kind alone.
+        Raises ValueError if a kind of cache has too few blocks, or if host memory keeps other kinds.
         """
-        if tier is not None and cache.windows:
-            raise ValueError(f"a cache with windows {cache.windows} must have no host memory, which keeps one kind")
+        if tier is not None and len(tier.windows) != len(cache.windows):
+            raise ValueError(f"host memory must keep blocks of windows {cache.windows}, not of {len(tier.windows)}")
         self.states: StateSnapshots | None = None
         """None: the model has no states."""
         if cache.num_snapshots is not None:
@@ -63,7 +63,8 @@ class KVCacheManager:
         beginnings = BlockBeginnings() if copies_blocks and not cache.windows and self.states is None else None
         watchers = [watcher for watcher in (tier, log) if watcher is not None]
         self.pool = BlockPool(cache.num_blocks, *watchers, index=beginnings)
-        self.windows = tuple([WindowManager(number, cache, config) for number in range(len(cache.windows))])
+        tiers = [None] * len(cache.windows) if tier is None else tier.windows
+        self.windows = tuple([WindowManager(number, cache, config, behind) for number, behind in enumerate(tiers)])
         self.parts: tuple[CachePart, ...] = self.windows if self.states is None else (*self.windows, self.states)
         self.prefixes = PrefixCache(
             self.pool,
@@ -75,7 +76,7 @@ class KVCacheManager:
         )
         self._tier = tier
         self._copies: list[Copy] = []
-        self.restorer = None if tier is None else Restorer(tier, self.prefixes, self.states)
+        self.restorer = None if tier is None else Restorer(tier, self.prefixes, self.states, self.windows)
         self._counters = counters
         self.block_size = cache.block_size
         self.num_rows = config.max_num_seqs
@@ -115,7 +116,7 @@ class KVCacheManager:
         """
         new, unowned = 0, set[int]()
         for sequence in coming:
-            hits = self.prefixes.look_up(sequence) if self.states is None else self._look_up(sequence).blocks
+            hits = self._look_up(sequence).blocks if self.parts else self.prefixes.look_up(sequence)
             new += self.blocks_for(len(sequence.tokens)) - len(hits)
             unowned.update([block for block in hits if block in freed or self.pool.num_owners(block) == 0])
         return new + len(unowned)
@@ -306,6 +307,8 @@ class KVCacheManager:
                 self.states.drop(sequence)
             return
         restore.arrived = True
+        for window in restore.windows:
+            self.windows[window.kind - 1].arrived(window)
         if self.states is not None:
             self.states.arrived(sequence, restore.end // self.block_size)
         if sequence.standing.num_preemptions == 0:

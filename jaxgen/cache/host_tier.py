@@ -1,6 +1,7 @@
 """The interfaces of a host memory tier behind the KV cache, and of what fetches blocks into it. Host only, no jax."""
 
 from collections import abc
+from dataclasses import dataclass
 from typing import Protocol
 
 from jaxgen.cache.block_pool import PoolWatcher
@@ -21,6 +22,28 @@ def is_state_key(key: bytes) -> bool:
     return len(key) != KEY_BYTES and key.endswith(_OF_STATE)  # a block's key may end with anything
 
 
+def window_key(key: bytes, kind: int) -> bytes:
+    """Return the key in host memory of the block of this key in a kind of cache with a window, by the kind's number."""
+    return key + bytes([kind])
+
+
+def kind_of(key: bytes) -> int:
+    """Return the number of the kind of cache whose block has this key in host memory."""
+    return key[-1] if len(key) == KEY_BYTES + 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ComingWindow:
+    """Blocks of a kind of cache with a window that a sequence has, and whose contents come from host memory.
+
+    ``kind``: the number of the kind among all of the cache. ``keys``: of the contents in host memory.
+    """
+
+    kind: int
+    blocks: tuple[int, ...]
+    keys: tuple[bytes, ...]
+
+
 class Fetcher(Protocol):
     """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.tiers.kv_tier`` implements it."""
 
@@ -31,9 +54,11 @@ class Fetcher(Protocol):
         keys: abc.Sequence[bytes],
         num_waiting: int,
         states: abc.Sequence[bytes] = (),
+        windows: abc.Callable[[int], list[bytes]] | None = None,
     ) -> Fetch | None:
-        """Begin to fetch the blocks of ``keys`` for a waiting sequence, if that pays; ``states``: as of a ``Fetch``.
+        """Begin to fetch the blocks of ``keys`` for a waiting sequence, if that pays.
 
+        ``states``: as of a ``Fetch``; ``windows``: its ``at_end``.
         They follow its first ``start`` tokens. Returns another sequence's fetch that brings the first of them, and
         None if there is no room for blocks now.
         """
@@ -44,14 +69,15 @@ class Fetcher(Protocol):
         ...
 
 
-class StateTier(PoolWatcher, Protocol):
-    """Snapshots of states in host memory, by the keys of the blocks at whose ends they were taken.
+class PartTier(PoolWatcher, Protocol):
+    """What host memory has of a part of the cache: blocks of a window, or snapshots of states.
 
-    As a watcher it is told the places of snapshots in place of blocks.
+    Snapshots go by the keys of the blocks at whose ends they were taken. A watcher of them is told their places in
+    place of blocks.
     """
 
     def holds(self, key: bytes) -> bool:
-        """Whether the host has the snapshot of this key, complete."""
+        """Whether the host has the block, or the snapshot, of this key, complete."""
         ...
 
 
@@ -68,8 +94,13 @@ class HostTier(PoolWatcher, Protocol):
         ...
 
     @property
-    def states(self) -> StateTier | None:
+    def states(self) -> PartTier | None:
         """Snapshots of states; None: the model has no states, or host memory does not hold one."""
+        ...
+
+    @property
+    def windows(self) -> abc.Sequence[PartTier]:
+        """Blocks of each kind of cache with a window."""
         ...
 
     def take_saves(self) -> tuple[Save, ...]:
@@ -92,8 +123,11 @@ class HostTier(PoolWatcher, Protocol):
         """Allow eviction of these keys again."""
         ...
 
-    def pays(self, again: int, start: int, copied: int, *, with_state: bool) -> bool:
-        """Whether ``copied`` blocks, and a state, come sooner than ``again`` blocks are computed from ``start`` on."""
+    def pays(self, again: int, start: int, copied: tuple[int, ...], *, with_state: bool) -> bool:
+        """Whether ``copied`` blocks of each kind of cache, and a state, come sooner than ``again`` ones are computed.
+
+        ``start``: tokens before these.
+        """
         ...
 
     def plan_restore(
@@ -105,13 +139,15 @@ class HostTier(PoolWatcher, Protocol):
         free_tokens: int,
         num_waiting: int,
         state: tuple[bytes, int] | None = None,
+        windows: tuple[ComingWindow, ...] = (),
         can_compute: bool = True,
     ) -> Restore | None:
         """Plan the restore of the blocks of ``keys`` into the sequence's blocks from index ``first`` on.
 
         The host holds all of ``keys``. The restore may recompute some of them: that costs tokens of the ``free_tokens``
         of a step, and time of the ``num_waiting`` other sequences. None: the sequence recomputes all of them.
-        ``state``: the key of a snapshot that comes with them, and its place on the device. ``can_compute`` False: none
-        is recomputed, since the row lacks the state before them.
+        ``state``: the key of a snapshot that comes with them, and its place on the device. ``windows``: blocks of
+        windows that come with them. ``can_compute`` False: none is recomputed, since the sequence lacks the state, or
+        the windows, before them.
         """
         ...

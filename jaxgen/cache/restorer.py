@@ -1,11 +1,13 @@
 """Begin restores for the scheduler, and let sequences wait for restores under way. Host only, no jax, no clock."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from jaxgen.cache.host_tier import HostTier, state_key
 from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.state_snapshots import StateSnapshots
+from jaxgen.cache.window_manager import WindowManager
 from jaxgen.core.sequence import Restore, Sequence
 
 
@@ -22,7 +24,9 @@ class Hit:
     """Of blocks in host memory."""
     num_ready: int
     num_known: int
-    """Blocks that device and host have one after the other, whether there is a state or not."""
+    """Blocks that device and host have one after the other, whether the other parts of the cache agree or not."""
+    waits: bool = False
+    """Whether the sequence computes nothing before all has come, since blocks of windows may come too."""
 
     @property
     def length(self) -> int:
@@ -32,35 +36,45 @@ class Hit:
     @property
     def is_ready(self) -> bool:
         """Whether the sequence can compute the tokens after the device's blocks."""
-        return self.num_ready == len(self.blocks)
+        return self.num_ready == len(self.blocks) and not self.waits
 
 
 class Restorer:
     """Begins restores of blocks that the prefix cache has keys for and the tier has in host memory."""
 
-    def __init__(self, tier: HostTier, prefixes: PrefixCache, states: StateSnapshots | None) -> None:
-        """``states``: the snapshots on the device; None: the model has no states."""
+    def __init__(
+        self,
+        tier: HostTier,
+        prefixes: PrefixCache,
+        states: StateSnapshots | None,
+        windows: tuple[WindowManager, ...] = (),
+    ) -> None:
+        """``states``: the snapshots on the device; None: the model has no states. ``windows``: the kinds with one."""
         self._tier = tier
         self._prefixes = prefixes
         self._states = states
+        self._windows = windows
         self._begun: list[Restore] = []
         self._under_way: list[tuple[Restore, frozenset[bytes]]] = []  # with all keys that it was planned for
 
     def look_up(self, sequence: Sequence) -> Hit:
         """Return what a waiting sequence begins with, and what it would restore.
 
-        A state that only the host has is used where it comes sooner than the tokens since the last one are computed.
+        States and blocks of windows that only the host has are used where they come sooner than the tokens since what
+        the device has are computed.
         """
         prefixes = self._prefixes
         blocks = prefixes.look_up_blocks(sequence)
         keys = list(takewhile(self._tier.holds, prefixes.keys_from(sequence, len(blocks))))
         ready, known = prefixes.agreed(sequence, 0, len(blocks)), len(blocks) + len(keys)
         length = prefixes.agreed(sequence, ready, known, host=True)
-        if self._states is not None and length > ready < len(blocks):  # else the tier plans which blocks are computed
-            comes, copied = not self._states.holds(sequence, length), max(0, length - len(blocks))
+        comes = self._states is not None and length > ready and not self._states.holds(sequence, length)
+        if length > ready and (self._windows or (self._states is not None and ready < len(blocks))):
+            copied = max(0, length - len(blocks)), *[len(one.lacking(sequence, length)) for one in self._windows]
             if not self._tier.pays(length - ready, ready * prefixes.block_size, copied, with_state=comes):
                 length = ready
-        return Hit(blocks[:length], keys[: max(0, length - len(blocks))], ready, known)
+        waits = bool(self._windows) and length > ready
+        return Hit(blocks[:length], keys[: max(0, length - len(blocks))], ready, known, waits)
 
     def keep(self, sequence: Sequence, hit: Hit) -> None:
         """Keep what the host has of a hit until ``begin``. Blocks given meanwhile may push others to the host."""
@@ -69,8 +83,8 @@ class Restorer:
     def begin(self, sequence: Sequence, hit: Hit, *, free_tokens: int, num_waiting: int) -> None:
         """Begin a restore for a sequence that has just got its blocks, if the tier's planner wants one.
 
-        It covers the blocks in host memory that follow the sequence's cached ones, and the state after them. ``hit``:
-        was kept.
+        It covers the blocks in host memory that follow the sequence's cached ones, and the state and the windows after
+        them. ``hit``: was kept.
         """
         first, state = sequence.blocks.num_registered, None
         kept = self._from_host(sequence, hit)
@@ -83,6 +97,7 @@ class Restorer:
             free_tokens=free_tokens,
             num_waiting=num_waiting,
             state=state,
+            windows=tuple([window.hold(sequence, hit.length) for window in self._windows]) if hit.waits else (),
             can_compute=hit.is_ready,
         )
         self._tier.unpin(kept)
@@ -109,7 +124,13 @@ class Restorer:
             states = [state_key(key) for key in prefixes.keys_from(sequence, hit.length)]
         if keys or states:
             start = hit.length * prefixes.block_size
-            sequence.blocks.fetch = fetcher.fetch(sequence, start, keys, num_waiting, states)
+            windows = partial(self._lacking, sequence, hit.num_known) if self._windows else None
+            sequence.blocks.fetch = fetcher.fetch(sequence, start, keys, num_waiting, states, windows)
+
+    def _lacking(self, sequence: Sequence, known: int, more: int) -> list[bytes]:
+        """Return the keys of windows that neither device nor host has to go on after ``known + more`` blocks."""
+        keys = [key for window in self._windows for key in window.lacking(sequence, known + more)]
+        return [key for key in keys if not self._tier.holds(key)]
 
     def waits(self, sequence: Sequence, num_waiting: int) -> bool:
         """Whether a sequence that could begin should wait for blocks that are on their way."""
@@ -147,6 +168,8 @@ class Restorer:
     def _from_host(self, sequence: Sequence, hit: Hit) -> list[bytes]:
         """Return the keys in host memory of what a sequence would restore."""
         keys, states = hit.keys, self._states
+        if hit.waits:
+            keys = [key for window in self._windows for key in window.lacking(sequence, hit.length)] + keys
         if states is None or hit.length == hit.num_ready or states.holds(sequence, hit.length):
             return keys
         return [state_key(sequence.blocks.keys[hit.length - 1]), *keys]

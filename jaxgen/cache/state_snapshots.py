@@ -20,7 +20,7 @@ back. The others of an answer lie within it, where few prompts end.
 from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 
-from jaxgen.cache.host_tier import StateTier
+from jaxgen.cache.host_tier import PartTier
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.stats import SchedulerCounters
 from jaxgen.core.step_plan import StateCopy
@@ -57,7 +57,7 @@ class StateSnapshots:
     """The part of the cache that has snapshots of states: a ``CachePart``."""
 
     def __init__(
-        self, num_snapshots: int, block_size: int, counters: SchedulerCounters, tier: StateTier | None = None
+        self, num_snapshots: int, block_size: int, counters: SchedulerCounters, tier: PartTier | None = None
     ) -> None:
         """Begin without snapshots, with ``num_snapshots`` places for them; 0: none is ever found.
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 
 from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.host_tier import ComingWindow, PartTier, window_key
+from jaxgen.cache.prefix_cache import KEY_BYTES
 from jaxgen.core.config import CacheConfig, SchedulerConfig
-from jaxgen.core.sequence import Chunk, Sequence, WindowBlocks
+from jaxgen.core.sequence import Chunk, Sequence, WindowBlocks, WindowRestore
 
 NOT_HELD = 0
 """Stands in tables for blocks behind the window that a sequence never had. It is a block's id, so that the device may
@@ -38,10 +40,13 @@ class WindowManager:
     A token attends to itself and the ``window - 1`` tokens before it. A sequence gets blocks chunk by chunk. Blocks are
     freed when the next plan is made: the chunks planned before attend to them, and steps run in the order planned. So
     the new plan may give them to another sequence. If their content is known, it can be found until then.
+
+    Host memory gets the blocks of prompts that are freed, and the last window of each sequence that gives its row back.
+    The others lie within an answer, where few prompts end.
     """
 
-    def __init__(self, number: int, cache: CacheConfig, config: SchedulerConfig) -> None:
-        """``number``: of the kind among those with a window.
+    def __init__(self, number: int, cache: CacheConfig, config: SchedulerConfig, tier: PartTier | None = None) -> None:
+        """``number``: of the kind among those with a window. ``tier``: its blocks in host memory.
 
         Raises ValueError if it has too few blocks for one sequence.
         """
@@ -56,7 +61,8 @@ class WindowManager:
         self._num_promised = 0
         """Blocks that running sequences may come to hold."""
         self._capacity = cache.window_blocks[number] - blocks_of_chunks(cache.block_size, config)
-        self.pool = BlockPool(cache.window_blocks[number])
+        self._tier = tier
+        self.pool = BlockPool(cache.window_blocks[number], *([] if tier is None else [tier]))
         self._given: list[Sequence] = []
         """Sequences that got blocks since the last plan began: others hold one block at most behind their window."""
 
@@ -78,17 +84,38 @@ class WindowManager:
                 self._free_before(sequence, self._first_seen(sequence.num_computed))
 
     def agrees(self, sequence: Sequence, first: int, length: int, *, host: bool = False) -> int:
-        """Return the most blocks, from ``first`` to ``length``, before whose end a whole window is found.
-
-        Host memory has none of them.
-        """
-        del host
-        keys, index = sequence.blocks.keys, length
+        """Return the most blocks, from ``first`` to ``length``, before whose end a whole window is found."""
+        keys, index, tier = sequence.blocks.keys, length, self._tier if host else None
         while index > max(first, self._first_needed(length)):
             index -= 1
-            if self.pool.find(keys[index]) is None:
+            if self.pool.find(keys[index]) is None and (tier is None or not tier.holds(keys[index])):
                 length = index
         return length
+
+    def lacking(self, sequence: Sequence, length: int) -> list[bytes]:
+        """Return the keys of the blocks, in host memory, that the device lacks to go on after ``length`` blocks."""
+        keys = sequence.blocks.keys[self._first_needed(length) : length]
+        return [window_key(key, 1 + self._number) for key in keys if self.pool.find(key) is None]
+
+    def hold(self, sequence: Sequence, length: int) -> ComingWindow:
+        """Give a sequence that has none the blocks of the window before the end of ``length`` blocks.
+
+        Returns those whose contents come from host memory.
+        """
+        held, begin = sequence.blocks.windows[self._number], self._first_needed(length)
+        keys = self.lacking(sequence, length)
+        found = [self.pool.find(key) for key in sequence.blocks.keys[begin:length]]
+        self.pool.share([block for block in found if block is not None])
+        coming = self.pool.allocate(len(keys))
+        new = iter(coming)
+        held.table[:] = [NOT_HELD] * begin + [next(new) if block is None else block for block in found]
+        held.num_freed, held.num_restored = begin, length
+        return ComingWindow(1 + self._number, tuple(coming), tuple(keys))
+
+    def arrived(self, restore: WindowRestore) -> None:
+        """Record the contents of blocks that have come from host memory."""
+        for block, key in zip(restore.blocks, restore.keys, strict=True):
+            self.pool.register(block, key[:KEY_BYTES])
 
     def share(self, sequence: Sequence, first: int, length: int) -> None:
         """Give a sequence the found blocks of the window before the end of ``length`` blocks, in place of its own."""
@@ -114,9 +141,9 @@ class WindowManager:
             self._given.append(chunk.sequence)
 
     def register(self, sequence: Sequence, index: int, key: bytes) -> None:
-        """Record the content of a sequence's block ``index``, unless the block was freed before."""
+        """Record the content of a sequence's block ``index``, unless it was freed before or came with a restore."""
         held = sequence.blocks.windows[self._number]
-        if index >= held.num_freed:
+        if index >= max(held.num_freed, held.num_restored):
             self.pool.register(held.table[index], key)
 
     def release(self, sequence: Sequence) -> None:
@@ -140,14 +167,17 @@ class WindowManager:
         held = sequence.blocks.windows[self._number]
         if end > held.num_freed:
             prompt = 0 if sequence.request.background else sequence.num_prompt // self._block_size
-            self._give_back(held, end, max(sequence.blocks.num_shared, prompt), step=-1)
+            self._give_back(held, end, max(sequence.blocks.num_shared, prompt), step=-1, told=False)
             held.num_freed = end
 
-    def _give_back(self, held: WindowBlocks, end: int, own: int, step: int = 1) -> None:
-        """Release the held blocks before index ``end``; from index ``own`` on they are evicted before all others."""
+    def _give_back(self, held: WindowBlocks, end: int, own: int, step: int = 1, *, told: bool = True) -> None:
+        """Release the held blocks before index ``end``; from index ``own`` on they are evicted before all others.
+
+        ``told``: host memory gets these too.
+        """
         own = min(end, max(held.num_freed, own))
         if own < end:
-            self.pool.release(held.table[own:end][::step], evict_first=True)
+            self.pool.release(held.table[own:end][::step], evict_first=True, told=told)
         self.pool.release(held.table[held.num_freed : own][::step])
 
     def _first_needed(self, length: int) -> int:

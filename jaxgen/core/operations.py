@@ -14,8 +14,9 @@ OPERATIONS = (
     *(CONVOLUTIONS, DELTA_NETS),
 )
 """attention: with the cache's writes. copies: of the cache's blocks. products, experts: with weights that are numbers.
-codes: with quantized weights; on GPUs the products of experts alone, since XLA makes the others. convolutions,
-delta_nets: of layers with a state."""
+codes: with quantized weights. convolutions, delta_nets: of layers with a state."""
+QUANTIZED = "products with quantized weights"
+"""What a step computes for padding if XLA makes some of them."""
 OF_EVERY_TOKEN = (ATTENTION, PRODUCTS, NORMS, ACTIVATIONS, ROTATION)
 """Operations that every layer has, whatever its weights are."""
 

@@ -1,5 +1,6 @@
 """The host's state of one request until it ends, and the chunk of it that a step computes. Host only, no jax."""
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -47,6 +48,8 @@ class WindowBlocks:
     """Ids of its blocks by position, as ``SequenceBlocks.table``; entries before ``num_freed`` are out of date."""
     num_freed: int = 0
     """Blocks at the front of ``table`` that no later token attends to, and that were given back or never held."""
+    num_restored: int = 0
+    """Blocks at the front of ``table`` that it got with a restore, found ones and those from host memory."""
 
     def entry(self, index: int) -> int:
         """Return the id of the block of tokens ``index * block_size`` and those after it."""
@@ -260,12 +263,26 @@ class StateRestore:
     snapshot: int
 
 
+@dataclass(frozen=True, slots=True)
+class WindowRestore:
+    """Blocks of a kind of cache with a window that come back from host memory, with their keys and contents there.
+
+    ``kind``: the number of the kind among all of the cache.
+    """
+
+    kind: int
+    blocks: tuple[int, ...]
+    keys: tuple[bytes, ...]
+    pieces: tuple[Any, ...]
+    """Pinned in the host store."""
+
+
 @dataclass(slots=True, eq=False)
 class Restore:
     """A restore of KV blocks from host memory: those of ``keys``, into a sequence's block ``first`` and those after it.
 
     Meanwhile the sequence computes its tokens up to ``start``. It continues at token ``end`` once the blocks are there.
-    Without blocks, it waits for a state alone.
+    Without blocks, it waits for a state or for blocks of windows alone.
     """
 
     sequence: Sequence
@@ -282,8 +299,10 @@ class Restore:
     """How many of the first blocks arrive as layer inputs and are projected; the others arrive as K and V."""
     state: StateRestore | None = field(default=None)
     """The snapshot at ``end`` that comes with the blocks; None: the device has it, or the model has no states."""
+    windows: tuple[WindowRestore, ...] = field(default=())
+    """The blocks of windows before ``end`` that come too."""
     can_compute: bool = field(default=True)
-    """Whether its sequence could compute its tokens too. If not, its row lacks the state at ``start``."""
+    """Whether its sequence could compute its tokens too. If not, it lacks the state, or a window, at ``start``."""
     arrived: bool = field(default=False)
     """Whether all blocks are in the cache."""
     cancelled: bool = field(default=False)
@@ -310,9 +329,14 @@ class Fetch:
     states: list[bytes] = field(default_factory=list)
     """Keys of the snapshots at the ends of the blocks after ``start``. The last that the tier has comes before the
     blocks up to it, of which the first may be known. Empty: the model has no states."""
+    at_end: Callable[[int], list[bytes]] | None = field(default=None)
+    """Returns the keys of blocks of windows that are needed at the end of the first N blocks of ``keys``. They come
+    before these. None: the cache has no windows."""
     max_wait: float = field(default=0.0)
     """Seconds that a sequence waits for it at most. 0: it is a probe, and none waits."""
     waited_from: float | None = field(default=None)
     """When a sequence that could have begun first waited for it, in seconds of the tier's clock."""
     num_arrived: int = field(default=0)
+    found: bool = field(default=False)
+    """Whether the tier has told what it has of the blocks."""
     ended: bool = field(default=False)

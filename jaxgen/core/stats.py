@@ -70,7 +70,8 @@ class OffloadStats:
 
     host_blocks_total: int = 0
     host_blocks: int = 0
-    """Blocks in host memory now; a snapshot counts as the blocks that would have its bytes."""
+    """Blocks in host memory now; a snapshot counts as the blocks that would have its bytes. With several kinds of cache
+    they are places, of which a block of each kind takes a whole number."""
     host_snapshots: int = 0
     """Snapshots of states in host memory now."""
     saved_snapshots: int = 0

@@ -17,13 +17,15 @@ MOST_OF_AN_ID = 80
 class Save:
     """A block, or a snapshot, to copy to the host before the step of the same plan runs.
 
-    ``block``: its id, or the snapshot's place. ``key``: its key in host memory.
+    ``block``: its id, or the snapshot's place. ``key``: its key in host memory. ``kind``: the number of the kind of
+    cache that the block is of.
     """
 
     block: int
     key: bytes
     has_inputs: bool = True
     """False: the block was restored without layer inputs, so the device's memory for them does not hold its own."""
+    kind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence

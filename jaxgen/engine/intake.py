@@ -4,9 +4,10 @@ import random
 import sys
 from itertools import count
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import MAX_MASKED_TOKENS, check_token_ids, require
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sequence import Sequence
 from jaxgen.text.constraint import Constraint

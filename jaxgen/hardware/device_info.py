@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxgen.core.config import DType
+from jaxgen.core.model_config import DType
 from jaxgen.hardware.container import num_cores
 
 _VECTOR_FEATURE = re.compile(r"(avx|amx|fma|asimd|sve|bf16|i8mm)\w*")

@@ -7,10 +7,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from jaxgen.core.config import ModelConfig
-from jaxgen.core.operations import ACTIVATIONS, ATTENTION, DELTA_NETS, EXPERTS, OPERATIONS, PRODUCTS
+from jaxgen.core.model_config import ModelConfig
+from jaxgen.core.operations import (
+    ACTIVATIONS,
+    ATTENTION,
+    CODES,
+    DELTA_NETS,
+    EXPERTS,
+    OPERATIONS,
+    PRODUCTS,
+    Choice,
+)
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.gpu_support import troubles
+from jaxgen.kernels.gpu_support import troubles, xlas_codes
 from jaxgen.kernels.kernels import Kernels, PackedProduct, QuantizedProduct
 from jaxgen.kernels.native_support import MATRIX_UNITS, delta_trouble, native_parts, uses_matrix_units
 from jaxgen.kernels.padding import activates_in_products, computed_for_padding
@@ -137,8 +146,17 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> Kernels
     make = maker_of(device)
     if make is None:
         return _without_any(REFERENCE_GPU, f"there are no others for {device.kind} yet")
-    kernels = make(device.num_cores)
-    return kernels.without(troubles(device, model, block_size, kernels), REFERENCE_GPU)
+    kernels = for_cache_of(model, make(device.num_cores))
+    kernels = kernels.without(troubles(device, model, block_size, kernels), REFERENCE_GPU)
+    if CODES not in kernels.own:
+        return kernels
+    return replace(kernels, choices={**kernels.choices, CODES: Choice(kernels.name, xlas_codes(model))})
+
+
+def for_cache_of(model: ModelConfig, kernels: Kernels) -> Kernels:
+    """Return a GPU's kernels for the model's cache, whose scales they have apart if it has codes."""
+    coded = model.kv_dtype != "auto" and ATTENTION in kernels.own
+    return replace(kernels, scales_apart=True) if coded else kernels
 
 
 def proven(device: DeviceInfo, model: ModelConfig, block_size: int, verdict: Verdict) -> Kernels:

@@ -1,4 +1,4 @@
-"""Random weights of experts as codes, for the proof of their product."""
+"""Random weights as codes, for the proof of their products."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,3 +54,20 @@ def coded_weights(
 def _numbers(codes: np.ndarray, form: WeightFormat) -> np.ndarray:
     """Return the numbers of codes before their scales, in float64."""
     return numbers_of(codes, form).astype(np.float64) - (0 if form.floats else form.zero)
+
+
+def dense_weights(
+    form: WeightFormat,
+    outputs: int,
+    inputs: int,
+    pack_codes: Callable[..., Any],
+    pack_groups: Callable[..., Any],
+) -> Weights:
+    """Return a maker of a stack of weights [outputs, inputs], as ``coded_weights`` makes those of experts."""
+    of_experts = coded_weights(form, outputs, inputs, pack_codes, pack_groups)
+
+    def make(used: np.ndarray) -> tuple[GroupedCodes, Callable[[int, np.ndarray], np.ndarray]]:
+        weight, numbers = of_experts(used)
+        return weight.only(0), numbers
+
+    return make

@@ -19,6 +19,8 @@ from pallas_kernels.rotary import rotated_heads_ref
 from pallas_kernels.short_convolution import short_convolution_ref
 
 Kernel = Callable[..., Any]
+UNREAD_CODES = "no others read a cache of 8 bits as it is written there"
+"""Why a kernel does not write a cache of codes."""
 EXPERTS_AXES = 4
 """Axes of a stack of layers of experts' matrices."""
 
@@ -59,6 +61,25 @@ class QuantizedProduct:
     expert_product: Kernel
     bits: tuple[int, ...] = NATIVE_BITS
     """Bit widths that codes may have."""
+    gated_product: Kernel | None = None
+    """None: a gated MLP has a product and then its activation."""
+    product_parts: Kernel | None = None
+    """Returns None for weights whose product has one part. None: all have."""
+    reads_stacks: bool = False
+    """Whether it reads a layer's weight of a stack, where programs have layers apart."""
+    takes: Callable[[WeightFormat, tuple[int, ...], str, bool], bool] | None = None
+    """(format, [*stack, outputs, inputs], dtype of inputs, whether these are rounded to FP8) -> whether it multiplies
+    such a weight; None: it takes all."""
+    otherwise: "QuantizedProduct | None" = None
+    """Multiplies the other weights."""
+
+    def of_weight(
+        self, form: WeightFormat, shape: tuple[int, ...], dtype: str, *, fp8_inputs: bool
+    ) -> "QuantizedProduct":
+        """Return the product that multiplies a weight [*stack, outputs, inputs]."""
+        if self.takes is None or self.otherwise is None or self.takes(form, shape, dtype, fp8_inputs):
+            return self
+        return self.otherwise
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,8 @@ class Kernels:
     partial_recompute: Kernel | None = None
     """None: K and V are computed from layer inputs by the step's own products, with the queries, which on a CPU gives
     the same bits."""
+    scales_apart: bool = False
+    """Whether attention and writes have the scales of a cache of 8 bits apart; see pallas_kernels.kv_codes."""
     separate_layers: bool = False
     """Whether the program has unrolled layers. Matrices are separate arrays then, unless a product reads a stack."""
     compiler_options: tuple[tuple[str, str], ...] = ()
@@ -146,18 +169,16 @@ class Kernels:
     @property
     def computes_padding(self) -> str:
         """What a step computes for padding; empty: nothing."""
-        of_xla = [name for name in operations.OF_EVERY_TOKEN if name not in self.own]
+        with_codes = [operations.CODES] if operations.CODES in self.choices else []
+        of_xla = [name for name in (*operations.OF_EVERY_TOKEN, *with_codes) if name not in self.own]
         return ", ".join([*of_xla, *filter(None, [self.padded])])
 
     @property
     def sums_alone(self) -> bool:
-        """Whether no sum over a token's numbers is XLA's, whose order follows the number of tokens of a program.
-
-        XLA's products with codes are such sums.
-        """
+        """Whether no sum over a token's numbers is XLA's, whose order follows the number of tokens of a program."""
         sums = {operations.ATTENTION, operations.PRODUCTS, operations.NORMS}
-        experts = {operations.EXPERTS} & set(self.choices)
-        return sums | experts <= set(self.own) and operations.CODES not in self.choices
+        sums |= {operations.EXPERTS, operations.CODES} & set(self.choices)
+        return sums <= set(self.own) and operations.QUANTIZED not in self.padded
 
     @property
     def wants_narrow(self) -> bool:
@@ -170,7 +191,12 @@ class Kernels:
         return replace(self, choices={name: Choice(self.name if name in own else XLA) for name in FIELDS})
 
     def without(self, reasons: Mapping[str, str], twins: "Kernels") -> "Kernels":
-        """Return the kernels, but the ones of ``twins`` for the operations that ``reasons`` names, and why."""
+        """Return the kernels, but the ones of ``twins`` for the operations that ``reasons`` names, and why.
+
+        Where scales are apart, the kernel that writes them is left where its attention is.
+        """
+        if self.scales_apart and operations.ATTENTION in reasons and operations.ROTATION in self.own:
+            reasons = {operations.ROTATION: UNREAD_CODES, **reasons}
         fields = {one: getattr(twins, one) for name in reasons for one in FIELDS[name]}
         choices = {**self.choices, **{name: Choice(XLA, reason) for name, reason in reasons.items()}}
         result = replace(self, **fields, choices=choices)
@@ -178,7 +204,7 @@ class Kernels:
 
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    operations.ATTENTION: ("ragged_paged_attention", "write_kv", "plan_attention"),
+    operations.ATTENTION: ("ragged_paged_attention", "write_kv", "plan_attention", "scales_apart"),
     operations.COPIES: ("gather_blocks", "scatter_blocks"),
     operations.PRODUCTS: ("packed",),
     operations.NORMS: ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"),

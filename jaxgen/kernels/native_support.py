@@ -1,9 +1,9 @@
 """Say which native kernels a device will have, before they are compiled and without importing jax."""
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import CONV_STATE, DELTA_INPUTS, DELTA_STATES
 from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import NATIVE_BITS
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.proving.verdict import ExpertShapes, expert_formats

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.operations import NORMS, OF_EVERY_TOKEN, ROTATION
+from jaxgen.core.model_config import ModelConfig
+from jaxgen.core.operations import NORMS, OF_EVERY_TOKEN, QUANTIZED, ROTATION
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.proving.layer_shapes import norms_of, products_of
-from jaxgen.kernels.rotation_support import rotation_refusal
+from jaxgen.kernels.code_support import code_trouble, is_partly_xlas
+from jaxgen.kernels.proving.layer_shapes import ProductShape, coded_products_of, norms_of, products_of
+from jaxgen.kernels.rotation_support import cache_code_refusal, rotation_refusal
 from pallas_kernels.gpu.dense_support import supports as dense_supports
 from pallas_kernels.gpu.norm_support import supports as norm_supports
 
@@ -20,7 +21,7 @@ def padding_at_best(device: DeviceInfo, model: ModelConfig) -> str:
     if device.compute_capability is None or device.compute_capability[0] != HOPPER_MAJOR:
         return ", ".join(OF_EVERY_TOKEN)
     norms = [NORMS] if any(norm_supports(width=one.width) for one in norms_of(model)) else []
-    rotation = [ROTATION] if rotation_refusal(model) else []
+    rotation = [ROTATION] if rotation_refusal(model) or cache_code_refusal(model) else []
     return ", ".join([*norms, *rotation, *filter(None, [computed_for_padding(model)])])
 
 
@@ -30,8 +31,8 @@ def computed_for_padding(model: ModelConfig) -> str:
 
 
 def _beside_kernels(model: DecoderConfig) -> Iterator[str]:
-    if any(form is not None for _, form in model.weight_formats):
-        yield "products with quantized weights"
+    if is_partly_xlas(model):
+        yield QUANTIZED
     if any(dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype) for one in products_of(model)):
         yield "products of some weights"
     if model.moe is not None:
@@ -50,8 +51,12 @@ def activates_in_products(model: ModelConfig) -> bool:
     """Return whether the dense product computes all of a model's activations."""
     if isinstance(model, DecoderConfig) and model.moe is not None:
         return False
-    gated = [one for one in products_of(model) if one.activation is not None]
-    return bool(gated) and not any(
-        dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, activation=one.activation)
-        for one in gated
-    )
+    gated = [one for one in (*products_of(model), *coded_products_of(model)) if one.activation is not None]
+    return bool(gated) and not any(_gates_apart(one, model) for one in gated)
+
+
+def _gates_apart(one: ProductShape, model: ModelConfig) -> str | None:
+    """Return why no product computes the activation of its results, or None."""
+    if one.form is not None:
+        return code_trouble(one, model.dtype, fp8_inputs=model.fp8_inputs, gated=True)
+    return dense_supports(inputs=one.inputs, outputs=one.outputs, dtype=model.dtype, activation=one.activation)

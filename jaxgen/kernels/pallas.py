@@ -5,8 +5,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.kernels import Kernel, Kernels, PackedProduct, QuantizedProduct
+from jaxgen.kernels.code_support import code_trouble, experts_code_trouble
+from jaxgen.kernels.kernels import EXPERTS_AXES, Kernel, Kernels, PackedProduct, QuantizedProduct
+from jaxgen.kernels.proving.layer_shapes import ProductShape
 from jaxgen.kernels.references import (
     GPU_EXPERT_PRODUCT,
     GPU_FLOATS,
@@ -61,7 +64,6 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool
     from pallas_kernels.gpu import (
         copy_blocks,
         expert_product,
-        expert_weights,
         gated_delta,
         norms,
         rotate_write,
@@ -71,10 +73,6 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool
 
     def norm(kernel: Kernel, twin: Kernel | None = None) -> Any:
         return partial(kernel, num_ctas=num_ctas) if wgmma else twin
-
-    def with_experts(product: QuantizedProduct) -> QuantizedProduct:
-        of_experts = partial(expert_weights.coded_expert_product, num_ctas=num_ctas)
-        return replace(product, pack_groups=expert_weights.groups_of_experts, expert_product=of_experts)
 
     options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
     copies = options | {"bulk": bulk and not is_small}
@@ -93,8 +91,8 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, is_small: bool
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
         gated_delta=partial(gated_delta.gated_delta, num_ctas=num_ctas) if wgmma else gated_delta_ref,
         expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else GPU_EXPERT_PRODUCT,
-        quantized=with_experts(GPU_QUANTIZED) if wgmma else GPU_QUANTIZED,
-        floats=with_experts(GPU_FLOATS) if wgmma else GPU_FLOATS,
+        quantized=_coded(GPU_QUANTIZED, num_ctas) if wgmma else GPU_QUANTIZED,
+        floats=_coded(GPU_FLOATS, num_ctas) if wgmma else GPU_FLOATS,
         compiler_options=COMPILER_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
@@ -126,6 +124,49 @@ def _dense(num_ctas: int) -> PackedProduct:
 
     product = partial(dense.dense_product, num_ctas=num_ctas)
     return PackedProduct(as_it_is, product, stored_rows, None, gated_product, parts, takes)
+
+
+def _coded(plain: QuantizedProduct, num_ctas: int) -> QuantizedProduct:
+    """Return products with codes as they are, and the ``plain`` ones for the weights that these do not take."""
+    from pallas_kernels.gpu import coded_weights as coded
+
+    def gated_product(
+        x: Any, weight: Any, layer: Any, num_tokens: Any, *, group: int, activation: str, dtype: Any
+    ) -> Any:
+        _, outputs, inputs = weight.codes.shape
+        sizes: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "dtype": x.dtype.name}
+        given = x, weight, layer, num_tokens
+        if dense_supports(**sizes, codes=weight.codes.dtype.name, activation=activation) is None:
+            options: dict[str, Any] = {"activation": activation, "dtype": dtype, "num_ctas": num_ctas}
+            return coded.coded_gated_product(*given, group=group, **options)
+        wide = coded.coded_product(*given, bits=plain.bits[-1], group=group, out_features=outputs, num_ctas=num_ctas)
+        return gated_ref(wide, num_tokens, activation=activation, dtype=dtype)
+
+    def parts(x: Any, weight: Any, layer: Any, num_tokens: Any, *, group: int) -> Any:
+        _, outputs, inputs = weight.codes.shape
+        if num_parts(inputs, outputs) == 1:
+            return None
+        return coded.coded_parts(x, weight, layer, num_tokens, group=group, num_ctas=num_ctas)
+
+    return replace(
+        plain,
+        pack_groups=coded.groups_first,
+        product=partial(coded.coded_product, num_ctas=num_ctas),
+        rows=coded.coded_rows,
+        expert_product=partial(coded.coded_expert_product, num_ctas=num_ctas),
+        gated_product=gated_product,
+        product_parts=parts,
+        reads_stacks=True,
+        takes=_takes,
+        otherwise=plain,
+    )
+
+
+def _takes(form: WeightFormat, shape: tuple[int, ...], dtype: str, fp8_inputs: bool) -> bool:
+    *_, outputs, inputs = shape
+    if len(shape) == EXPERTS_AXES:
+        return experts_code_trouble(form, inputs, outputs, dtype) is None
+    return code_trouble(ProductShape(inputs, outputs, form=form), dtype, fp8_inputs=fp8_inputs) is None
 
 
 _BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blackwell, 12: blackwell_rtx}

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.config import CacheConfig, ModelConfig
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens, StepBatch
 from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape, init_states

@@ -17,7 +17,8 @@ from itertools import batched
 import jax
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.kernels import Kernels

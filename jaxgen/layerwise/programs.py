@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.choice import for_windows_as_data
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.layer_pool import LayerPool

@@ -5,7 +5,8 @@ import random
 from collections.abc import Iterator
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.config import EngineConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import LayerKind
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.choice import Angles
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
@@ -95,7 +95,8 @@ class Attention(nnx.Module):
         size = config.hidden_size
         projected = heads * (2 if options.output_gate else 1) + self.shape.projections * kv_heads
         self.qkv = Linear(size, projected * width, bias=options.qkv_bias, dtype=dtype, rngs=rngs, stack=stack)
-        self.out = Linear(heads * width, size, bias=options.out_bias, dtype=dtype, rngs=rngs, stack=stack)
+        bias, divided = options.out_bias, config.num_devices > 1
+        self.out = Linear(heads * width, size, bias=bias, dtype=dtype, rngs=rngs, stack=stack, divided=divided)
         self.q_norm = self._make_norm(heads, stack)
         self.k_norm = None if self.shape.reads else self._make_norm(kv_heads, stack)
         self.v_norm = ValueNorm(options.qk_norm.eps) if options.v_norm and options.qk_norm is not None else None
@@ -124,13 +125,14 @@ class Attention(nnx.Module):
     def keys_values(self, x: Float[Array, "T D"], norm: RowNorm, cache: KVCache, at: LayerContext) -> KVCache:
         """Return the cache with K and V of ``norm(x)``; see ``Layer.keys_values``."""
         weight, kernels = self.qkv.weight.get_value(), at.kernels
-        if kernels.partial_recompute is None or isinstance(weight, KernelWeight) or not self._is_plain:
+        recompute = None if kernels.scales_apart else kernels.partial_recompute  # which writes rows of codes
+        if recompute is None or isinstance(weight, KernelWeight) or not self._is_plain:
             return self._written(self.qkv(norm(x), at.num_tokens), cache, at)[1]
         biases = None if self.qkv.bias is None else self.qkv.bias[...][None]
         k_norm = None if self.k_norm is None else partial(self._normed, self.k_norm, at=at)
         options: dict[str, Any] = {"norm": norm, "k_norm": k_norm, "run": cache.block_size}
         array, angles = cache.arrays[at.kind], at.positional.angles
-        array = kernels.partial_recompute(array, at.place, x, weight[None], biases, angles, at.slots, **options)
+        array = recompute(array, at.place, x, weight[None], biases, angles, at.slots, **options)
         return cache.with_array(array, at.kind)
 
     @property

@@ -46,7 +46,8 @@ def make_mlp(config: DecoderConfig, of: Stack, rngs: nnx.Rngs, stack: Shape) -> 
     """Return the MLP of the layers in a stack, or the experts in its place unless they are dense."""
     if config.moe is None or of.dense:
         return MLP(config, of.kind, rngs=rngs, stack=stack)
-    return MoE(config.moe, config.hidden_size, dtype=config.dtype, rngs=rngs, stack=stack, norm=config.norm)
+    about: dict[str, Any] = {"norm": config.norm, "divided": config.num_devices > 1}
+    return MoE(config.moe, config.hidden_size, dtype=config.dtype, rngs=rngs, stack=stack, **about)
 
 
 class DecoderLayers(nnx.Module):

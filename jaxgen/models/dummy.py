@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import PartFormat
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS
 from jaxgen.kernels.kernels import Kernels

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxgen.core.decoder_config import DecoderConfig, NormConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import NormConfig
 from jaxgen.core.layer_kind import DELTA_INPUTS, DELTA_STATES
 from jaxgen.kernels.choice import DeltaState
 from jaxgen.models.batch import StepBatch

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.config import CacheConfig, ModelConfig
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.choice import CODE_DTYPES, REFERENCE, row_width
 from jaxgen.kernels.kernels import Kernels
 
@@ -18,8 +19,8 @@ class KVCache:
     """K and V of all blocks and layers, in the layout that pallas_kernels documents, and the kernels for it.
 
     ``arrays``: one for each kind of cache, with the layers of that kind and the blocks of its pool. ``inputs``: the
-    layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept. A cache that keeps them,
-    and one whose blocks are gathered and scattered, has one kind. ``states``: one array for each of
+    layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept. A cache that keeps them
+    has one kind. ``states``: one array for each of
     ``ModelConfig.states``, [S, its layers, *its shape], by row of the RowState. The row of a new sequence holds
     another's state, so layers read zeros for what lies before position 0.
     """
@@ -69,14 +70,17 @@ class KVCache:
         """Return the cache with another array for state number ``which``."""
         return replace(self, states=(*self.states[:which], array, *self.states[which + 1 :]))
 
-    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Num[Array, "L P K B W"], ...]:
-        """Return the blocks ``ids``, each an array of its own; those after the first ``count`` are undefined."""
-        staging = self.kernels.gather_blocks(self.data, ids, count)
+    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""], kind: int = 0) -> tuple[Num[Array, "L P K B W"], ...]:
+        """Return the blocks ``ids`` of a kind, each an array of its own; those after the first ``count`` are
+        undefined."""
+        staging = self.kernels.gather_blocks(self.arrays[kind], ids, count)
         return tuple(staging[i] for i in range(len(ids)))
 
-    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L P K B W"]) -> "KVCache":
-        """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
-        return self.with_array(self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
+    def scatter(
+        self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L P K B W"], kind: int = 0
+    ) -> "KVCache":
+        """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]`` of a kind."""
+        return self.with_array(self.kernels.scatter_blocks(self.arrays[kind], ids, jnp.stack(pieces), count), kind)
 
     def copy(self, source: Int[Array, ""], target: Int[Array, ""]) -> "KVCache":
         """Return the cache with what block ``source`` holds in block ``target`` as well."""

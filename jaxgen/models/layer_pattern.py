@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 
 NO_KIND = -1
 """The kind of cache of a layer that keeps no K and V."""

@@ -7,6 +7,7 @@ Each parameter may have a leading layer axis (``stack``), over which ``layer_sta
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
@@ -14,6 +15,7 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.packed_weight import PackedWeight, plain_product
 from jaxgen.models.quantized_weight import QuantizedWeight
+from jaxgen.models.rank_sum import sum_in_rank_order
 from jaxgen.models.residual import Residual, Unsummed
 
 Shape = tuple[int, ...]
@@ -42,9 +44,23 @@ def normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """y = x @ weight.T + bias, weight [*stack, out, in]."""
+    """y = x @ weight.T + bias, weight [*stack, out, in].
 
-    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs, stack: Shape = ()):
+    ``divided``: each of several devices has some of the inputs, and the product is the sum of theirs.
+    """
+
+    def __init__(
+        self,
+        size_in: int,
+        size_out: int,
+        *,
+        bias: bool,
+        dtype: str,
+        rngs: nnx.Rngs,
+        stack: Shape = (),
+        divided: bool = False,
+    ):
+        self.divided = divided
         self.weight = Matrix(normal(rngs, (*stack, size_out, size_in), dtype))
         self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
 
@@ -53,9 +69,10 @@ class Linear(nnx.Module):
     ) -> Float[Array, "T O"]:
         """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
         weight = self.weight.get_value()
-        if self.bias is None and isinstance(weight, KernelWeight):
+        if self.bias is None and not self.divided and isinstance(weight, KernelWeight):
             return weight.product(x, num_tokens, residual, dtype=x.dtype)
-        y = self.in_float32(x, num_tokens).astype(x.dtype)
+        y = self._product(x, num_tokens, x.dtype) if self.bias is None else self.in_float32(x, num_tokens)
+        y = y.astype(x.dtype)
         return y if residual is None else residual + y
 
     def added(
@@ -68,7 +85,8 @@ class Linear(nnx.Module):
     ) -> Residual:
         """Return the same. With ``joins`` parts of the product may be left to the norm that follows."""
         weight, parts = self.weight.get_value(), None
-        if joins and residual is not None and self.bias is None and isinstance(weight, PackedWeight):
+        joins = joins and residual is not None and self.bias is None and not self.divided
+        if joins and isinstance(weight, KernelWeight):
             parts = weight.product_parts(x, num_tokens)
         return self(x, num_tokens, residual) if residual is None or parts is None else Unsummed(residual, parts)
 
@@ -81,7 +99,7 @@ class Linear(nnx.Module):
         """
         weight = self.weight.get_value()
         joined = None
-        if self.bias is None and isinstance(weight, PackedWeight):
+        if self.bias is None and isinstance(weight, KernelWeight):
             joined = weight.gated_product(x, num_tokens, activation=activation)
         if joined is not None:
             return joined
@@ -90,8 +108,13 @@ class Linear(nnx.Module):
 
     def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T O"]:
         """Return the result in float32, as it was accumulated."""
-        y = product(x, self.weight.get_value(), num_tokens)
+        y = self._product(x, num_tokens, jnp.float32)
         return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
+
+    def _product(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], dtype: DTypeLike) -> Float[Array, "T O"]:
+        """Return the product. Here sums cross devices, but those of experts: rounded to ``dtype``, else in float32."""
+        y = product(x, self.weight.get_value(), num_tokens)
+        return sum_in_rank_order(y, dtype) if self.divided else y
 
 
 class Embedding(nnx.Module):

@@ -75,6 +75,12 @@ class MixedQuantizedWeight:
 
         return self._of_layer(of_part)
 
+    def gated_product(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], *, activation: str) -> None:
+        """Join nothing: gates and what they multiply may be of different parts."""
+
+    def product_parts(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> None:
+        """Leave nothing to a norm: parts of the outputs may have different parts of sums."""
+
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """See QuantizedWeight.expert_product."""
         return self._of_layer(lambda part, _: part.expert_product(x, starts))

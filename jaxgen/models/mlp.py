@@ -20,7 +20,8 @@ class MLP(nnx.Module):
             self.gate_up = Linear(width, 2 * inner, bias=options.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
         else:
             self.up = Linear(width, inner, bias=options.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
-        self.down = Linear(inner, width, bias=options.down_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        bias, divided = options.down_bias, config.num_devices > 1
+        self.down = Linear(inner, width, bias=bias, dtype=config.dtype, rngs=rngs, stack=stack, divided=divided)
 
     def __call__(
         self, x: Float[Array, "T D"], at: LayerContext, residual: Float[Array, "T D"] | None, *, joins: bool = False

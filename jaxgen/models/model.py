@@ -10,8 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder

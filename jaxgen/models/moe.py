@@ -16,13 +16,14 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike, ordered_sum
-from jaxgen.core.decoder_config import NormConfig
+from jaxgen.core.decoder_parts import NormConfig
 from jaxgen.core.moe_config import MOE_NORMS, MoEConfig
 from jaxgen.kernels.choice import row_sum
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.mixed_weight import KernelWeight
 from jaxgen.models.norms import make_norm, normed
+from jaxgen.models.rank_sum import sum_in_rank_order
 from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.models.walk import LayerContext
 
@@ -30,7 +31,8 @@ from jaxgen.models.walk import LayerContext
 class MoE(nnx.Module):
     """residual + the weighted sum of a token's experts, and of the shared expert, if there is one.
 
-    ``norm``: that of a layer's input, of which ``MoENorms`` are made where the block has norms of its own.
+    ``norm``: that of a layer's input, of which ``MoENorms`` are made where the block has norms of its own. ``divided``:
+    each of several devices has some inner numbers of every expert, and adds the others' sums.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class MoE(nnx.Module):
         rngs: nnx.Rngs,
         stack: Shape,
         norm: NormConfig | None = None,
+        divided: bool = False,
     ):
-        self.config = config
+        self.config, self.divided = config, divided
         self.norms = None if norm is None or not config.norms else MoENorms(config, norm, width, dtype, stack)
         self.router = Linear(width, config.experts, bias=config.router_bias, dtype=dtype, rngs=rngs, stack=stack)
         self.correction = nnx.Param(jnp.zeros((*stack, config.experts))) if config.corrected else None
@@ -69,7 +72,7 @@ class MoE(nnx.Module):
             if self.shared_gate is not None:
                 shared *= jax.nn.sigmoid(self.shared_gate.in_float32(x, at.num_tokens))
             result += shared
-        rounded = result.astype(x.dtype)
+        rounded = sum_in_rank_order(result, x.dtype) if self.divided else result.astype(x.dtype)
         return rounded if residual is None else residual + rounded
 
     def _side_by_side(self, norms: "MoENorms", x: Float[Array, "T D"], at: LayerContext) -> Float[Array, "T D"]:
@@ -164,9 +167,10 @@ def _of_best_groups(config: MoEConfig, scores: Float[Array, "T E"]) -> Float[Arr
 
 
 def _highest(x: Float[Array, "T E"], k: int) -> tuple[Float[Array, "T k"], Int[Array, "T k"]]:
-    # Without the barrier XLA would take a slice of the result out of a sort of all numbers, ten times as slow.
-    best, chosen = lax.optimization_barrier(lax.top_k(x, k))
-    return best, chosen
+    # Without the barriers XLA would take a slice of the result out of a sort of all numbers, ten times as slow. One
+    # barrier of both results fails a check of XLA's own in a program of several devices.
+    best, chosen = lax.top_k(x, k)
+    return lax.optimization_barrier(best), lax.optimization_barrier(chosen)
 
 
 def _sort(owners: Int[Array, "T k"], num_experts: int) -> tuple[Array, Array, Array, Array]:

@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.decoder_config import NormConfig
+from jaxgen.core.decoder_parts import NormConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.linear import Shape
 from jaxgen.models.residual import Residual, Unsummed

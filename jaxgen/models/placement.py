@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, PartFormat, PartWeight, place_of
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.operations import NORMS
 from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import GroupedWeight
@@ -85,15 +85,23 @@ def _abstract_arrays(shape: tuple[int, ...], part_format: PartFormat) -> Any:
     return Codes.abstract(shape, part_format)
 
 
-def _placed_codes(weight: Any, weight_format: AnyFormat, kernels: Kernels, config: ModelConfig) -> Any:
-    """Return a quantized weight packed for its kernel, with separate layers if the program has them so."""
+def _placed_codes(
+    weight: Any, weight_format: AnyFormat, kernels: Kernels, config: ModelConfig, *, apart: bool = False
+) -> Any:
+    """Return a quantized weight packed for its kernel, with separate layers if the program has them so.
+
+    ``apart``: whether that holds for kernels too that read a layer of a stack.
+    """
     if isinstance(weight_format, MixedFormat):
         return _placed_kinds(weight, weight_format, kernels, config)
     kernel = kernels.floats if weight_format.floats else kernels.quantized
     assert kernel is not None
     fp8 = config.fp8_inputs and weight_format.title == "fp8"
+    *stack, outputs, width = weight.codes.shape
+    shape = (*stack, outputs, width * 8 // weight_format.bits)
+    kernel = kernel.of_weight(weight_format, shape, config.dtype, fp8_inputs=fp8)
     pack = partial(QuantizedWeight.pack, weight_format, kernel=kernel, dtype=config.dtype, fp8_inputs=fp8)
-    if not kernels.separate_layers or weight.codes.ndim == 2:
+    if not kernels.separate_layers or len(stack) == 0 or (len(stack) == 1 and kernel.reads_stacks and not apart):
         return pack(weight)
     layers = range(len(weight.codes))
     return SeparateWeights(tuple(pack(weight.only(slice(layer, layer + 1))) for layer in layers))
@@ -113,7 +121,7 @@ def _placed_kinds(weight: MixedCodes, weight_format: MixedFormat, kernels: Kerne
 def _placed_part(arrays: Any, part_format: PartFormat, kernels: Kernels, config: ModelConfig) -> Any:
     """Return a part of a weight as ``_placed_codes`` does, or its numbers packed."""
     if not isinstance(part_format, PlainFormat):
-        return _placed_codes(arrays, part_format, kernels, config)
+        return _placed_codes(arrays, part_format, kernels, config, apart=True)
     pack = partial(PackedWeight.pack, kernel=packing(kernels))
     if not kernels.separate_layers:
         return pack(jnp.asarray(arrays))

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.decoder_config import DecoderConfig, QueryScale, RopeConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import QueryScale, RopeConfig
 from jaxgen.core.layer_kind import LayerKind
 from jaxgen.kernels.choice import Angles
 

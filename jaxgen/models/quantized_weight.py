@@ -123,14 +123,34 @@ class QuantizedWeight:
 
         The product is rounded from float32 to ``dtype`` and then added to ``residual``, if any.
         """
-        if self.order is not None:
-            x = x[:, self.order[self.layer]]
+        x = self._ordered(x)
         sizes: dict[str, Any] = {"bits": self.bits, "group": self.group, "out_features": self.out_features}
         if not self.fp8_inputs:
             return self.kernel.product(x, self.parts, self.layer, num_tokens, residual, **sizes, dtype=dtype)
         codes, scales = fp8_inputs(x)
         y = (self.kernel.product(codes, self.parts, self.layer, num_tokens, **sizes) * scales).astype(dtype)
         return y if residual is None else residual + y
+
+    def gated_product(
+        self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], *, activation: str
+    ) -> Float[Array, "T F"] | None:
+        """See PackedWeight.gated_product."""
+        gated = self.kernel.gated_product
+        if gated is None or self.fp8_inputs:
+            return None
+        about: dict[str, Any] = {"group": self.group, "activation": activation, "dtype": x.dtype}
+        return gated(self._ordered(x), self.parts, self.layer, num_tokens, **about)
+
+    def product_parts(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "P T O"] | None:
+        """See PackedWeight.product_parts."""
+        parts = self.kernel.product_parts
+        if parts is None or self.fp8_inputs:
+            return None
+        return parts(self._ordered(x), self.parts, self.layer, num_tokens, group=self.group)
+
+    def _ordered(self, x: Float[Array, "T I"]) -> Float[Array, "T I"]:
+        """Return inputs in the order of the weight's."""
+        return x if self.order is None else x[:, self.order[self.layer]]
 
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert, as PackedWeight does."""

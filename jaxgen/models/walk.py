@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.batch import BlockTokens, StepBatch
 from jaxgen.models.kv_cache import KVCache

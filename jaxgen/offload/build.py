@@ -1,10 +1,13 @@
 """Build the parts of KV offloading for an engine."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
-from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
+from jaxgen.cache.cache_format import kind_formats, place_bytes
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadPolicy
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sequence import Restore
 from jaxgen.core.stats import KVTierStats, OffloadStats
 from jaxgen.core.step_plan import StepPlan
@@ -13,7 +16,7 @@ from jaxgen.offload.planning.restore_plan import ContextCost, plan_restore
 from jaxgen.offload.planning.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
 from jaxgen.offload.tiers.kv_tier.build import build_prefetcher
-from jaxgen.offload.tiers.offload_tier import OffloadTier, Pays, Planner, Split, StatePlan
+from jaxgen.offload.tiers.offload_tier import KindPlan, OffloadTier, Pays, Planner, Split, StatePlan
 from jaxgen.offload.transfer.kv_transfer import KVTransfer
 from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.interface import Runner
@@ -122,23 +125,24 @@ def build_offload(
     assert isinstance(device, ModelRunner), "only a cache on the device has host memory behind it"
     cache, meter = config.cache, RateMeter(steps)
     store: HostStore[HostBlock] = HostStore(offload.host_blocks)
-    group, projected = group_sizes(model, cache)
-    states = state_plan(model, config, meter)
+    groups, states = group_sizes(model, cache), state_plan(model, config, meter)
+    kinds = kind_plans(model, config, groups)
     tier = OffloadTier(
         store,
         block_size=cache.block_size,
-        most_saving=SAVING_GROUPS * group,
+        kinds=kinds,
         planner=make_planner(model, config, meter),
         states=states,
+        pays=make_pays(model, config, meter),
     )
     projection = None
     if cache.keep_inputs:
-        projection = Projection(model, cache, device, group=projected)
+        projection = Projection(model, cache, device, group=projected_blocks(cache.block_size, groups[0]))
     transfer = KVTransfer(
         device,
         tier,
         meter,
-        group=group,
+        groups=groups,
         host_dtype=offload.host_dtype,
         projection=projection,
     )
@@ -146,7 +150,7 @@ def build_offload(
     logger.info(
         "KV offload: %d blocks of %.2f MiB in host memory, %.2f GB/s from the device, %.2f GB/s to it; %s",
         offload.host_blocks,
-        CacheFormat.of_cache(model, cache).host_block_bytes(offload.host_dtype) / 2**20,
+        place_bytes(kind_formats(model, cache), offload.host_dtype) / 2**20,
         meter.save.bytes_per_second / 1e9,
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
@@ -154,7 +158,8 @@ def build_offload(
     if offload.tier is not None:
         cost = context_cost(model, config)
         tier.fetcher = build_prefetcher(
-            *(config, transfer.block_format(), store, meter, cost, namespace),
+            *(config, transfer.block_formats(), store, meter, cost, namespace),
+            places=[kind.places for kind in kinds],
             state_form=transfer.state_format(),
             state_places=0 if states is None else states.places,
         )
@@ -166,21 +171,32 @@ def state_plan(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> St
     assert config.offload is not None
     if not config.cache.num_snapshots:
         return None
-    block_bytes = CacheFormat.of_cache(model, config.cache).host_block_bytes(config.offload.host_dtype)
+    place = place_bytes(kind_formats(model, config.cache), config.offload.host_dtype)
     planner = make_planner(model, config, meter, with_state=True)
-    return StatePlan(-(-model.state_bytes // block_bytes), planner, make_pays(model, config, meter))
+    return StatePlan(-(-model.state_bytes // place), planner)
 
 
-def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
-    """Return the number of blocks gathered or scattered together, and of blocks projected together."""
-    group = group_size(CacheFormat.of_cache(model, cache).block_bytes)
-    return group, projected_blocks(cache.block_size, group)
+def kind_plans(model: ModelConfig, config: EngineConfig, groups: Sequence[int]) -> list[KindPlan]:
+    """Return how blocks of each kind of cache are kept; ``groups``: see ``group_sizes``."""
+    assert config.offload is not None
+    formats, host_dtype = kind_formats(model, config.cache), config.offload.host_dtype
+    place = place_bytes(formats, host_dtype)
+    places = [each.host_block_bytes(host_dtype) // place for each in formats]
+    return [KindPlan(number, SAVING_GROUPS * group) for number, group in zip(places, groups, strict=True)]
+
+
+def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, ...]:
+    """Return the number of blocks of each kind of cache that are gathered or scattered together."""
+    return tuple([group_size(each.block_bytes) for each in kind_formats(model, cache)])
 
 
 def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
-    """Return the bytes and FLOPs of a token of context in the format of host memory."""
+    """Return the bytes and FLOPs of a token of context in the format of host memory.
+
+    With several kinds of cache they are those of the layers that keep the whole context: windows bring few blocks.
+    """
     host_dtype = "auto" if config.offload is None else config.offload.host_dtype
-    return ContextCost.of(CacheFormat.of_cache(model, config.cache), host_dtype)
+    return ContextCost.of(kind_formats(model, config.cache)[0], host_dtype)
 
 
 def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter, *, with_state: bool = False) -> Planner:
@@ -192,7 +208,7 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter, *, 
         raise ValueError("nothing is offloaded")
     cost, block_size = context_cost(model, config), config.cache.block_size
     state = model.state_bytes if with_state else 0
-    copy_tokens = group_sizes(model, config.cache)[1] * block_size
+    copy_tokens = projected_blocks(block_size, group_sizes(model, config.cache)[0]) * block_size
 
     def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
         del start, free_tokens, num_waiting, inputs_known
@@ -226,12 +242,13 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter, *, 
 
 
 def make_pays(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Pays:
-    """Return whether a snapshot, and blocks before it, come sooner than tokens are computed, by the policy's rule."""
+    """Return whether blocks, and a snapshot, come sooner than tokens are computed, by the policy's rule."""
     assert config.offload is not None
     policy, block_size, cost = config.offload.policy, config.cache.block_size, context_cost(model, config)
-    free_tokens, state = config.scheduler.token_budget, model.state_bytes
+    free_tokens, state, host_dtype = config.scheduler.token_budget, model.state_bytes, config.offload.host_dtype
+    bytes_of_kinds = [each.host_block_bytes(host_dtype) for each in kind_formats(model, config.cache)]
 
-    def pays(again: int, start: int, copied: int, with_state: bool) -> bool:
+    def pays(again: int, start: int, copied: tuple[int, ...], with_state: bool) -> bool:
         rates = meter.rates()
         if policy != "plan" or rates is None:
             return policy != "recompute"
@@ -244,7 +261,7 @@ def make_pays(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Pay
             free_tokens=free_tokens,
             x_stored=False,
         )
-        num_bytes = copied * block_size * cost.kv_bytes + with_state * state
+        num_bytes = with_state * state + sum(map(mul, copied, bytes_of_kinds))
         return num_bytes / rates.link_bytes_per_second < computed.recompute_seconds
 
     return pays

@@ -173,7 +173,9 @@ def _loaded(text: str, kernels: Kernels) -> Any:
 
 def _parts(kernels: Kernels) -> dict[str, Any]:
     """Return what the arguments of a program may have of its kernels, by name."""
-    parts = {"all": kernels, "packed": kernels.packed, "quantized": kernels.quantized, "floats": kernels.floats}
+    coded = {"quantized": kernels.quantized, "floats": kernels.floats}
+    others = {f"other {name}": part.otherwise for name, part in coded.items() if part is not None}
+    parts = {"all": kernels, "packed": kernels.packed, **coded, **others}
     return {name: part for name, part in parts.items() if part is not None}
 
 

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.large_pages import use_large_pages
@@ -18,8 +20,10 @@ from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.model import PackedParams
 from jaxgen.models.placement import pack_params
+from jaxgen.runner.devices import on_each
 from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
+from jaxgen.runner.program import Program
 from jaxgen.runner.programs import CompiledStep, init_products_buffer
 from jaxgen.runner.row_state import ROWS_AT_ONCE, RowLoader, init_rows
 from jaxgen.runner.state_snapshots import DeviceSnapshots, states_on_device, states_on_host
@@ -103,11 +107,13 @@ class ModelRunner:
             self.__dict__.pop(name, None)
         kernels, config = self._compiled.kernels, self._config
         self._snapshots.reset()
-        self._cache = init_cache(self._model, config.cache, kernels, num_rows=config.scheduler.max_num_seqs)
-        self.rows = init_rows(config, self._model.vocab_size, kernels.zeros)
+        make, model, num_rows = partial(on_each, self._compiled.devices), self._model, config.scheduler.max_num_seqs
+        self._cache = make(partial(init_cache, model, config.cache, kernels, num_rows=num_rows))
+        self.rows = make(partial(init_rows, config, model.vocab_size, kernels.zeros))
         packers = [self._packer] + ([self._narrow_packer] if self._narrow is not None else [])
         self._products_buffers = {
-            packer.width: init_products_buffer(self._model, config, kernels, packer.width) for packer in packers
+            packer.width: make(partial(init_products_buffer, model, config, kernels, packer.width))
+            for packer in packers
         }
 
     def disable_narrow(self) -> None:
@@ -163,8 +169,8 @@ class ModelRunner:
         """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
         self.load(plan)
         layout = StepLayout(self._model, self._config, self._packer.width)
-        finder = jax.jit(make_finder(layout), donate_argnums=1)
-        self._cache, layer = finder(self.params, self._cache, self.rows, self._packer.pack(plan))
+        finder = Program(make_finder(layout), layout.shapes(self.kernels), donated=(1,), devices=self._compiled.devices)
+        self._cache, layer = finder.compile()(self.params, self._cache, self.rows, self._packer.pack(plan))
         return int(layer)
 
     def offload_stats(self) -> None:

@@ -8,23 +8,37 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxgen.runner.devices import Devices
+
 
 @dataclass(frozen=True)
 class Program:
     """A function and the shapes of its arguments, of which those in ``donated`` are updated in place.
 
-    ``keep_unused``: the program also takes the arguments that the function does not read.
+    ``keep_unused``: the program also takes the arguments that the function does not read. ``devices``: which run it
+    together, on arguments of these shapes each; None: the default one.
     """
 
     function: Callable[..., Any]
     shapes: tuple[Any, ...]
     donated: tuple[int, ...] = ()
     keep_unused: bool = False
+    devices: Devices | None = None
 
     def lower(self) -> jax.stages.Lowered:
         """Return the program as it goes to XLA."""
         options: dict[str, Any] = {"donate_argnums": self.donated, "keep_unused": self.keep_unused}
-        return jax.jit(self.function, **options).lower(*self.shapes)
+        function, shapes = self.function, self.shapes
+        if self.devices is not None:
+            function, shapes = self.devices.spread(function, shapes)
+        return jax.jit(function, **options).lower(*shapes)
+
+    @property
+    def results(self) -> Any:
+        """The shapes of its results, on one device."""
+        if self.devices is not None:
+            return self.devices.results(self.function, self.shapes)
+        return jax.eval_shape(self.function, *self.shapes)
 
     def compile(self, options: Mapping[str, str] | None = None) -> Any:
         """Return the compiled program. ``options``: XLA's."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import batched
 from typing import Any
 
@@ -9,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.model import graph_of
+from jaxgen.runner.devices import Devices
 from jaxgen.runner.program import Program, int32
 from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,
@@ -78,6 +81,8 @@ class CompiledStep:
     aliased_bytes: int
     states: StatePrograms | None = None
     """None: there are no snapshots of states."""
+    devices: Devices | None = None
+    """The devices that run the programs together; None: one does."""
 
 
 def compile_step(
@@ -87,7 +92,8 @@ def compile_step(
     *,
     compiler_options: Mapping[str, str] | None = None,
 ) -> CompiledStep:
-    """Compile the step of a model and configuration with these kernels. Cache and rows are donated.
+    """Compile the step of a model and configuration with these kernels. Cache and rows are donated. A part of a model
+    that is divided has the programs of all its devices.
 
     ``compiler_options``: options of XLA, in addition to the kernels' own.
     """
@@ -108,6 +114,7 @@ def compile_step(
         + sum(buffer.size * buffer.dtype.itemsize for buffer in buffers),
         _analyses(wide)[0].alias_size_in_bytes,
         compile_states(model, config),
+        Devices.of(model),
     )
 
 
@@ -127,16 +134,18 @@ def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
     row, counts = int32(RowLoader(config, model.vocab_size).num_words), int32(model.vocab_size)
     seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
     indices, allowed = int32(MASKS_AT_ONCE), int32(MASKS_AT_ONCE, mask_words(model.vocab_size))
+    program = partial(Program, donated=(0,), devices=Devices.of(model))
     return RowPrograms(
-        Program(load_row, (rows, row), donated=(0,)).compile(),
-        Program(load_penalties, (rows, int32(), counts, seen), donated=(0,)).compile(),
-        Program(load_allowed, (rows, indices, allowed), donated=(0,)).compile(),
+        program(load_row, (rows, row)).compile(),
+        program(load_penalties, (rows, int32(), counts, seen)).compile(),
+        program(load_allowed, (rows, indices, allowed)).compile(),
     )
 
 
 def _compile_copy(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CopyBlock:
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels, num_rows=config.scheduler.max_num_seqs))
-    copy: Any = Program(KVCache.copy, (cache, int32(), int32()), donated=(0,)).compile()
+    shapes = cache, int32(), int32()
+    copy: Any = Program(KVCache.copy, shapes, donated=(0,), devices=Devices.of(model)).compile()
     return copy
 
 
@@ -145,7 +154,8 @@ def step_program(model: ModelConfig, config: EngineConfig, kernels: Kernels, wid
     layout = StepLayout(model, config, width)
     # The buffer stays an argument although nothing reads it: the products take its memory.
     shapes = *layout.shapes(kernels), layout.products
-    return Program(make_step(graph_of(model), layout), shapes, donated=(1, 2, 4), keep_unused=True)
+    step, devices = make_step(graph_of(model), layout), Devices.of(model)
+    return Program(step, shapes, donated=(1, 2, 4), keep_unused=True, devices=devices)
 
 
 def init_products_buffer(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Array | None:

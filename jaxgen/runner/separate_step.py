@@ -6,17 +6,20 @@ gets there. The host knows what a plan's rows need, so it chooses the programs. 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sampling_params import Sampling
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.model import PackedParams, bind, graph_of
+from jaxgen.runner.devices import Devices, on_each
 from jaxgen.runner.program import Program, compile_together, int32
 from jaxgen.runner.row_state import ROWS_AT_ONCE, RowLoader, RowState, load_rows
 from jaxgen.runner.step import Logprobs, StepOutput, begin, chosen_tokens, prompt_logprobs_of, sample_products
@@ -59,13 +62,15 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
 
     params, cache, rows, words = layout.shapes(kernels)
     loaded = int32(ROWS_AT_ONCE, RowLoader(config, model.vocab_size).num_words)
-    _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words, loaded)
+    program = partial(Program, devices=Devices.of(model))
+    whole = program(layers, (params, cache, rows, words, loaded), donated=(1, 2))
+    _, _, hidden, logits = whole.results
     tokens = int32(*logits.shape[:1])
     return {
-        LAYERS: Program(layers, (params, cache, rows, words, loaded), donated=(1, 2)),
-        **{sampling.name: Program(choosing(sampling), (rows, words, logits), donated=(0,)) for sampling in Sampling},
-        LOGPROBS: Program(logprobs, (logits, tokens)),
-        PROMPT_LOGPROBS: Program(prompt_logprobs, (params, hidden, words)),
+        LAYERS: whole,
+        **{sampling.name: program(choosing(sampling), (rows, words, logits), donated=(0,)) for sampling in Sampling},
+        LOGPROBS: program(logprobs, (logits, tokens)),
+        PROMPT_LOGPROBS: program(prompt_logprobs, (params, hidden, words)),
     }
 
 
@@ -81,7 +86,7 @@ class SeparateStep:
         first = layout.plan.first_words
         self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]
         self._targets = slice(first["prompt_targets"], first["prompt_targets"] + width)
-        self._no_rows = jax.device_put(RowLoader(config, model.vocab_size).rows(()))
+        self._no_rows = on_each(Devices.of(model), lambda: jax.device_put(RowLoader(config, model.vocab_size).rows(())))
         self._none = Logprobs.zeros(layout.num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
 
     def __call__(

@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StateCopy
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels

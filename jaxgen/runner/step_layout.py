@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxgen.arrays import PackedWords
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.model import PackedParams

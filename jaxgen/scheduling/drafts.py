@@ -39,6 +39,10 @@ class Drafter(Protocol):
         """Note how many of the tokens drafted for a sequence were right."""
         ...
 
+    def ended(self, sequence: Sequence) -> None:
+        """Note that a sequence has ended, with all its tokens."""
+        ...
+
 
 class DraftPlanner:
     """Shares out the rows that the decodes of a step leave, by what each draft is expected to bring."""
@@ -74,6 +78,10 @@ class DraftPlanner:
         standing = chunk.sequence.standing
         standing.num_drafted_steps += 1
         standing.num_accepted += accepted
+
+    def ended(self, sequence: Sequence) -> None:
+        """Note that a sequence has ended."""
+        self._drafter.ended(sequence)
 
     def _room(self, decodes: int) -> int:
         """Return how many tokens a step with these decodes has left, of the program that it runs anyway."""

@@ -351,3 +351,5 @@ class Scheduler:
         self.num_online -= not sequence.request.background
         self._kv_cache.release(sequence, SequenceStatus.FINISHED)
         sequence.finish_reason = reason
+        if self._drafts is not None:
+            self._drafts.ended(sequence)

@@ -2,8 +2,9 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
-from jaxgen.core.config import ITEMSIZE, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.cache.cache_format import blocks_bytes, kind_blocks, kind_formats, place_bytes
+from jaxgen.core.config import EngineConfig, SchedulerConfig
+from jaxgen.core.model_config import ITEMSIZE, ModelConfig
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise_sizes import stream_sizes
@@ -157,6 +158,6 @@ def allocation_of(
     allocation = replace(allocation, cache=cache_bytes(model, config, memory))
     if offload is None:
         return allocation
-    block = CacheFormat.of_cache(model, config.cache)
-    host = offload.host_blocks * block.host_block_bytes(offload.host_dtype)
-    return replace(allocation, staging=staging_bytes(block.block_bytes, model.state_bytes), host=host)
+    formats = kind_formats(model, config.cache)
+    staging = staging_bytes(*[each.block_bytes for each in formats], state_bytes=model.state_bytes)
+    return replace(allocation, staging=staging, host=offload.host_blocks * place_bytes(formats, offload.host_dtype))

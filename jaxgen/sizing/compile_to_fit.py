@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig
+from jaxgen.core.config import EngineConfig, EngineOptions
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import refit

@@ -4,8 +4,9 @@ from dataclasses import replace
 from math import ceil
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, StreamConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.layerwise.planning.layer_store import LayerStore
 from jaxgen.offload.planning.staging import group_size
 from jaxgen.sizing.device_memory import GIB

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.sizing.device_memory import DeviceMemory
 
 

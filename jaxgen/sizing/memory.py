@@ -3,17 +3,11 @@
 from dataclasses import replace
 from math import floor
 
-from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import (
-    LEAST_MODEL_LEN,
-    EngineConfig,
-    EngineOptions,
-    KVResidency,
-    ModelConfig,
-    OffloadConfig,
-)
+from jaxgen.cache.cache_format import CacheFormat, place_bytes
+from jaxgen.core.config import LEAST_MODEL_LEN, EngineConfig, EngineOptions, KVResidency, OffloadConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.speculation import parse_speculation
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.offload.tiers.kv_tier.address import tier_address
@@ -68,14 +62,12 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
     model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
     offload, inputs = _offload_config(wanted.options, model, memory, block_size), _keeps_inputs(wanted.options, model)
     block = CacheFormat.of(model, block_size, keep_inputs=inputs)
-    size, room = block.block_bytes, wanted.room
-    if offload is not None:
-        room -= staging_bytes(size, model.state_bytes)
-        if memory.is_cpu:
-            most = room - size
-            room -= offload.host_blocks * block.host_block_bytes(offload.host_dtype)
-            if room < size <= most + size:
-                raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
+    size, room = block.block_bytes, _beside_host(wanted, offload, [block])
+    if offload is not None and memory.is_cpu:
+        host = _host_bytes(offload, [block])
+        if room < size <= room + host:
+            most = room + host - size
+            raise _too_large(wanted.options, most, f"{memory} after weights, temporaries and a KV cache")
     snapshots = _more_snapshots(wanted, room, size, host_blocks=0 if offload is None else offload.host_blocks)
     room -= snapshots * model.state_bytes
     fitting = max(room, 0) // size
@@ -86,20 +78,45 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
     if sizes is None:
         num_blocks = wanted.num_blocks(fitting, most)
         return wanted.config(num_blocks, keep_inputs=inputs, more_snapshots=snapshots, offload=offload)
+    formats = [block.of_kind(kind) for kind in model.cache_kinds]
+    by_kind = _in_places(offload, block, formats)
+    room = _beside_host(wanted, by_kind, formats) - snapshots * model.state_bytes
     if not sizes.alike:
         fitting, most = sizes.most_blocks(room), min(useful, sizes.blocks(min(room, share)))
     asked, usual = wanted.options.num_blocks, min(room, share)
     if asked is not None:
         wanted.num_blocks(max(fitting, sizes.most_blocks(room)), most)
         windows = sizes.window_blocks(asked, min(room, sizes.room_for(asked)))
-        return wanted.config(asked, window_blocks=windows, more_snapshots=snapshots)
+        kept = by_kind if windows else offload
+        return wanted.config(asked, window_blocks=windows, more_snapshots=snapshots, offload=kept)
     more = min(useful, sizes.blocks(usual))
     windows = sizes.window_blocks(more, usual)
     if not sizes.alike:
         wanted.num_blocks(fitting, most)
     elif not sizes.holds_more(more, windows, most):
         more, windows = wanted.num_blocks(fitting, most), ()
-    return wanted.config(more, window_blocks=windows, more_snapshots=snapshots)
+    kept = by_kind if windows else offload
+    return wanted.config(more, window_blocks=windows, more_snapshots=snapshots, offload=kept)
+
+
+def _in_places(offload: OffloadConfig | None, block: CacheFormat, formats: list[CacheFormat]) -> OffloadConfig | None:
+    """Return the host memory of an ``offload`` whose blocks are ``block``, in places for blocks of ``formats``."""
+    if offload is None:
+        return None
+    places = _host_bytes(offload, [block]) // place_bytes(formats, offload.host_dtype)
+    return replace(offload, host_blocks=places)
+
+
+def _host_bytes(offload: OffloadConfig, formats: list[CacheFormat]) -> int:
+    return offload.host_blocks * place_bytes(formats, offload.host_dtype)
+
+
+def _beside_host(wanted: MemoryRequest, offload: OffloadConfig | None, formats: list[CacheFormat]) -> int:
+    """Return the room for a cache of blocks of ``formats`` next to staging memory, and on a CPU host memory."""
+    if offload is None:
+        return wanted.room
+    staging = staging_bytes(*[each.block_bytes for each in formats], state_bytes=wanted.model.state_bytes)
+    return wanted.room - staging - (_host_bytes(offload, formats) if wanted.memory.is_cpu else 0)
 
 
 def _useful_blocks(wanted: MemoryRequest) -> int:
@@ -134,7 +151,8 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
     except ConfigError as error:
         refused = error
     longest = resident.scheduler.max_model_len if resident is not None else 0
-    if longest < wanted.scheduler.max_model_len and wanted.options.kv_offloading_size:
+    streams = wanted.options.kv_offloading_size and not wanted.model.has_several_rows
+    if longest < wanted.scheduler.max_model_len and streams:
         try:
             streamed = streamed_cache(wanted)
         except ConfigError:

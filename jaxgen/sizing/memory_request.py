@@ -2,16 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.core.config import (
-    CacheConfig,
-    EngineConfig,
-    EngineOptions,
-    ModelConfig,
-    OffloadConfig,
-    SchedulerConfig,
-    StreamConfig,
-)
+from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, OffloadConfig, SchedulerConfig, StreamConfig
 from jaxgen.core.errors import NoRoomError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.sizing.allocation import Allocation, estimate_temporaries, least_snapshots, without_cache
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.speculation import speculation_of

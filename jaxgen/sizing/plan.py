@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from jaxgen.cache.cache_format import KindBlocks, kind_blocks
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.errors import NoRoomError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.sizing.allocation import (
     Allocation,
     allocation_of,

@@ -45,6 +45,8 @@ def find_changes(request: PlanRequest, plan: Plan) -> list[str]:
         _more_blocks,
         _cache_on_the_host,
     )
+    if request.model.num_devices > 1:  # which has neither yet
+        ways = tuple([way for way in ways if way not in (_narrower_numbers, _cache_on_the_host)])
     changes = [first for way in ways if (first := _first_that_works(way(request, goal), goal)) is not None]
     return [*_shorter(request), *changes, *_more_memory(request, goal)]
 

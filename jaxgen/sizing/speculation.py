@@ -1,7 +1,8 @@
 """Decide whether an engine may have drafts. Host only, no jax."""
 
-from jaxgen.core.config import EngineOptions, ModelConfig, SchedulerConfig
+from jaxgen.core.config import EngineOptions, SchedulerConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.speculation import FLAG, SpeculationConfig, parse_speculation
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.sizing.allocation import vocabulary_bytes
 from jaxgen.sizing.token_budget import CPU_NARROW, CPU_ROWS, GPU_ROWS
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.files.cache_files import find_json, keep_json, named_by
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget

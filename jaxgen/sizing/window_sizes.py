@@ -11,8 +11,9 @@ from typing import Self
 from jaxgen.cache.cache_format import CacheFormat, kind_blocks
 from jaxgen.cache.window_manager import blocks_for, blocks_of_chunks, blocks_of_window
 from jaxgen.core.cache_kind import CacheKind
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kv_events.config import FLAG as KV_EVENTS_FLAG
 from jaxgen.kv_events.config import parse_kv_events
 from jaxgen.sizing.allocation import ROW_STATES_AT_ONCE, table_bytes
@@ -27,12 +28,8 @@ EXPECTED_SHARE = 1 / 8
 
 def one_kind_flag(options: EngineOptions) -> str | None:
     """Return the flag of a feature that needs every block of all layers; None: no such feature is on."""
-    if options.kv_offloading_size:
-        return "--kv-offloading-size"
-    if options.kv_tier is not None:
-        return "--kv-tier"
-    if options.kv_tier_dir is not None:
-        return "--kv-tier-dir"
+    if options.kv_offload_inputs:
+        return "--kv-offload-inputs"
     return None if parse_kv_events(options.kv_events_config) is None else KV_EVENTS_FLAG
 
 

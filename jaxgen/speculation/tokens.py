@@ -27,10 +27,10 @@ class Tokens:
         """Return the last tokens, at most ``count``."""
         return self._buffer[max(0, self._count - count) : self._count]
 
-    def find(self, tail: np.ndarray, *, before: int) -> tuple[int, int]:
-        """Return the last place that follows most of the last tokens of ``tail``, and how many those are.
+    def find(self, tail: np.ndarray, *, before: int) -> tuple[np.ndarray, int]:
+        """Return the places that follow most of the last tokens of ``tail``, in order, and how many those are.
 
-        The place is ``before`` or an earlier one; (0, 0): no place follows its last token.
+        No place is after ``before``; 0: no place follows its last token.
         """
         buffer = self._buffer
         places = np.flatnonzero(buffer[:before] == tail[-1]) + 1
@@ -40,7 +40,7 @@ class Tokens:
             if not len(longer):
                 break
             places, length = longer, length + 1
-        return (int(places[-1]), length) if length else (0, 0)
+        return places, length
 
     def following(self, place: int, count: int) -> tuple[int, ...]:
         """Return the tokens from a place on. Where they end they go on as from that place."""

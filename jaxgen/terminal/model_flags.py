@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DTYPES, KERNEL_CHOICES, LOAD_FORMATS, HubOptions
+from jaxgen.core.config import KERNEL_CHOICES, LOAD_FORMATS, HubOptions
 from jaxgen.core.kv_dtype import KV_DTYPE_ALIASES, KV_DTYPES
+from jaxgen.core.model_config import DTYPES
 from jaxgen.core.quantization import QUANTIZATIONS, Quantization
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}

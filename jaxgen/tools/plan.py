@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from jaxgen.assembly.divide import check_division, divide
 from jaxgen.assembly.find_model import find_model
 from jaxgen.assembly.model_sizes import dequantised_bytes, token_budget, weight_bytes
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.config import EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.model_config import DType
 from jaxgen.core.quantization import Quantization
 from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.hardware.container import host_memory
@@ -72,13 +74,15 @@ def plan_model(
 ) -> Planned:
     """Return what ``load_engine`` would allocate for the same arguments, on this device.
 
-    ``device_memory``: bytes of an accelerator to plan for in place of this device. ``tokenizer``: as for
+    ``device_memory``: bytes of an accelerator to plan for in place of this device. Of a model that is divided all
+    sizes are of one device. ``tokenizer``: as for
     ``load_engine``; why it cannot be loaded is said, and no error. Raises ConfigError if the model
     could not be loaded, or the options are invalid.
     """
     options = options or EngineOptions()
     check_options(options)
-    caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
+    check_division(options)
+    caches, target = open_cache_dirs(cache_dir), find_target(device_memory, options.tensor_parallel_size)
     with outlines() as fetch, gguf_headers() as fetch_gguf, gguf_outlines(quantization) as of_gguf:
         kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
@@ -93,6 +97,8 @@ def plan_model(
         stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED
         facts = summary_of(directory, config)
         words = _tokenizer_problem(directory, tokenizer).replace(str(directory), model or "")
+    if (division := divide(config, options)) is not None:
+        config = division.part
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:
         budget = TokenBudget(options.token_budget, "--token-budget")
@@ -120,9 +126,10 @@ def _tokenizer_problem(directory: Path, tokenizer: str | None) -> str:
     return tokenizer_problem(named) if named.is_dir() else ""
 
 
-def find_target(device_memory: int | None = None) -> Target:
+def find_target(device_memory: int | None = None, num_devices: int = 1) -> Target:
     """Return the device that an engine would take, or an accelerator of which only its memory in bytes is known.
 
+    ``num_devices``: between which a CPU's memory is divided.
     Raises ConfigError for a GPU that does not say how much memory it has.
     """
     host = host_memory()
@@ -130,7 +137,7 @@ def find_target(device_memory: int | None = None) -> Target:
         return Target(DeviceInfo("gpu", f"a device with {device_memory / GIB:,.2f} GiB", 1), device_memory, None)
     gpu = find_gpu(os.environ.get("JAX_PLATFORMS"))
     if gpu is None:
-        return Target(this_cpu(), host.available, host.total, host.limit)
+        return Target(this_cpu(), host.available // num_devices, host.total, host.limit)
     if gpu.memory_bytes is None:
         raise ConfigError(f"{gpu.device.kind} does not say how much memory it has: say it with --device-memory")
     return Target(gpu.device, gpu.memory_bytes, host.total, host.limit)

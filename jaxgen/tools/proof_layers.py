@@ -34,14 +34,19 @@ def check_products(shapes: ServedShapes, kernels: Kernels) -> str:
     product = kernels.packed
     assert product is not None, "there is one"
     budgets: dict[str, Any] = {"budgets": shapes.token_budgets, "counts": COUNTS, "dtype": shapes.dtype}
-    taken = [one for one in shapes.products if product.packs((one.outputs, one.inputs), shapes.dtype)]
+    plain = [one for one in shapes.products if one.form is None]
+    taken = [one for one in plain if product.packs((one.outputs, one.inputs), shapes.dtype)]
     for one in taken:
         sizes: dict[str, Any] = {"inputs": one.inputs, "outputs": one.outputs, **budgets}
         if one.activation is not None and product.gated_product is not None:
             prove_gated_product(product.gated_product, activation=one.activation, **sizes)
         else:
             prove_product(product.product, **sizes)
-    return _timed([one for one in taken if one.of_layers], kernels, shapes)
+
+    def seconds(products: list[ProductShape], rows: int, dtype: str, *, own: bool) -> float:
+        return Timed(tuple(products), rows, dtype).seconds(_own(kernels) if own else _xla)
+
+    return judged_times([one for one in taken if one.of_layers], shapes, seconds)
 
 
 def check_norms(shapes: ServedShapes, kernels: Kernels) -> None:
@@ -62,18 +67,22 @@ def check_rotation(shapes: ServedShapes, kernels: Kernels) -> None:
     assert shapes.rotation is not None, "the model has a description"
     heads: dict[str, Any] = {"heads": shapes.heads, "kv_heads": shapes.kv_heads, "head_dim": shapes.head_dim}
     budgets: dict[str, Any] = {"budgets": shapes.token_budgets, "counts": COUNTS, "dtype": shapes.dtype}
+    budgets |= {"block_size": shapes.block_size, "codes": shapes.codes}
     for plan in {None, kernels.plan_attention}:
-        prove_rotation(
-            kernels.rotate_write, plan, **heads, **asdict(shapes.rotation), block_size=shapes.block_size, **budgets
-        )
+        prove_rotation(kernels.rotate_write, plan, **heads, **asdict(shapes.rotation), **budgets)
 
 
-def _timed(products: list[ProductShape], kernels: Kernels, shapes: ServedShapes) -> str:
-    """Return in words how long the products of a layer take, of XLA's time; raise TooSlowError if that is too long."""
+def judged_times(products: list[ProductShape], shapes: ServedShapes, seconds: Callable[..., float]) -> str:
+    """Return in words how long the products of a layer take, of XLA's time; raise TooSlowError if that is too long.
+
+    ``seconds``: (products, rows, dtype, own=...) -> the time of our products, or of XLA's. Empty without products.
+    """
+    if not products:
+        return ""
     ratios = {}
     for rows in sorted({min(rows, max(shapes.token_budgets)) for rows in TIMED_ROWS}):
-        timed = Timed(tuple(products), rows, shapes.dtype)
-        ratios[rows] = timed.seconds(_own(kernels)) / timed.seconds(_xla)
+        own, xla = (seconds(products, rows, shapes.dtype, own=own) for own in (True, False))
+        ratios[rows] = own / xla
     words = " and ".join(f"{ratio:.2f} of XLA's time at {rows} rows" for rows, ratio in ratios.items())
     if max(ratios.values()) > MOST_RATIO:
         raise TooSlowError(f"they take {words}, at most {MOST_RATIO:.2f} is worth it")

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int32, Num
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, RopeConfig, llama_config
-from jaxgen.kernels.gpu_proof import PROOF_TOLERANCE
+from jaxgen.core.decoder_config import DecoderConfig, llama_config
+from jaxgen.core.decoder_parts import AttentionConfig, RopeConfig
+from jaxgen.kernels.gpu_proof import PROOF_TOLERANCE, cache_of_codes, stands_for
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.verdict import ServedShapes
 from jaxgen.models.attention import attend, plan_attention
@@ -57,7 +58,8 @@ def model_of(shapes: ServedShapes) -> DecoderConfig:
         rope=RopeConfig(),
     )
     soft_cap = SOFT_CAP if shapes.soft_cap else None
-    return replace(config, attention=AttentionConfig(soft_cap=soft_cap, sinks=shapes.sinks))
+    attention = AttentionConfig(soft_cap=soft_cap, sinks=shapes.sinks)
+    return replace(config, attention=attention, kv_dtype=shapes.kv_dtype)
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def _program(
 ) -> Callable[[list[Row]], np.ndarray]:
     """Return a function of rows, all or the first tokens of ``rows``, that runs a step of ``budget`` tokens."""
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
-    cache = KVCache((_earlier(rows, inputs, shapes.block_size),), kernels)
+    cache = KVCache((_earlier(rows, inputs, shapes),), kernels)
     layout = StepLayout(model, _config(shapes, len(cache.data)), budget)
     step = jax.jit(_make_step(layout), donate_argnums=0)
     state = _state(layout, inputs.ids)
@@ -238,15 +240,15 @@ def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
     return words
 
 
-def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 K B D"]:
+def _earlier(rows: list[Row], inputs: Inputs, shapes: ServedShapes) -> Num[Array, "N L 2 K B W"]:
     """Return the cache before the step: NaN in blocks without an owner, and in slots that are not written yet."""
-    _, _, K, D = inputs.k[0].shape
+    (_, _, K, D), size = inputs.k[0].shape, shapes.block_size
     cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
     for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
         token = np.arange(row.start)
         for which, source in enumerate((keys, values)):
             cache[ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
-    return jnp.asarray(cache)
+    return jnp.asarray(cache) if shapes.codes is None else cache_of_codes(cache, shapes.codes)
 
 
 def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedShapes) -> None:
@@ -254,8 +256,10 @@ def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedSha
     start, prompts = 0, max(1, sum(row.length > 1 for row in rows))
     for row, keys, values in zip(rows, inputs.k, inputs.v, strict=True):
         offsets = np.unique(np.linspace(0, row.length - 1, max(2, COMPARED // prompts)).astype(int)).tolist()
+        read = [x if shapes.codes is None else stands_for(x, shapes.codes) for x in (keys, values)]
         for layer in range(LAYERS):
-            wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
+            k, v = (x[layer].astype(np.float64) for x in read)
+            wide = k.transpose(1, 2, 0), v.swapaxes(0, 1)
             for offset in offsets:
                 position = row.start + offset
                 want = _attention(inputs.q[layer, start + offset], *wide, inputs.sinks[layer], position, shapes)

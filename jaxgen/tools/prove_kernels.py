@@ -22,6 +22,7 @@ from jaxgen.kernels.gpu_proof import prove_block_copies, prove_expert_products, 
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.verdict import Finding, Report, ServedShapes
 from jaxgen.runner.model_runner import device_info
+from jaxgen.tools.proof_codes import check_coded_products
 from jaxgen.tools.proof_layers import TooSlowError, check_norms, check_products, check_rotation
 from jaxgen.tools.proof_step import check_steps, model_of
 
@@ -114,6 +115,13 @@ def check_experts(shapes: ServedShapes, kernels: Kernels, *, coded: bool) -> Non
         prove_expert_products(kernels, shapes.experts, budget, shapes.dtype, coded=coded)
 
 
+def check_codes(shapes: ServedShapes, kernels: Kernels) -> str:
+    """Return the times of products with codes in words. Raises as ``check_experts``, and TooSlowError."""
+    if shapes.experts is not None:
+        check_experts(shapes, kernels, coded=True)
+    return check_coded_products(shapes, kernels)
+
+
 def check_delta_nets(shapes: ServedShapes, kernels: Kernels) -> None:
     """Raise AssertionError, or the error of a compiler or device, if gated delta nets are wrong."""
     nets = shapes.delta
@@ -129,7 +137,7 @@ CHECKS: Mapping[str, Callable[[ServedShapes, Kernels], str | None]] = {
     operations.NORMS: check_norms,
     operations.ROTATION: check_rotation,
     operations.EXPERTS: partial(check_experts, coded=False),
-    operations.CODES: partial(check_experts, coded=True),
+    operations.CODES: check_codes,
     operations.DELTA_NETS: check_delta_nets,
 }
 """The check of each operation's kernels, which may return their times in words."""

@@ -15,8 +15,9 @@ from jaxgen.arrays import num_bytes
 from jaxgen.assembly.parameters import load_model
 from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.cache.cache_format import blocks_bytes
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
+from jaxgen.core.config import EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams

@@ -9,7 +9,8 @@ from jaxgen.assembly.build import build_to_fit
 from jaxgen.assembly.resolve import resolve_on_device
 from jaxgen.assembly.resolved_model import ResolvedModel
 from jaxgen.assembly.text_settings import own_text_settings
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.config import EngineOptions, HubOptions, KernelChoice, LoadFormat
+from jaxgen.core.model_config import DType
 from jaxgen.core.quantization import Quantization
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier

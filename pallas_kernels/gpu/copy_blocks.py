@@ -1,5 +1,6 @@
 """Blocks of the KV cache, over all layers, to and from a contiguous staging buffer."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,11 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int, Num
 
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, copy, repeat, stream
 from pallas_kernels.gpu.shared_memory import aligned_rows
+from pallas_kernels.kv_codes import has_codes
 
 PIECE_BYTES = 32 * 1024
 """Most bytes of a bulk copy."""
@@ -23,7 +25,9 @@ STAGES = 6
 """Pieces that a CTA has in flight."""
 _MAX_BOX = 256
 """Most rows of a bulk copy, and most elements of a row."""
-_DTYPES = ("bfloat16", "float16")
+_DTYPES = ("bfloat16", "float16", "int8", "uint8")
+_COPY_UNIT = 16
+"""Bytes of which a bulk copy's rows are a multiple."""
 
 
 def supports(*, numbers: int, head_dim: int, dtype: str, bulk: bool = True) -> str | None:
@@ -32,26 +36,29 @@ def supports(*, numbers: int, head_dim: int, dtype: str, bulk: bool = True) -> s
         return f"blocks are {dtype}, not {' or '.join(_DTYPES)}"
     if not bulk:
         return f"blocks of {numbers} numbers are not multiples of {_WARPGROUP}" if numbers % _WARPGROUP else None
+    if has_codes(dtype):
+        return f"blocks of {numbers} bytes are not multiples of {_COPY_UNIT}" if numbers % _COPY_UNIT else None
     row_bytes = head_dim * jnp.dtype(dtype).itemsize
-    if head_dim > _MAX_BOX or row_bytes % 16:
+    if head_dim > _MAX_BOX or row_bytes % _COPY_UNIT:
         return f"a head of {head_dim} numbers is more than {_MAX_BOX}, or no multiple of 16 bytes"
     return None
 
 
 def gather_blocks(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L P K B W"],
     ids: Int[Array, "m"],
     count: Int[Array, ""],
     *,
     num_ctas: int = H200_MULTIPROCESSORS,
     bulk: bool = True,
     interpret: Interpret = None,
-) -> Float[Array, "m L 2 K B D"]:
+) -> Num[Array, "m L P K B W"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined. See gather_blocks_ref.
 
     Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: use bulk copies of up to
-    PIECE_BYTES through shared memory. They need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256.
-    Otherwise blocks go through registers, on any GPU; then 2 * L * K * B * D must be a multiple of 128. Bytes moved:
+    PIECE_BYTES through shared memory. They need Hopper and, unless blocks are codes, W * itemsize a multiple of 16
+    bytes, and W at most 256. Otherwise blocks go through registers, on any GPU; then a block must have a multiple of
+    128 elements. Bytes moved:
     ``count`` blocks, read and written.
     """
     rows = _rows(cache)
@@ -67,15 +74,15 @@ def gather_blocks(
 
 
 def scatter_blocks(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L P K B W"],
     ids: Int[Array, "m"],
-    staging: Float[Array, "m L 2 K B D"],
+    staging: Num[Array, "m L P K B W"],
     count: Int[Array, ""],
     *,
     num_ctas: int = H200_MULTIPROCESSORS,
     bulk: bool = True,
     interpret: Interpret = None,
-) -> Float[Array, "N L 2 K B D"]:
+) -> Num[Array, "N L P K B W"]:
     """The cache with the first ``count`` blocks of ``staging`` as its blocks ``ids[:count]``. See scatter_blocks_ref.
 
     Ids and staging from ``count`` on are not read; ids before it must be distinct and in [0, N). ``bulk`` and bytes
@@ -92,8 +99,13 @@ def scatter_blocks(
     return jax.freeze(rows).reshape(cache.shape)
 
 
-def _rows(blocks: Float[Array, "n L 2 K B D"]) -> Float[Array, "n R D"]:
-    return blocks.reshape(len(blocks), -1, blocks.shape[-1])
+def _rows(blocks: Num[Array, "n L P K B W"]) -> Num[Array, "n R width"]:
+    """Return blocks as rows: of a head, or of a width that bulk copies take where blocks are codes, in any order."""
+    width, numbers = blocks.shape[-1], math.prod(blocks.shape[1:])
+    if has_codes(blocks.dtype):
+        wide = (n for n in range(_MAX_BOX, 0, -_COPY_UNIT) if numbers % n == 0)
+        width = next(wide, width)
+    return blocks.reshape(len(blocks), -1, width)
 
 
 @dataclass(frozen=True)

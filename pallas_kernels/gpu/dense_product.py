@@ -12,11 +12,12 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from pallas_kernels.activations import GATED, check_activation
+from pallas_kernels.gpu.dense_call import Call
 from pallas_kernels.gpu.dense_support import COMPUTE, ROWS, Tile, num_parts, widest
-from pallas_kernels.gpu.dense_walk import Call, Walk, in_tier, load
+from pallas_kernels.gpu.dense_walk import Walk, in_tier, load
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 
 _THREAD = "warpgroup"
@@ -24,20 +25,24 @@ _THREAD = "warpgroup"
 
 def dense_product(
     x: Float[Array, "T I"],
-    weight: Float[Array, "L O I"],
+    weight: Shaped[Array, "L O I"],
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
     residual: Float[Array, "T O"] | None = None,
     *,
     out_features: int | None = None,
     dtype: DTypeLike = jnp.float32,
+    scales: Float[Array, "L G O"] | None = None,
+    group: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     tiles: tuple[Tile, ...] | None = None,
     interpret: Interpret = None,
 ) -> Float[Array, "T O"]:
     """Return x @ weight[layer].T, rounded to ``dtype`` and then added to ``residual``; see dense_product_ref.
 
-    x and weight are of one dtype of 16 bits. ``tiles``: the tiles to use; None: the choice of ``Tiles.of``. Raises
+    x and weight are of one dtype of 16 bits. Or x is bfloat16 and the weight is codes, as ``plain_codes`` makes them,
+    with ``scales``. Those of a ``group`` of inputs multiply the codes, rounded to bfloat16. Without groups those of
+    whole outputs multiply the sums of each part. ``tiles``: the tiles to use; None: the choice of ``Tiles.of``. Raises
     NotImplementedError with the reason of ``dense_support.supports`` for sizes and dtypes that it does not take.
 
     Reads a weight once for each tile of rows, all but the first time mostly from the L2 cache. 2 * I * O FLOPs for each
@@ -48,45 +53,49 @@ def dense_product(
     given = None if residual is None else _padded(residual)
     _, outputs, inputs = weight.shape
     if num_parts(inputs, outputs) == 1:
-        call = Call.of(x, weight, dtype, num_ctas, tiles)
-        return _run(call, x, weight, layer, num_tokens, given, num_ctas, interpret)[0, : len(x)]
-    call = Call.of(x, weight, jnp.float32, num_ctas, tiles)
-    parts = _run(call, x, weight, layer, num_tokens, None, num_ctas, interpret)
+        call = Call.of(x, weight, dtype, num_ctas, tiles, None, scales, group)
+        return _run(call, x, weight, layer, num_tokens, scales, given, num_ctas, interpret)[0, : len(x)]
+    call = Call.of(x, weight, jnp.float32, num_ctas, tiles, None, scales, group)
+    parts = _run(call, x, weight, layer, num_tokens, scales, None, num_ctas, interpret)
     return _sum(parts, given, num_tokens, dtype, num_ctas, interpret)[: len(x)]
 
 
 def product_parts(
     x: Float[Array, "T I"],
-    weight: Float[Array, "L O I"],
+    weight: Shaped[Array, "L O I"],
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
     *,
+    scales: Float[Array, "L G O"] | None = None,
+    group: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     tiles: tuple[Tile, ...] | None = None,
     interpret: Interpret = None,
 ) -> Float[Array, "P T O"]:
     """Return the sums of x @ weight[layer].T by parts of the inputs; see product_parts_ref, and dense_product for the
     rest."""
-    call = Call.of(x, weight, jnp.float32, num_ctas, tiles)
-    return _run(call, x, weight, layer, num_tokens, None, num_ctas, interpret)[:, : len(x)]
+    call = Call.of(x, weight, jnp.float32, num_ctas, tiles, None, scales, group)
+    return _run(call, x, weight, layer, num_tokens, scales, None, num_ctas, interpret)[:, : len(x)]
 
 
 def gated_product(
     x: Float[Array, "T I"],
-    weight: Float[Array, "L FF I"],
+    weight: Shaped[Array, "L FF I"],
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
     *,
     activation: str,
     dtype: DTypeLike,
+    scales: Float[Array, "L G FF"] | None = None,
+    group: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     tiles: tuple[Tile, ...] | None = None,
     interpret: Interpret = None,
 ) -> Float[Array, "T F"]:
     """Return the gated activation of x @ weight[layer].T; see gated_product_ref, and dense_product for the rest."""
     check_activation(activation, GATED)
-    call = Call.of(x, weight, dtype, num_ctas, tiles, activation)
-    return _run(call, x, weight, layer, num_tokens, None, num_ctas, interpret)[0, : len(x)]
+    call = Call.of(x, weight, dtype, num_ctas, tiles, activation, scales, group)
+    return _run(call, x, weight, layer, num_tokens, scales, None, num_ctas, interpret)[0, : len(x)]
 
 
 def _padded(x: Float[Array, "T D"]) -> Float[Array, "R D"]:
@@ -97,34 +106,42 @@ def _padded(x: Float[Array, "T D"]) -> Float[Array, "R D"]:
 def _run(
     call: Call,
     x: Float[Array, "T I"],
-    weight: Float[Array, "L O I"],
+    weight: Shaped[Array, "L O I"],
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
+    scales: Float[Array, "L G O"] | None,
     residual: Float[Array, "R O"] | None,
     num_ctas: int,
     interpret: Interpret,
 ) -> Float[Array, "P R F"]:
     """Return the result of each part of the inputs, with whole tiles of ROWS rows."""
-    x, given = _padded(x), () if residual is None else (residual,)
+    x = _padded(x)
+    given = {name: one for name, one in (("scales", scales), ("residual", residual)) if one is not None}
 
-    def body(x_ref: Ref, weight_ref: Ref, layer_ref: Ref, count_ref: Ref, *rest: Ref) -> None:
-        (*given_refs, y_ref), shared = rest[: 1 + len(given)], rest[1 + len(given) :]
+    def body(
+        x_ref: Ref, weight_ref: Ref, layer_ref: Ref, count_ref: Ref, *rest: Ref, full: list[Ref], **shared: Ref
+    ) -> None:
+        *given_refs, y_ref = rest
+        refs = dict(zip(given, given_refs, strict=True))
+        scales_ref = refs["scales"].at[layer_ref[0]] if "scales" in refs else None
         count, warpgroup = count_ref[0], lax.axis_index(_THREAD)
-        x_stages, weight_stages, free, *full = shared
+        checked = interpret is not None
         walks = [
-            Walk(call, tile, count, num_ctas, x_stages, weight_stages, free, filled, checked=interpret is not None)
+            Walk(call, tile, count, num_ctas, full=filled, checked=checked, **shared)
             for tile, filled in zip(call.tiles.by_tier, full, strict=True)
         ]
 
         @pl.when(warpgroup == COMPUTE)
         def _() -> None:
             plgpu.set_max_registers(REGISTERS[0], action="decrease")
-            in_tier(count, [partial(walk.load_all, x_ref, weight_ref.at[layer_ref[0]]) for walk in walks])
+            weight_of_layer = weight_ref.at[layer_ref[0]]
+            in_tier(count, [partial(walk.load_all, x_ref, weight_of_layer, scales_ref) for walk in walks])
 
         @pl.when(warpgroup < COMPUTE)
         def _() -> None:
             plgpu.set_max_registers(REGISTERS[1], action="increase")
-            in_tier(count, [partial(walk.compute_all, warpgroup, y_ref, *given_refs) for walk in walks])
+            residual_ref = refs.get("residual")
+            in_tier(count, [partial(walk.compute_all, warpgroup, y_ref, scales_ref, residual_ref) for walk in walks])
 
     result: Array = plgpu.kernel(
         body,
@@ -137,7 +154,7 @@ def _run(
         compiler_params=plgpu.CompilerParams(),
         interpret=interpret,
         kernel_name="dense_product" if call.activation is None else "gated_product",
-    )(x, weight, layer.reshape(1), jnp.asarray(num_tokens, jnp.int32).reshape(1), *given)
+    )(x, weight, layer.reshape(1), jnp.asarray(num_tokens, jnp.int32).reshape(1), *given.values())
     return result
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from pallas_kernels.gpu.code_support import CODE_BITS, CODED_ROWS, WIDE, code_trouble, scales_of
 from pallas_kernels.gpu.shared_memory import HOPPER, taken
 
 ROWS = 64
@@ -25,6 +26,8 @@ _MOST_STAGES = 8
 _SUMMED = 64
 """Most results of a row that a thread block sums from parts at a time: so narrow that few rows occupy many."""
 _NUMBER_BYTES = 2
+_SCALE_BYTES = 4
+"""Most bytes of a scale."""
 _DTYPES = ("bfloat16", "float16")
 GATED = ("silu", "gelu_tanh", "swiglu_clipped")
 """Gated activations that the kernel computes. Mosaic has no erfc, which the exact gelu needs."""
@@ -66,21 +69,35 @@ class Tiles:
     outputs: int
     parts: int
     by_tier: tuple[Tile, ...]
+    codes: str | None = None
+    """The dtype of codes; None: weights are numbers."""
+    scales: int = 0
+    """Scales of an output that multiply the codes of TILE_K inputs."""
 
     @classmethod
-    def of(cls, inputs: int, outputs: int, *, gated: bool, num_ctas: int) -> "Tiles":
+    def of(
+        cls,
+        inputs: int,
+        outputs: int,
+        *,
+        gated: bool,
+        num_ctas: int,
+        codes: str | None = None,
+        group: int | None = None,
+    ) -> "Tiles":
         """Return tiles that load the least in waves of ``num_ctas`` thread blocks, for outputs that ``supports`` takes.
 
         They change no bits: in each of them a result is the sum of the same products in the same order.
         """
         parts, halves = (1, 2) if gated else (num_parts(inputs, outputs), 1)
+        bits = _bits(codes)
 
         def best(rows: int, planned: int) -> Tile:
-            tiles = (Tile(rows, columns) for columns in _columns(outputs // halves, rows, halves))
-            return min(tiles, key=partial(_cost, planned, parts * outputs, num_ctas))
+            tiles = (Tile(rows, columns) for columns in _columns(outputs // halves, rows, halves, codes))
+            return min(tiles, key=partial(_cost, planned, parts * outputs, num_ctas, bits))
 
         rows = (ROWS, COMPUTE * ROWS, COMPUTE * ROWS)
-        return cls(inputs, outputs, parts, tuple(map(best, rows, _PLANNED_ROWS)))
+        return cls(inputs, outputs, parts, tuple(map(best, rows, _PLANNED_ROWS)), codes, scales_of(group))
 
     @property
     def columns(self) -> int:
@@ -90,10 +107,16 @@ class Tiles:
     @property
     def stages(self) -> int:
         """Stages that fit into a thread block's shared memory."""
-        arrays = COMPUTE * ROWS * TILE_K * _NUMBER_BYTES, self.columns * TILE_K * _NUMBER_BYTES
+        numbers = TILE_K * _NUMBER_BYTES
+        arrays = (
+            COMPUTE * ROWS * numbers,
+            self.columns * TILE_K * _bits(self.codes) // 8,
+            self.columns * self.scales * _SCALE_BYTES,
+        )
+        wide = 0 if self.codes is None else WIDE * self.columns * numbers
 
         def fits(stages: int) -> bool:
-            return taken([stages * size for size in arrays], barriers=4 * stages) <= HOPPER
+            return taken([wide, *(stages * size for size in arrays)], barriers=4 * stages + 1) <= HOPPER
 
         return next(stages for stages in range(_MOST_STAGES, 0, -1) if fits(stages))
 
@@ -113,12 +136,15 @@ def supports(
     outputs: int,
     dtype: str,
     activation: str | None = None,
+    codes: str | None = None,
+    group: int | None = None,
     capability: int = _HOPPER_CAPABILITY,
 ) -> str | None:
     """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can.
 
-    ``activation``: of a gated product, whose outputs are gates and as many others. ``capability``: the major number of
-    the GPU's compute capability.
+    ``activation``: of a gated product, whose outputs are gates and as many others. ``codes``: their dtype, if weights
+    are codes. ``group``: inputs that share a scale; None: all. ``capability``: the major number of the GPU's compute
+    capability.
     """
     if capability != _HOPPER_CAPABILITY:
         return f"compute capability {capability} has no wgmma of {_HOPPER_CAPABILITY}.0"
@@ -126,9 +152,11 @@ def supports(
         return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
     if activation is not None and activation not in GATED:
         return f"activation {activation} is none of {', '.join(GATED)}"
+    if codes is not None and (reason := code_trouble(codes, dtype, group)) is not None:
+        return reason
     halves = 1 if activation is None else 2
-    multiple = halves * COMPUTE * _COLUMNS
-    if not inputs or inputs % TILE_K or outputs % halves or not _columns(outputs // halves, ROWS, halves):
+    multiple = _step(ROWS, halves, codes)
+    if not inputs or inputs % TILE_K or outputs % halves or not _columns(outputs // halves, ROWS, halves, codes):
         return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and {multiple}"
     return None
 
@@ -138,13 +166,25 @@ def widest(outputs: int) -> int:
     return next(n for n in range(_SUMMED, 0, -_COLUMNS) if outputs % n == 0)
 
 
-def _cost(rows: int, columns: int, num_ctas: int, tile: Tile) -> int:
-    """Return what one thread block loads for each input, if all are as busy as the busiest: in whole waves."""
+def _cost(rows: int, columns: int, num_ctas: int, bits: int, tile: Tile) -> int:
+    """Return the bits that one thread block loads for each input, if all are as busy as the busiest: in whole waves."""
     items = -(-rows // tile.rows) * (columns // tile.columns)
-    return -(-items // num_ctas) * (tile.rows + tile.columns)
+    return -(-items // num_ctas) * (tile.rows * 8 * _NUMBER_BYTES + tile.columns * bits)
 
 
-def _columns(outputs: int, rows: int, halves: int) -> list[int]:
+def _columns(outputs: int, rows: int, halves: int, codes: str | None) -> list[int]:
     """Return the columns that a tile of ``rows`` may have; ``halves``: 2 if as many gates stand before the outputs."""
-    step = halves * _COLUMNS * Tile(rows, 0).column_groups
+    step = _step(rows, halves, codes)
     return [n for n in range(step, MOST_COLUMNS + 1, step) if outputs % (n // halves) == 0]
+
+
+def _step(rows: int, halves: int, codes: str | None) -> int:
+    """Return what a tile's columns are a multiple of. Codes have CODED_ROWS in each piece of a weight."""
+    groups = Tile(rows, 0).column_groups
+    if codes is None:
+        return halves * _COLUMNS * groups
+    return CODED_ROWS if halves == 1 else halves * groups * CODED_ROWS
+
+
+def _bits(codes: str | None) -> int:
+    return 8 * _NUMBER_BYTES if codes is None else CODE_BITS[codes]

@@ -1,94 +1,25 @@
 """How a thread block multiplies on Hopper: one warpgroup loads stages of shared memory, two multiply what is there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels.activations import GATED
-from pallas_kernels.gpu.dense_support import COMPUTE, ROWS, TIERS, TILE_K, Tile, Tiles, supports
+from pallas_kernels.gpu.dense_call import Call
+from pallas_kernels.gpu.dense_codes import Converter
+from pallas_kernels.gpu.dense_support import ROWS, TIERS, TILE_K, Tile
 from pallas_kernels.gpu.persistent import CtaItems, Ref, put, repeat
 
-# mypy takes a method of jax without a body for an abstract one.
-_SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 _FEW = 8
 """Rows that are loaded alone if there are no more: a whole tile of them would come from the L2 cache for each tile of
 outputs."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """The static part of a call."""
-
-    tiles: Tiles
-    number: Any
-    """The dtype of x and of the weight."""
-    dtype: Any
-    """The dtype of the result."""
-    activation: str | None
-
-    @classmethod
-    def of(
-        cls,
-        x: jax.Array,
-        weight: jax.Array,
-        dtype: DTypeLike,
-        num_ctas: int,
-        tiles: tuple[Tile, ...] | None,
-        activation: str | None = None,
-    ) -> "Call":
-        """Return the static part of a call, with ``tiles`` or those with the fewest waves.
-
-        Raises NotImplementedError with the reason if the kernel does not take it.
-        """
-        _, outputs, inputs = weight.shape
-        name = x.dtype.name if x.dtype == weight.dtype else f"{weight.dtype.name} and inputs of {x.dtype.name}"
-        if reason := supports(inputs=inputs, outputs=outputs, dtype=name, activation=activation):
-            raise NotImplementedError(reason)
-        chosen = Tiles.of(inputs, outputs, gated=activation is not None, num_ctas=num_ctas)
-        return cls(chosen if tiles is None else replace(chosen, by_tier=tiles), x.dtype, jnp.dtype(dtype), activation)
-
-    @property
-    def results(self) -> int:
-        """Columns of the result."""
-        return self.tiles.outputs // self.halves
-
-    @property
-    def halves(self) -> int:
-        return 1 if self.activation is None else 2
-
-    def scratch(self) -> list[Any]:
-        stages = self.tiles.stages
-        return [
-            plgpu.SMEM((stages, COMPUTE, ROWS, TILE_K), self.number, transforms=_SWIZZLED),
-            plgpu.SMEM((stages, self.tiles.columns, TILE_K), self.number, transforms=_SWIZZLED),
-            plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=stages),
-            *(
-                plgpu.Barrier(num_arrivals=self.copies_of_stage(tile), num_barriers=stages)
-                for tile in self.tiles.by_tier
-            ),
-        ]
-
-    def copies_of_stage(self, tile: Tile) -> int:
-        """Return how many copies fill a stage."""
-        return self.tiles.steps_of_stage(tile) * (tile.row_groups + len(self.pieces(tile)))
-
-    def pieces(self, tile: Tile) -> list[tuple[int, int, int]]:
-        """Return a tile's pieces of the weight: their first output, counted from the tile's; their first row in a
-        stage; their length. The gates and the others of one warpgroup lie next to each other."""
-        if self.halves == 1:
-            return [(0, 0, tile.columns)]
-        length = tile.columns // (2 * tile.column_groups)
-        places = [(group * length, half * self.results) for group in range(tile.column_groups) for half in range(2)]
-        return [(column + first, i * length, length) for i, (column, first) in enumerate(places)]
 
 
 def in_tier(count: Int[Array, ""], of_tiers: list[Callable[[], None]]) -> None:
@@ -96,6 +27,14 @@ def in_tier(count: Int[Array, ""], of_tiers: list[Callable[[], None]]) -> None:
     for tier, do in enumerate(of_tiers):
         above = True if tier == 0 else count > TIERS[tier - 1]
         pl.when(above if tier == len(TIERS) else (count <= TIERS[tier]) & above)(do)
+
+
+class Share(NamedTuple):
+    """A compute warpgroup's share of a tile: its group of rows, and its half of the columns if these are divided."""
+
+    warpgroup: Int[Array, ""]
+    rows: Any
+    columns: Any
 
 
 @dataclass(frozen=True)
@@ -114,6 +53,16 @@ class Walk:
     full: Ref
     checked: bool
     """Read what a wgmma reads, for the interpreter, whose race detector does not see a wgmma's reads."""
+    wide: Ref = None
+    ready: Ref = None
+    scales: Ref = None
+    """Of codes, see ``Converter``."""
+
+    @property
+    def converter(self) -> Converter | None:
+        """What makes numbers of the codes of a stage; None: these are numbers."""
+        codes = self.call.codes
+        return None if codes is None else Converter(codes, self.weight, self.wide, self.ready, self.scales)
 
     @property
     def row_tiles(self) -> Int[Array, ""]:
@@ -146,7 +95,7 @@ class Walk:
     def stage(self, n: Int[Array, ""]) -> Int[Array, ""]:
         return lax.rem(n, jnp.int32(self.call.tiles.stages))
 
-    def load_all(self, x_ref: Ref, weight_ref: Ref) -> None:
+    def load_all(self, x_ref: Ref, weight_ref: Ref, scales_ref: Ref) -> None:
         """Load what this thread block's items need, each stage as soon as it is free; wait until all are used."""
         items, stages = self.items, self.call.tiles.stages
         last_row = x_ref.shape[0] - ROWS
@@ -165,9 +114,10 @@ class Walk:
                         first = pl.multiple_of(jnp.minimum(row + group * ROWS, last_row), ROWS)
                         self.load_rows(x_ref, first, inputs, stage, step * self.tile.row_groups + group)
                     for offset, place, length in self.call.pieces(self.tile):
-                        source = weight_ref.at[pl.ds(pl.multiple_of(column + offset, 8), length), inputs]
-                        target = self.weight.at[stage, pl.ds(step * self.tile.columns + place, length)]
-                        plgpu.copy_gmem_to_smem(source, target, self.full.at[stage])
+                        source = pl.ds(pl.multiple_of(column + offset, 8), length)
+                        target = pl.ds(step * self.tile.columns + place, length)
+                        self.load_piece(weight_ref.at[source, inputs], self.weight.at[stage, target], stage)
+                        self.load_scales(scales_ref, k, source, stage, target)
 
             repeat(0, self.turns, load)
 
@@ -177,6 +127,17 @@ class Walk:
         total = items.mine * self.turns
         repeat(0, items.mine, load_item)
         repeat(jnp.maximum(total - stages, 0), total, drain)
+
+    def load_piece(self, source: Ref, target: Ref, stage: Int[Array, ""]) -> None:
+        plgpu.copy_gmem_to_smem(source, target, self.full.at[stage])
+
+    def load_scales(self, scales_ref: Ref, k: Int[Array, ""], source: Any, stage: Int[Array, ""], target: Any) -> None:
+        """Load the scales that multiply the codes of a piece."""
+        codes = self.call.codes
+        for i in range(0 if codes is None else codes.per_stage):
+            assert codes is not None
+            of_group = scales_ref.at[codes.first_group(k) + i, source]
+            self.load_piece(of_group, self.scales.at[stage, i, target], stage)
 
     def load_rows(self, x_ref: Ref, first: Int[Array, ""], inputs: Any, stage: Int[Array, ""], place: int) -> None:
         """Load ROWS rows of x, or _FEW if no others are used."""
@@ -191,27 +152,42 @@ class Walk:
         pl.when(self.count <= _FEW)(partial(copy, _FEW))
         pl.when(self.count > _FEW)(partial(copy, ROWS))
 
-    def compute_all(self, warpgroup: Int[Array, ""], y_ref: Ref, residual_ref: Ref = None) -> None:
+    def compute_all(self, warpgroup: Int[Array, ""], y_ref: Ref, scales_ref: Ref, residual_ref: Ref) -> None:
         """Compute this warpgroup's results of the thread block's items."""
         items = self.items
-        group, half = (warpgroup, 0) if self.tile.row_groups > 1 else (0, warpgroup)
+        share = Share(warpgroup, *((warpgroup, 0) if self.tile.row_groups > 1 else (0, warpgroup)))
         width = self.tile.columns // self.tile.column_groups // self.call.halves
 
         def compute(i: Int[Array, ""]) -> None:
             first, column, part = self.place(items[i])
-            row = first + group * ROWS
-            result = self.result(self.product(i, group, half))
+            row, column = first + share.rows * ROWS, column + share.columns * width
+            result = self.result(self.scaled(self.product(i, share), scales_ref, column))
 
             @pl.when(row < self.count)
             def _() -> None:
                 rows = pl.ds(pl.multiple_of(row, ROWS), ROWS)
-                columns = pl.ds(pl.multiple_of(column + half * width, 8), width)
+                columns = pl.ds(pl.multiple_of(column, 8), width)
                 value = result
                 if residual_ref is not None:
                     value = load(residual_ref.at[rows, columns]) + result
                 put(y_ref.at[part, rows, columns], value)
 
         repeat(0, items.mine, compute)
+
+    def scaled(
+        self, product: Float[Array, "64 columns"], scales_ref: Ref, column: Int[Array, ""]
+    ) -> Float[Array, "64 columns"]:
+        """Return a product with the scales of whole outputs. ``column``: of its first result."""
+        if self.call.codes is None or self.call.codes.group is not None:
+            return product
+        width = product.shape[1] // self.call.halves
+        halves = []
+        for half in range(self.call.halves):
+            place = pl.ds(pl.multiple_of(column + half * self.call.results, 8), width)
+            scales = plgpu.load(scales_ref.at[0, place], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+            factor = lax.broadcast_in_dim(scales.astype(jnp.float32), (ROWS, width), (1,))
+            halves.append(product[:, half * width : (half + 1) * width] * factor)
+        return halves[0] if len(halves) == 1 else jnp.concatenate(halves, axis=1)
 
     def result(self, product: Float[Array, "64 columns"]) -> Float[Array, "64 results"]:
         """Return the results of a product, of the wanted dtype."""
@@ -220,46 +196,57 @@ class Walk:
             product = GATED[self.call.activation](product[:, :width], product[:, width:])
         return product.astype(self.call.dtype)
 
-    def product(self, i: Int[Array, ""], group: Any, half: Any) -> Float[Array, "64 columns"]:
+    def product(self, i: Int[Array, ""], share: Share) -> Float[Array, "64 columns"]:
         """Return the product of this warpgroup's rows and columns of the thread block's item number i."""
-        columns = self.tile.columns // self.tile.column_groups
-
-        def operands(stage: Int[Array, ""], step: int) -> tuple[Ref, Ref]:
-            first = step * self.tile.columns + half * columns
-            if not isinstance(first, int):
-                first = pl.multiple_of(first, 8)
-            place = step * self.tile.row_groups + group
-            return self.x.at[stage, place], self.weight.at[stage, pl.ds(first, columns)]
-
-        def read(stage: Int[Array, ""]) -> None:
-            if self.checked:
-                for step in range(self.steps):
-                    _ = [operand[...] for operand in operands(stage, step)]
-                plgpu.commit_smem()
-
-        def release(n: Int[Array, ""]) -> None:
-            read(self.stage(n))
-            plgpu.barrier_arrive(self.free.at[self.stage(n)])
 
         def multiply(acc: Ref) -> Float[Array, "64 columns"]:
-            def turn(k: Int[Array, ""]) -> None:
-                n = i * self.turns + k
-                stage = self.stage(n)
-                plgpu.barrier_wait(self.full.at[stage])
-                read(stage)
-                for step in range(self.steps):
-                    x, weight = operands(stage, step)
-                    plgpu.wgmma(acc, x, weight.transpose((1, 0)))
-                plgpu.wgmma_wait(self.steps)
-                pl.when(k > 0)(lambda: release(n - 1))
-
-            repeat(0, self.turns, turn)
+            repeat(0, self.turns, lambda k: self.turn(acc, i * self.turns + k, k > 0, share))
             product = acc[...]
-            release((i + 1) * self.turns - 1)
+            self.release((i + 1) * self.turns - 1, share)
             return product
 
+        columns = self.tile.columns // self.tile.column_groups
         result: Array = pl.run_scoped(multiply, plgpu.WGMMAAccumulatorRef((ROWS, columns), jnp.float32))
         return result
+
+    def turn(self, acc: Ref, n: Int[Array, ""], follows: Bool[Array, ""], share: Share) -> None:
+        """Add the products of stage number n. ``follows``: another one of the same item."""
+
+        def finish(running: int) -> None:
+            plgpu.wgmma_wait(running)
+            pl.when(follows)(lambda: self.release(n - 1, share))
+
+        stage, converter = self.stage(n), self.converter
+        plgpu.barrier_wait(self.full.at[stage])
+        if converter is not None:
+            rows = self.steps * self.tile.columns
+            converter.convert(n, stage, rows, share.warpgroup, before=partial(finish, 0))
+        self.read(n, share)
+        for step in range(self.steps):
+            x, weight = self.operands(n, step, share)
+            plgpu.wgmma(acc, x, weight.transpose((1, 0)))
+        if converter is None:
+            finish(self.steps)
+
+    def operands(self, n: Int[Array, ""], step: int, share: Share) -> tuple[Ref, Ref]:
+        """Return what a wgmma multiplies."""
+        stage, columns = self.stage(n), self.tile.columns // self.tile.column_groups
+        first = step * self.tile.columns + share.columns * columns
+        if not isinstance(first, int):
+            first = pl.multiple_of(first, 8)
+        weight = self.weight.at[stage] if self.converter is None else self.converter.tile(n)
+        return self.x.at[stage, step * self.tile.row_groups + share.rows], weight.at[pl.ds(first, columns)]
+
+    def read(self, n: Int[Array, ""], share: Share) -> None:
+        """Read what the wgmmas of a stage read, if that is to be checked."""
+        if self.checked:
+            for step in range(self.steps):
+                _ = [operand[...] for operand in self.operands(n, step, share)]
+            plgpu.commit_smem()
+
+    def release(self, n: Int[Array, ""], share: Share) -> None:
+        self.read(n, share)
+        plgpu.barrier_arrive(self.free.at[self.stage(n)])
 
 
 def load(ref: Ref) -> Float[Array, "64 columns"]:

@@ -1,7 +1,7 @@
 """Products of rows with the weights of their experts on Hopper: a persistent grid over the tiles that have rows.
 
 Quantized weights stay codes until they are in shared memory. The warpgroup that multiplies makes numbers of them in its
-registers (pallas_kernels.gpu.expert_codes). It writes the numbers next to the codes, and wgmma reads them from there.
+registers (pallas_kernels.gpu.codes). It writes the numbers next to the codes, and wgmma reads them from there.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
-from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, TILE_K, WIDE
+from pallas_kernels.gpu.code_support import WIDE
+from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, TILE_K
 from pallas_kernels.gpu.expert_tiles import GRANULE, Shape, cut
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, CtaItems, Interpret, Ref, put, repeat
 

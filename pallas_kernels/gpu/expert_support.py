@@ -1,5 +1,6 @@
 """Say which weights of experts the Hopper kernel multiplies. Imports no jax, so that a plan of memory can ask."""
 
+from pallas_kernels.gpu.code_support import CODE_BITS, CODES, WIDE, code_trouble, scales_of
 from pallas_kernels.gpu.shared_memory import COPY_ALIGNMENT, HOPPER, taken
 
 ROWS = 64
@@ -12,15 +13,7 @@ COMPUTE = 2
 """Compute warpgroups, each with half of a tile's columns; one more loads."""
 MAX_COLUMNS = 128
 """Columns of half a tile: float32 results of two warpgroups then fit next to the stages."""
-WIDE = 2
-"""Tiles of numbers that codes become, for each warpgroup: one that a wgmma reads, and one that is written."""
-CODE_BITS = {"int8": 8, "int4": 4, "float8_e4m3fn": 8, "uint4": 4}
-"""Bits of codes by their dtype; uint4: e2m1."""
-_CODES = {(8, False): "int8", (4, False): "int4", (8, True): "float8_e4m3fn", (4, True): "uint4"}
-"""Dtypes of codes, by their bits and whether they are floating-point numbers."""
 _DTYPES = ("bfloat16", "float16")
-_NUMBERS = "bfloat16"
-_SMALLEST_GROUP = 16
 
 
 def supports(
@@ -39,7 +32,7 @@ def supports(
     """
     if dtype not in _DTYPES:
         return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
-    if codes is not None and (reason := _trouble(codes, dtype, group)) is not None:
+    if codes is not None and (reason := code_trouble(codes, dtype, group)) is not None:
         return reason
     if inputs % TILE_K or not columns_of(outputs, coded=codes is not None, result_bytes=result_bytes):
         of_outputs = MAX_COLUMNS // 2 if codes is not None else COMPUTE * COPY_ALIGNMENT // result_bytes
@@ -56,7 +49,7 @@ def supports_codes(
     """Return why there is no product with such codes, or None if there is. ``offsets``: zero points or minimums."""
     if offsets:
         return "their codes have zero points or minimums"
-    return supports(inputs=inputs, outputs=outputs, dtype=dtype, codes=_CODES[bits, floats], group=group)
+    return supports(inputs=inputs, outputs=outputs, dtype=dtype, codes=CODES[bits, floats], group=group)
 
 
 def columns_of(outputs: int, *, coded: bool, result_bytes: int = 4) -> int:
@@ -72,11 +65,6 @@ def columns_of(outputs: int, *, coded: bool, result_bytes: int = 4) -> int:
         return next((n for n in (MAX_COLUMNS, MAX_COLUMNS // 2) if outputs % n == 0), 0)
     aligned = range(MAX_COLUMNS, 0, -COPY_ALIGNMENT // result_bytes)
     return next((n for n in aligned if outputs % (COMPUTE * n) == 0), 0)
-
-
-def scales_of(group: int | None) -> int:
-    """Return the scales of an output that a tile's inputs need."""
-    return 0 if group is None else max(1, TILE_K // group)
 
 
 def stored_columns(outputs: int, parts: int, *, codes: str | None, group: int | None, result_bytes: int) -> int:
@@ -105,12 +93,3 @@ def shared_bytes(
         stages * COMPUTE * scales_of(group) * columns * numbers,
     ]
     return taken(arrays, barriers=2 * stages)
-
-
-def _trouble(codes: str, numbers: str, group: int | None) -> str | None:
-    """Return why codes of a dtype cannot become numbers of another, or None if they can."""
-    if codes not in CODE_BITS or numbers != _NUMBERS:
-        return f"codes of {codes} for products in {numbers}"
-    if group is not None and (group < _SMALLEST_GROUP or max(group, 64) % min(group, 64)):
-        return f"groups of {group} inputs"
-    return None

@@ -12,8 +12,9 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Int
 
-from pallas_kernels.gpu.expert_codes import Codes
-from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, STAGES, TILE_K, WIDE, columns_of, stored_columns, supports
+from pallas_kernels.gpu.code_support import WIDE
+from pallas_kernels.gpu.codes import Codes
+from pallas_kernels.gpu.expert_support import COMPUTE, ROWS, STAGES, TILE_K, columns_of, stored_columns, supports
 
 MANY_ROWS = 64
 """Average rows of an expert from which tiles of 128 rows need fewer bytes of the L2 cache per product."""

@@ -14,12 +14,14 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.gpu.attention.items import AttentionPlan, PackedQueries
+from pallas_kernels.gpu.code_tiles import code_scratch, encode_tile, write_scale
 from pallas_kernels.gpu.norm_support import TILE
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, put, repeat
 from pallas_kernels.gpu.rotation_support import supports
+from pallas_kernels.kv_codes import code_rows, has_codes, head_dim_of
 from pallas_kernels.rotary import Angles
 from pallas_kernels.rotate_write import HeadNorms
 
@@ -31,7 +33,7 @@ _STEP = 32
 
 def rotate_write(
     projected: Float[Array, "T N"],
-    cache: Float[Array, "M L 2 K B D"],
+    cache: Num[Array, "M L 2 K B W"],
     layer: Int[Array, ""],
     slots: Int[Array, "T"],
     num_tokens: Int[Array, ""],
@@ -45,19 +47,19 @@ def rotate_write(
     plan: AttentionPlan | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
-) -> tuple[Float[Array, "T H D"] | PackedQueries, Float[Array, "M L 2 K B D"]]:
-    """Compute ``rotate_write_ref`` on a GPU.
+) -> tuple[Float[Array, "T H D"] | PackedQueries, Num[Array, "M L 2 K B W"]]:
+    """Compute ``rotate_write_ref`` on a GPU. A cache of codes has its scales ``kv_codes.apart``.
 
     ``plan``: return PackedQueries, as the attention of this plan reads them. A norm's order of sums is that of
     pallas_kernels.gpu.norms, by the row alone. NotImplementedError where ``supports`` says why.
 
     Bytes moved: 2 * T * (H + 2 * K) * D * itemsize, and the angles for each head. Tiles of padding are skipped.
     """
-    _, _, _, K, _, D = cache.shape
+    K, D, coded = cache.shape[3], head_dim_of(cache.shape[5], cache.dtype), has_codes(cache.dtype)
     pairs = 0 if angles is None else angles[0].shape[-1]
-    if reason := supports(head_dim=D, rotary_pairs=pairs, dtype=cache.dtype.name):
+    if reason := supports(head_dim=D, rotary_pairs=pairs, dtype=projected.dtype.name if coded else cache.dtype.name):
         raise NotImplementedError(reason)
-    if projected.dtype != cache.dtype:
+    if not coded and projected.dtype != cache.dtype:
         raise NotImplementedError(f"the projection is {projected.dtype}, the cache {cache.dtype}")
     T, missing = len(projected), -len(projected) % TILE
 
@@ -76,16 +78,19 @@ def rotate_write(
         operands["place"] = plan.packing.place
     shape = (T, heads, D) if plan is None else (K, len(plan.packing.token), D)
     names = ("cache", *operands, "q")
-    layout = _Heads(heads, K, first_key, cache.shape, eps)
+    layout = _Heads(heads, K, first_key, D, cache.shape[4], cache.shape[0], eps)
 
-    def body(*refs: Ref) -> None:
-        _cta(layout, dict(zip(names, refs[:-1], strict=True)), refs[-1], CTAS_EACH * num_ctas)
+    def body(*refs: Ref, **shared: Ref) -> None:
+        _cta(layout, dict(zip(names, refs, strict=True)), shared, CTAS_EACH * num_ctas)
 
-    ref = jax.new_ref(cache)
+    ref: Any = jax.new_ref(code_rows(cache) if coded else cache)
     q = plgpu.kernel(
         body,
-        out_type=jax.ShapeDtypeStruct(shape, cache.dtype),
-        scratch_types=[plgpu.SMEM((TILE, D), cache.dtype)],
+        out_type=jax.ShapeDtypeStruct(shape, projected.dtype),
+        scratch_types={
+            "numbers": plgpu.SMEM((TILE, D), projected.dtype),
+            **(code_scratch(TILE, D, cache.dtype) if coded else {}),
+        },
         grid=(CTAS_EACH * num_ctas,),
         grid_names=(CTA,),
         # A row is reduced within a warp, which takes no shared memory.
@@ -93,7 +98,7 @@ def rotate_write(
         interpret=interpret,
         kernel_name="rotate_write",
     )(ref, *operands.values())
-    return q if plan is None else PackedQueries(q), jax.freeze(ref)
+    return q if plan is None else PackedQueries(q), jax.freeze(ref).reshape(cache.shape)
 
 
 @dataclass(frozen=True)
@@ -103,22 +108,20 @@ class _Heads:
     queries: int
     keys: int
     first_key: int
-    cache: tuple[int, ...]
+    head_dim: int
+    block_size: int
+    num_blocks: int
     eps: float
 
     @property
     def all(self) -> int:
         return self.queries + 2 * self.keys
 
-    @property
-    def head_dim(self) -> int:
-        return self.cache[-1]
 
-
-def _cta(heads: _Heads, refs: dict[str, Ref], staging: Ref, num_ctas: int) -> None:
-    count = refs["count"][0]
+def _cta(heads: _Heads, refs: dict[str, Ref], shared: dict[str, Ref], num_ctas: int) -> None:
+    count, staging, codes = refs["count"][0], shared["numbers"], shared.get("codes")
     items = CtaItems(lax.div(count + (TILE - 1), jnp.int32(TILE)) * heads.all, num_ctas)
-    tokens_per_block, num_slots = jnp.int32(heads.cache[4]), heads.cache[0] * heads.cache[4]
+    tokens_per_block, num_slots = jnp.int32(heads.block_size), heads.num_blocks * heads.block_size
 
     def one(n: Int[Array, ""]) -> None:
         first, head = lax.div(items[n], jnp.int32(heads.all)) * TILE, lax.rem(items[n], jnp.int32(heads.all))
@@ -132,6 +135,8 @@ def _cta(heads: _Heads, refs: dict[str, Ref], staging: Ref, num_ctas: int) -> No
         pl.when(jnp.logical_not(is_query) & (key < heads.keys))(lambda: turn("k_norm", None))
         pl.when(key >= heads.keys)(lambda: put(staging, loaded))
         plgpu.commit_smem()
+        if codes is not None:
+            pl.when(jnp.logical_not(is_query))(lambda: encode_tile(staging, codes, shared["scales"]))
 
         def write_query(i: Int[Array, ""]) -> None:
             plgpu.copy_smem_to_gmem(staging.at[pl.ds(i, 1)], _query_row(heads, refs, first + i, head))
@@ -143,8 +148,15 @@ def _cta(heads: _Heads, refs: dict[str, Ref], staging: Ref, num_ctas: int) -> No
             def _() -> None:
                 block, offset = lax.div(slot, tokens_per_block), lax.rem(slot, tokens_per_block)
                 which, of = lax.div(key, jnp.int32(heads.keys)), lax.rem(key, jnp.int32(heads.keys))
-                place = refs["cache"].at[block, refs["layer"][0], which, of, pl.ds(offset, 1)]
-                plgpu.copy_smem_to_gmem(staging.at[pl.ds(i, 1)], place)
+                layer = refs["layer"][0]
+                if codes is None:
+                    place = refs["cache"].at[block, layer, which, of, pl.ds(offset, 1)]
+                    plgpu.copy_smem_to_gmem(staging.at[pl.ds(i, 1)], place)
+                    return
+                rows = refs["cache"].at[block, layer]
+                source = codes.at[pl.ds(i, 1), pl.ds(0, heads.head_dim)]
+                plgpu.copy_smem_to_gmem(source, rows.at[pl.ds(key * tokens_per_block + offset, 1)])
+                write_scale(shared["scales"][i], rows, heads.keys, heads.head_dim, heads.block_size, key, offset)
 
         last = jnp.minimum(count - first, TILE)
         pl.when(is_query)(lambda: repeat(0, last, write_query))

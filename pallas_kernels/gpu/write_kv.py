@@ -9,10 +9,12 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.gpu import shared_memory as memory
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, CtaItems, Interpret, Ref, copy, repeat
+from pallas_kernels.kv_codes import has_codes
+from pallas_kernels.write_kv import write_kv_apart
 
 _WARPGROUP = 128
 """Threads: registers hold a multiple of as many numbers."""
@@ -47,7 +49,7 @@ def num_stages(kv_heads: int, row_bytes: int, shared_memory: int) -> int:
 
 
 def write_kv(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     layer: Int[Array, ""],
     k: Float[Array, "T K D"],
     v: Float[Array, "T K D"],
@@ -57,11 +59,13 @@ def write_kv(
     bulk: bool = True,
     shared_memory: int = memory.HOPPER,
     interpret: Interpret = None,
-) -> Float[Array, "N L 2 K B D"]:
+) -> Num[Array, "N L 2 K B W"]:
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset; see write_kv_ref.
 
     A slot of N * B or more writes nothing. The result is undefined if slots are negative or not distinct. K and V are
     cast to the cache's dtype by XLA.
+
+    A cache of codes, with scales ``kv_codes.apart``, is written by XLA.
 
     ``bulk``: use four bulk copies a token, which need Hopper. They copy its K and its V [K, D] into shared memory, and
     from there one row in each head of its block. If not ``bulk``, K and V go through registers, on any GPU.
@@ -69,6 +73,8 @@ def write_kv(
 
     Bytes moved: 2 * T * K * D * itemsize read and as many written; no FLOPs.
     """
+    if has_codes(cache.dtype):
+        return write_kv_apart(cache, layer, k, v, slots)
     N, _, _, K, B, D = cache.shape
     shape: Any = {"kv_heads": K, "head_dim": D, "dtype": cache.dtype.name}
     if reason := supports(**shape, bulk=bulk, shared_memory=shared_memory):

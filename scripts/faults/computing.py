@@ -111,6 +111,22 @@ SAMPLING = (
 
 MODELS = (
     Fault(
+        "keys-of-another-rank",
+        "models",
+        "jaxgen/core/division.py",
+        "whole.num_heads + rank * whole.num_kv_heads // self.ranks",
+        "whole.num_heads + rank % whole.num_kv_heads",
+        ("tests/core/test_division.py",),
+    ),
+    Fault(
+        "sum-in-another-order",
+        "models",
+        "jaxgen/models/rank_sum.py",
+        "_tree_sum(list(parts))",
+        "_tree_sum(list(parts[::-1]))",
+        ("tests/models/test_rank_sum.py",),
+    ),
+    Fault(
         "rope-scaled-in-radians",
         "models",
         "jaxgen/models/positions.py",
@@ -277,6 +293,14 @@ KERNELS = (
         ("tests/kernels/test_gpu_rotate_write.py::test_is_near_its_twin_and_keeps_its_bits_in_any_company",),
     ),
     Fault(
+        "scale-of-a-code-has-one-byte-four-times",
+        "kernels",
+        "pallas_kernels/gpu/code_tiles.py",
+        "(bits >> (8 * i)) & 255",
+        "bits & 255",
+        ("tests/kernels/test_gpu_rotate_write.py::test_codes_and_scales_are_those_of_the_twin",),
+    ),
+    Fault(
         "gpu-outputs-of-a-tile-at-the-next-head",
         "kernels",
         "pallas_kernels/gpu/attention/walk.py",
@@ -315,6 +339,14 @@ KERNELS = (
         "pl.when(self.count <= _FEW)(partial(copy, _FEW))\n        pl.when(self.count > _FEW)",
         "pl.when(self.count <= _FEW + 1)(partial(copy, _FEW))\n        pl.when(self.count > _FEW + 1)",
         ("tests/kernels/test_gpu_dense_product.py::test_near_float64",),
+    ),
+    Fault(
+        "gpu-codes-of-a-step-have-the-scale-of-its-first-group",
+        "kernels",
+        "pallas_kernels/gpu/dense_walk.py",
+        "codes.first_group(k) + i, source",
+        "codes.first_group(k), source",
+        ("tests/kernels/test_gpu_coded_product.py::test_numbers_are_those_of_the_definition_in_every_tile",),
     ),
     Fault(
         "gpu-norm-of-the-product-without-its-last-part",

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
+from jaxgen.core.decoder_config import llama_config, opt_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.encodings.mxfp4 import FORMAT as MXFP4
 from jaxgen.weights.encodings.weight_formats import with_formats

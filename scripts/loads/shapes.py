@@ -61,8 +61,25 @@ CONFIGS: dict[str, Config] = {
         num_key_value_heads=2,
         moe_intermediate_size=384,
     ),
+    "lfm2.5-1.2b": hub("LFM2-1.2B"),
+    "qwen3.5-0.8b": hub("Qwen3.6-27B")["text_config"]
+    | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 24,
+        "layer_types": hub("Qwen3.6-27B")["text_config"]["layer_types"][:24],
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "linear_num_value_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "glm-4.7-flash-small": hub(
+        "GLM-4.7-Flash", vocab_size=VOCABULARY, num_hidden_layers=4, n_routed_experts=8, num_nextn_predict_layers=0
+    ),
 }
 """``88m-smollm2`` and ``1b-qwen`` have the vocabularies of these models. ``88m-mha`` has as many KV heads as heads.
 ``1b`` is Llama-3.2-1B's shape with a quarter of its vocabulary. ``30b-a3b-small`` is a Qwen3-30B-A3B of half the width,
-heads and inner width, with all of its 128 experts in an eighth of its layers."""
+heads and inner width, with all of its 128 experts in an eighth of its layers. ``lfm2.5-1.2b`` is LFM2-1.2B's shape too.
+``glm-4.7-flash-small`` has 4 of the 47 layers of a GLM-4.7-Flash, and 8 of its 64 experts."""
 SHAPES: dict[str, DecoderConfig] = {name: read(config) for name, config in CONFIGS.items()}

@@ -19,6 +19,7 @@ LINKS = {
     "--kv-residency": "offload.md#streamed-decoding",
     "--kv-tier": "offload.md#a-cache-that-outlives-the-process",
     "--speculative-config": "speculation.md",
+    "--tensor-parallel-size": "replicas.md#a-model-on-several-devices",
     "--kv-events-config": "replicas.md#precise-prefixes",
     "--uds": "operations.md#behind-a-proxy",
     "--root-path": "operations.md#behind-a-proxy",

@@ -14,9 +14,7 @@ golden has otherwise, the golden's is written.
 import argparse
 import json
 import shutil
-import sys
 import tempfile
-import types
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,8 @@ NAMES = (
         "cohere_heads",
     ),
     *("nemotron", "exaone4", "exaone4_full", "granite_hybrid", "lfm2", "lfm2_moe", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
-    *("qwen3_5", "qwen3_5_moe", "qwen3_next"),
+    *("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe", "gemma4_moe", "gemma4_shared", "gemma4_unified"),
+    *("deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "glm4_moe_lite", "dots1", "ernie4_5_moe"),
 )
 WITH_IMAGES = {
     "qwen2vl": ("qwen2", "Qwen2VLForConditionalGeneration"),
@@ -58,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make tests/data/gguf.")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"one of {', '.join(NAMES)}; default: all")
     (DATA / "gguf").mkdir(exist_ok=True)
-    _leave_out_deepseek()
+    _stand_in()
     for name in parser.parse_args().names or NAMES:
         with tempfile.TemporaryDirectory() as folder:
             golden = WITH_IMAGES[name][0] if name in WITH_IMAGES else name
@@ -76,6 +75,7 @@ def make(golden: Path, source: Path, destination: Path) -> None:
     with torch.inference_mode():
         model = kind(source, ftype, destination, eager=True)
         inner = getattr(model, "impl", model)
+        inner.hparams |= _of_gemma4(config)
         inner.set_vocab = lambda: _write_letters(inner)
         model.write()
 
@@ -87,14 +87,15 @@ def conversion_class(architecture: str) -> Any:
     return get_model_class(architecture)
 
 
-def _leave_out_deepseek() -> None:
-    """Stand in for what the package has in a newer version than its gguf."""
-    module: Any = types.ModuleType("conversion.deepseek")
-    module.DeepseekV2Model = type("DeepseekV2Model", (base.TextModel,), {"model_arch": gguf.MODEL_ARCH.DEEPSEEK2})
-    sys.modules["conversion.deepseek"] = module
-    for name in ("COHERE2MOE", "DFLASH", "EAGLE3", "GEMMA4_ASSISTANT"):
-        if not hasattr(gguf.MODEL_ARCH, name):
-            setattr(gguf.MODEL_ARCH, name, gguf.MODEL_ARCH.DEEPSEEK2)
+def _stand_in() -> None:
+    """Stand in for what the package has of a newer version than its gguf, which no golden needs."""
+    for kind, names in (
+        (gguf.MODEL_ARCH, ("COHERE2MOE", "DEEPSEEK32", "DEEPSEEK4", "DFLASH", "EAGLE3", "GEMMA4_ASSISTANT")),
+        (gguf.MODEL_TENSOR, ("DSPARK_CONF_PROJ", "DSPARK_MARKOV_W1", "DSPARK_MARKOV_W2", "ENC_OUTPUT_NORM", "FC")),
+    ):
+        for name in names:
+            if not hasattr(kind, name):
+                setattr(kind, name, next(iter(kind)))
 
 
 def _prepared(source: Path) -> dict[str, Any]:
@@ -109,7 +110,8 @@ def _prepared(source: Path) -> dict[str, Any]:
     if config["model_type"] == "stablelm":
         for file in source.glob("*.safetensors"):  # the converter loses the norms of heads that it stacks
             save_file(_stacked_norms(load_file(file)), file, metadata={"format": "pt"})
-    if config["model_type"] == "gemma3":
+    config |= _of_gemma4(config)
+    if config["model_type"].startswith(("gemma3", "gemma4")):
         vocabulary = {str(i): i for i in range(text.get("vocab_size", 128))}
         tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": []}
         (source / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -118,14 +120,37 @@ def _prepared(source: Path) -> dict[str, Any]:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 1, 1]}
         config["rope_scaling"] = None
         config["vision_config"] = {"deepstack_visual_indexes": [0]}
-    if "linear_num_key_heads" in config:
-        config["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
+    config |= _counted(config)
     if config["model_type"] == "granitemoehybrid":
         config["mamba_expand"] = int(config["mamba_expand"])
     if config["model_type"] == "falcon" and not config["new_decoder_architecture"]:
         config["num_kv_heads"] = 1
     (source / "config.json").write_text(json.dumps(config))
     return config
+
+
+def _counted(config: dict[str, Any]) -> dict[str, Any]:
+    """Return fields that count layers, of a golden that lists them."""
+    if "linear_num_key_heads" in config:
+        return {"full_attention_interval": config["layer_types"].index("full_attention") + 1}
+    if "mlp_layer_types" in config:
+        return {"first_k_dense_replace": config["mlp_layer_types"].count("dense")}
+    return {}
+
+
+def _of_gemma4(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what the converter reads of a Gemma 4 under other names than transformers 5.23 writes."""
+    if not config["model_type"].startswith("gemma4"):
+        return {}
+    full = config["layer_types"].index("full_attention")
+    heads = {"head_dim": config.get("global_head_dim")} | config.get("per_layer_config", {}).get(str(full), {})
+    (name,) = config["architectures"]
+    return {
+        "architectures": [name.replace("UnifiedForCausalLM", "UnifiedForConditionalGeneration")],
+        "global_head_dim": heads["head_dim"],
+        "num_global_key_value_heads": heads.get("num_key_value_heads"),
+        "moe_intermediate_size": config.get("moe_intermediate_size"),
+    }
 
 
 def _stacked_norms(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +179,7 @@ def _with_golden_s_numbers(kind: Any, config: dict[str, Any]) -> Any:
             super().set_gguf_parameters()
             writer, known = inner.gguf_writer, inner.gguf_writer.kv_data[0]
             width = config.get("ffn_hidden_size") or config.get("intermediate_size")
-            if width:
+            if width and not config.get("use_double_wide_mlp"):
                 known[f"{writer.arch}.feed_forward_length"].value = width
             theta = config.get("rope_theta") or config.get("rotary_emb_base")
             if theta and f"{writer.arch}.rope.freq_base" not in known:

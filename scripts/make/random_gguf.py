@@ -4,21 +4,21 @@
 .venv/bin/jaxgen convert-weights /tmp/1b-q4_k_m.gguf /tmp/1b-q4_k_m
 
 Matrices are random blocks of their type, whose floats are such that numbers spread as those of a new model. A file has
-one type, but Q4_K_M and Q4_0, of which llama-quantize makes the tied embedding Q6_K, and in Q4_K_M also values and
-down projections of some layers.
+one type, but Q4_K_M and Q4_0, of which llama-quantize makes the head Q6_K, and in Q4_K_M also values and down
+projections of some layers. Token i is written " t<i>".
 """
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Kind
 
-from scripts.loads.shapes import SHAPES
-from scripts.peers.llama_convert import describe
+from scripts.loads.shapes import CONFIGS, Config
+from scripts.make.gguf_shapes import FLOATS, described, is_described, metadata, tensors
+from scripts.peers.llama_convert import write_numbers
 
 HALVES: dict[str, tuple[int, ...]] = {
     "Q8_0": (0,),
@@ -34,62 +34,64 @@ HALVES: dict[str, tuple[int, ...]] = {
 LARGEST = {"Q8_0": 128, "Q4_0": 8, "Q5_0": 16, "Q6_K": 32 * 64, "Q4_1": 8, "Q5_1": 16, "Q4_K": 8 * 32, "Q5_K": 16 * 32}
 """Of what a scale multiplies, nearly."""
 MIXED = ("Q4_K_M",)
+NARROW = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+"""What llama-quantize takes for rows that blocks of 256 do not fill."""
+CONTEXT = 8192
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--shape", choices=SHAPES, default="1b")
+    parser.add_argument(
+        "--shape", choices=[name for name, config in CONFIGS.items() if is_described(config)], default="1b"
+    )
     parser.add_argument("--type", choices=(*HALVES, *MIXED), default="Q4_K_M")
     args = parser.parse_args()
-    shape = SHAPES[args.shape]
-    writer = gguf.GGUFWriter(args.file, "llama")
-    config: dict[str, Any] = {
-        "max_position_embeddings": 4096,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.num_layers,
-        "intermediate_size": shape.intermediate_size,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "vocab_size": shape.vocab_size,
-        "rms_norm_eps": 1e-5,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "rope_parameters": {"rope_theta": 10000.0},
-    }
-    describe(writer, config)
+    write(args.file, CONFIGS[args.shape], args.type)
+
+
+def write(file: Path, config: Config, file_type: str) -> None:
+    """Write the file of a shape, which is given by the fields of config.json."""
+    writer = gguf.GGUFWriter(file, described(config).name)
+    for key, value in metadata(config, CONTEXT).items():
+        add(writer, f"{writer.arch}.{key}", value)
+    write_numbers(writer, config["vocab_size"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
     rng = np.random.default_rng(0)
-    for name, size in tensors(shape.num_layers, config).items():
+    sizes = tensors(config)
+    for name, size in sizes.items():
         if len(size) == 1:
-            writer.add_tensor(name, np.ones(size, np.float32))
-            continue
-        kind = kind_of(args.type, name, shape.num_layers)
-        writer.add_tensor(name, blocks(rng, kind, size), raw_dtype=Kind[kind])
+            writer.add_tensor(name, np.full(size, -1 if name.endswith("ssm_a") else 1, np.float32))
+        elif name.endswith(FLOATS):
+            writer.add_tensor(name, rng.standard_normal(size, np.float32) * np.float32(size[-1] ** -0.5))
+        else:
+            kind = kind_of(file_type, name, config["num_hidden_layers"], "output.weight" in sizes)
+            kind = kind if size[-1] % gguf.GGML_QUANT_SIZES[Kind[kind]][0] == 0 else NARROW[kind]
+            writer.add_tensor(name, blocks(rng, kind, size), raw_dtype=Kind[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def tensors(layers: int, config: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the shape [out, in] of each tensor; embedding and head are one."""
-    width, inner = config["hidden_size"], config["intermediate_size"]
-    kv = width // config["num_attention_heads"] * config["num_key_value_heads"]
-    result: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (config["vocab_size"], width),
-        "output_norm.weight": (width,),
-    }
-    of_layer = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width), "attn_k": (kv, width)}
-    of_layer |= {"attn_v": (kv, width), "attn_output": (width, width), "ffn_down": (width, inner)}
-    of_layer |= {"ffn_gate": (inner, width), "ffn_up": (inner, width)}
-    for layer in range(layers):
-        result |= {f"blk.{layer}.{name}.weight": size for name, size in of_layer.items()}
-    return result
+def add(writer: gguf.GGUFWriter, key: str, value: bool | int | float | list[int]) -> None:
+    """Add a number, or a list of them, in the type that llama.cpp reads."""
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case _:
+            writer.add_array(key, value)
 
 
-def kind_of(file_type: str, name: str, layers: int) -> str:
-    """Return the type that llama-quantize gives a tensor of a file with a tied embedding."""
-    if name == "token_embd.weight" and file_type != "Q8_0":
+def kind_of(file_type: str, name: str, layers: int, has_head: bool) -> str:
+    """Return the type that llama-quantize gives a tensor of a file, with a head or with a tied embedding."""
+    if name == ("output.weight" if has_head else "token_embd.weight") and file_type != "Q8_0":
         return "Q6_K"
     if file_type != "Q4_K_M":
         return file_type
@@ -101,13 +103,13 @@ def kind_of(file_type: str, name: str, layers: int) -> str:
 
 
 def blocks(rng: np.random.Generator, kind: str, size: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return random blocks of a matrix [out, in], as bytes [out, bytes of a row]."""
+    """Return random blocks of matrices [..., out, in], as bytes [..., out, bytes of a row]."""
     of_block, num_bytes = gguf.GGML_QUANT_SIZES[Kind[kind]]
-    result = rng.integers(0, 256, (size[0], size[1] // of_block, num_bytes), dtype=np.uint8)
+    result = rng.integers(0, 256, (*size[:-1], size[-1] // of_block, num_bytes), dtype=np.uint8)
     for place, sign in zip(HALVES[kind], (1, 1 if kind.endswith("_K") else -8), strict=False):
-        drawn = rng.uniform(0.5, 1, result.shape[:-1]) * size[1] ** -0.5 / LARGEST[kind]
+        drawn = rng.uniform(0.5, 1, result.shape[:-1]) * size[-1] ** -0.5 / LARGEST[kind]
         result[..., place : place + 2] = (sign * drawn).astype(np.float16)[..., None].view(np.uint8)
-    return result.reshape(size[0], -1)
+    return result.reshape(*size[:-1], -1)
 
 
 if __name__ == "__main__":

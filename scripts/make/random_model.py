@@ -8,7 +8,7 @@
 import argparse
 from pathlib import Path
 
-from jaxgen.core.config import DTYPES
+from jaxgen.core.model_config import DTYPES
 from jaxgen.weights.packaged.tiny import make_checkpoint
 from scripts.loads.shapes import CONFIGS
 

@@ -22,13 +22,13 @@ from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
-from jaxgen.core.speculation import SpeculationConfig
+from jaxgen.core.speculation import NgramConfig
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start.build import build_engine
 from jaxgen.llm import LLM
 from jaxgen.runner.programs import compile_step
 from jaxgen.scheduling.drafts import Draft
-from jaxgen.speculation.chances import UNKNOWN, Record
+from jaxgen.speculation.chances import Chances
 from jaxgen.weights.encodings.weight_formats import quantized_config
 from scripts.loads.shapes import SHAPES
 from scripts.measure.step_profile import params_of
@@ -36,7 +36,6 @@ from scripts.measure.step_time import kernels_for
 from tests.support.replayed import Replay
 
 ROOT = Path(__file__).parents[2]
-CONFIG = '{"method": "ngram"}'
 ANSWER = 128
 Answers = dict[str, list[int]]
 Side = Callable[[], tuple[Answers, float]]
@@ -47,14 +46,14 @@ Side = Callable[[], tuple[Answers, float]]
 class LearningReplay(Replay):
     """Learns how often its drafts are right, as the drafter of a server does."""
 
-    record: Record = field(default_factory=Record)
+    chances: Chances = field(default_factory=Chances)
 
     def draft(self, sequence: Sequence, most: int) -> Draft:
-        return super().draft(sequence, most)._replace(chance=self.record.chance(UNKNOWN))
+        return self.chances.offer(sequence, None, super().draft(sequence, most).tokens)
 
     def checked(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         super().checked(sequence, drafted, accepted)
-        self.record.note(drafted, accepted)
+        self.chances.checked(sequence, drafted, accepted)
 
 
 def compare(title: str, without: Side, beside: Side, pairs: int) -> None:
@@ -101,7 +100,7 @@ def answer(llm: LLM, prompts: list[str]) -> tuple[Answers, float]:
 
 def of_texts(args: argparse.Namespace) -> None:
     """Compare a model's answers to texts of one client."""
-    with LLM(args.model) as plain, LLM(args.model, speculative_config=CONFIG) as drafting:
+    with LLM(args.model) as plain, LLM(args.model, speculative_config=args.speculative_config) as drafting:
         for name, prompts in texts().items():
             compare(name, partial(answer, plain, prompts), partial(answer, drafting, prompts), args.pairs)
 
@@ -128,7 +127,7 @@ def of_shape(args: argparse.Namespace) -> None:
     model = quantized_config(replace(SHAPES[args.shape], dtype=args.dtype), args.quantization)
     limits = SchedulerConfig(64, 16, 1024, prefix_caching=False)
     config = EngineConfig(CacheConfig(64, 80), limits, seed=0, max_logit_bias=16, run_ahead=False)
-    drafting = replace(config, speculation=SpeculationConfig(method="ngram"))
+    drafting = replace(config, speculation=NgramConfig())
     kernels, params = kernels_for("chosen", model), params_of(model)
     drafter = LearningReplay({})
     plain = build_engine(model, config, params, frozenset(), compiled=compile_step(model, config, kernels))
@@ -148,6 +147,7 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--model", metavar="MODEL", help="as for jaxgen serve")
     what.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--speculative-config", default='{"method": "ngram"}', metavar="JSON", help="with --model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none")
     parser.add_argument("--clients", default="1,16")

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from jaxgen.core.config import DType
+from jaxgen.core.model_config import DType
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.kernels.kernels import Kernels
 from pallas_kernels.cpu.loading import load

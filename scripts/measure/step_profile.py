@@ -102,7 +102,9 @@ def main() -> None:
     model = quantized_config(replace(SHAPES[args.shape], dtype=args.dtype), args.quantization)
     kernels = kernels_for(args.kernels, model)
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
-    config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
+    config = EngineConfig(
+        CacheConfig(64, 256, num_snapshots=0 if model.states else None), scheduler, seed=0, max_logit_bias=16
+    )
     compiled = compile_step(model, config, kernels)
     engine = build_engine(model, config, params_of(model), frozenset(), compiled=compiled)
     spent, steps = profile(engine, args.clients)

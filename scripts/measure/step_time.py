@@ -1,12 +1,14 @@
 """Measure the step of a random-weight shape on the default device: compile time, step time, memory.
 
-Full steps: as many decodes as there are rows, each at the given context, and a prompt chunk that fills the budget.
+Full steps: as many decodes as there are rows, each at the given context, and a prompt chunk that fills the budget, or
+of ``--chunk`` tokens.
 ``--floor``: compare with the least time of the step's bytes and FLOPs on this CPU.
 
     .venv/bin/python -m scripts.measure.step_time --budgets 16,32,64,128,256
     .venv/bin/python -m scripts.measure.step_time --budgets 64 --max-model-lens 1024,32768 --repeats 200
     .venv/bin/python -m scripts.measure.step_time --kernels XLA --dtype float32
     .venv/bin/python -m scripts.measure.step_time --shape qwen3-0.6b --budgets 16,64 --floor
+    .venv/bin/python -m scripts.measure.step_time --shape qwen3.5-0.8b --budgets 16 --rows 1 --chunk 0 --floor
 """
 
 import argparse
@@ -55,7 +57,7 @@ def build(
     prompts = budget * load.repeats // BLOCK_SIZE + 64
     blocks = max(load.rows * per_row + prompts, -(-max_model_len // BLOCK_SIZE))
     config = EngineConfig(
-        CacheConfig(BLOCK_SIZE, blocks),
+        CacheConfig(BLOCK_SIZE, blocks, num_snapshots=0 if model.states else None),
         SchedulerConfig(budget, load.rows + 1, max_model_len, prefix_caching=False),
         seed=0,
         max_logit_bias=16,
@@ -87,6 +89,11 @@ def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
     return seconds
 
 
+def chunk_of(wanted: int | None, budget: int, load: Load) -> int:
+    """Return the tokens of prompts in a step."""
+    return max(budget - load.rows, 0) if wanted is None else wanted
+
+
 def best_rates(dtype: str) -> tuple[float, float]:
     """Return bytes and FLOPs per second that this CPU gives at best, and print them."""
     rates = bytes_per_second(), flops_per_second(dtype)
@@ -113,6 +120,7 @@ def main() -> None:
     parser.add_argument("--max-model-lens", default="2048")
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--rows", type=int, default=15)
+    parser.add_argument("--chunk", type=int, help="tokens of prompts in a step; default: what fills the budget")
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--floor", action="store_true")
     args = parser.parse_args()
@@ -136,7 +144,7 @@ def main() -> None:
     for _ in range(2):
         for (budget, length), engine in engines.items():
             half = replace(load, repeats=load.repeats // 2)
-            times[budget, length] += measure(engine, half, max(budget - load.rows, 0))
+            times[budget, length] += measure(engine, half, chunk_of(args.chunk, budget, load))
     rates = best_rates(model.dtype) if args.floor else None
     for (budget, length), seconds in times.items():
         row = {
@@ -152,7 +160,7 @@ def main() -> None:
             "step_ms_p90": round(1e3 * quantiles(seconds, n=10)[-1], 2),
         }
         if rates is not None:
-            least = step_floor(model, rows=load.rows, context=load.context, chunk=max(budget - load.rows, 0))
+            least = step_floor(model, rows=load.rows, context=load.context, chunk=chunk_of(args.chunk, budget, load))
             row |= beside_floor(least, rates, median(seconds))
         print(json.dumps(row))
     print(f"# peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")

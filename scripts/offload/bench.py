@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.kernels.choice import choose, reference

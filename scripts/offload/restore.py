@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config, opt_config
+from jaxgen.core.decoder_parts import RopeConfig
 
 PAPERS_LINKS = (4e9, 16e9, 32e9, 64e9, 450e9)
 PROJECTION_PART = 0.3

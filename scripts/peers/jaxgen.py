@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from scripts.peers.peer import SERVED_NAME, Launch, Site, response_format, token_ids
@@ -19,7 +20,7 @@ class Jaxgen:
     formats: Collection[str] = frozenset(FORMATS)
 
     def prepare(self, site: Site, wanted: Format) -> None:
-        site.checkpoint(wanted.dtype)
+        self._model(site, wanted)
 
     def versions(self, site: Site) -> dict[str, str]:  # noqa: ARG002 (it is this environment)
         command = ["git", "describe", "--always", "--dirty"]
@@ -28,7 +29,7 @@ class Jaxgen:
 
     def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         flags = {
-            "--model": str(site.checkpoint(wanted.dtype)),
+            "--model": str(self._model(site, wanted)),
             # Not the user's own: it may hold another token budget for this model, and what a first start makes.
             "--cache-dir": str(site.work_dir / "jaxgen-cache"),
             "--served-model-name": SERVED_NAME,
@@ -39,6 +40,9 @@ class Jaxgen:
             flags["--quantization"] = wanted.name
         command = [sys.executable, "-m", "jaxgen.server.cli", "serve"]
         return Launch(command + [word for flag in flags.items() for word in flag])
+
+    def _model(self, site: Site, wanted: Format) -> Path:
+        return site.gguf(wanted) if wanted.is_file else site.checkpoint(wanted.dtype)
 
     def fitting(self, schema: dict[str, Any]) -> dict[str, Any]:
         return response_format(schema)

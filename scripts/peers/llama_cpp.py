@@ -48,7 +48,7 @@ class LlamaCpp:
         ENVIRONMENT.make(site)
         if not all(_tool(site, name).exists() for name in TOOLS):
             build(site)
-        target = site.converted("llama.cpp", wanted) / "model.gguf"
+        target = _model(site, wanted)
         if target.exists():
             return
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class LlamaCpp:
 
     def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         flags = {
-            "--model": str(site.converted("llama.cpp", wanted) / "model.gguf"),
+            "--model": str(_model(site, wanted)),
             "--port": str(port),
             "--threads": str(site.threads),
             "--ctx-size": str(CONTEXT),
@@ -87,6 +87,10 @@ class LlamaCpp:
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return [int(word.removeprefix("t")) for word in answer["choices"][0]["text"].split()]
+
+
+def _model(site: Site, wanted: Format) -> Path:
+    return site.gguf(wanted) if wanted.is_file else site.converted("llama.cpp", wanted) / "model.gguf"
 
 
 def _tool(site: Site, name: str) -> Path:

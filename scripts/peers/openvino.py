@@ -18,7 +18,7 @@ from scripts.peers.peer import (
     run_logged,
     token_ids,
 )
-from scripts.peers.shapes import FORMATS, ROOT, Format
+from scripts.peers.shapes import OF_CHECKPOINTS, ROOT, Format
 
 ENVIRONMENT = Environment(
     "openvino",
@@ -47,7 +47,7 @@ class OpenVino:
     dynamic_split_fuse: bool
     kv_precision: str | None = None
     usage: str = "continuous"
-    formats: Collection[str] = frozenset(FORMATS)
+    formats: Collection[str] = OF_CHECKPOINTS
 
     def prepare(self, site: Site, wanted: Format) -> None:
         ENVIRONMENT.make(site)

@@ -8,7 +8,7 @@ from typing import Any
 from scripts.page.markdown import listed, paragraph, point, table
 from scripts.peers.agreement import agree
 from scripts.peers.load import LONG_ANSWER, OUTPUT_MEAN, PROMPT_MEAN, Cell
-from scripts.peers.page_texts import ELSEWHERE, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
+from scripts.peers.page_texts import ELSEWHERE, ONE_FILE, OPEN_LOOPS, ROUNDING, SETTINGS, TERMS, TURNS
 from scripts.peers.records import Line, Records, by_round
 from scripts.peers.shapes import CLIENTS, DEFAULT, FORMATS, Shape
 from scripts.peers.summary import (
@@ -186,6 +186,8 @@ def _rounding(servers: list[Line]) -> Iterator[str]:
         yield "Each server's own tool makes weights of fewer bits from the same bfloat16 weights, with its defaults:"
         known = [ROUNDING[peer] for peer in values(servers, "peer") if peer in ROUNDING]
         yield "\n".join(map(point, known))
+    if any(FORMATS[name].is_file for name in formats):
+        yield ONE_FILE
 
 
 def servers_table(servers: list[Line]) -> str:

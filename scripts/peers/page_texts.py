@@ -35,6 +35,10 @@ SETTINGS = {
     "core. All other settings were its defaults.",
 }
 """How servers were started that have many settings."""
+ONE_FILE = (
+    "Both servers read the same GGUF file, which `scripts.make.random_gguf` makes: random blocks of its type. The "
+    "output layer of Q4_0 is in Q6_K."
+)
 ROUNDING = {
     "jaxgen": "jaxgen: `jaxgen serve --quantization`.",
     "OpenVINO GenAI": "OpenVINO GenAI: `optimum-cli export openvino --weight-format`. 8 bits are by channel and "

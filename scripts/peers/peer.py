@@ -55,6 +55,17 @@ class Site:
             unfinished.rename(directory)
         return directory
 
+    def gguf(self, wanted: Format) -> Path:
+        """The GGUF file that all peers compute; made on the first call."""
+        file = self.work_dir / "models" / self._shape / f"{wanted.name}.gguf"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(".unfinished")
+            command = [sys.executable, "-m", "scripts.make.random_gguf", "--shape", self.shape, "--type", wanted.name]
+            run_logged([*command, str(unfinished)], self.log(f"gguf-{self.shape}-{wanted.name}"), cwd=ROOT)
+            unfinished.rename(file)
+        return file
+
     def converted(self, peer: str, wanted: Format) -> Path:
         """Where a peer keeps the same weights in a file format of its own."""
         return self.work_dir / "converted" / peer / self._shape / wanted.name

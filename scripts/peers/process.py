@@ -55,6 +55,11 @@ class RunningServer:
             time.sleep(0.2)
         self.start_seconds = time.monotonic() - begin
 
+    def cpu_seconds(self) -> float:
+        """Return the time that cores have spent on the process and its children."""
+        parts = [self._tree, *self._tree.children(recursive=True)]
+        return sum(times.user + times.system for times in (part.cpu_times() for part in parts))
+
     def check(self) -> None:
         """Raises PeerError when the process has ended."""
         if self._process.poll() is not None:

@@ -12,15 +12,20 @@ DEFAULT, CLIENTS = "88m", "clients"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How weights are stored. ``dtype``: of the checkpoint that they are rounded from, and of all else."""
+    """How weights are stored. ``dtype``: of the checkpoint that they are rounded from, and of all else.
+
+    ``is_file``: all peers read one GGUF file of this type.
+    """
 
     name: str
     dtype: str
     bits: int
+    is_file: bool = False
 
     @property
     def is_quantised(self) -> bool:
-        return self.name != self.dtype
+        """Whether each peer rounds the checkpoint's weights in its own way."""
+        return self.name != self.dtype and not self.is_file
 
 
 FORMATS = {
@@ -30,8 +35,11 @@ FORMATS = {
         Format("float32", "float32", 32),
         Format("int8", "bfloat16", 8),
         Format("int4", "bfloat16", 4),
+        Format("Q8_0", "bfloat16", 8, is_file=True),
+        Format("Q4_0", "bfloat16", 4, is_file=True),
     )
 }
+OF_CHECKPOINTS = frozenset(name for name, found in FORMATS.items() if not found.is_file)
 UNROUNDED = frozenset({"bfloat16", "float32"})
 """Formats of a peer that has no quantised weights of its own making."""
 
@@ -74,6 +82,21 @@ class Shape:
     @property
     def _title(self) -> str:
         return f"peers-{self.name}" if self.load == CLIENTS else f"peers-{self.load}-{self.name}"
+
+
+def of_files(name: str, about: str) -> Shape:
+    """Return a shape that jaxgen and llama.cpp compute of the same GGUF files, for one client."""
+    return Shape(
+        name,
+        about,
+        peers=("jaxgen", "llama.cpp"),
+        formats=("Q8_0", "Q4_0"),
+        clients=(1,),
+        long_clients=0,
+        seconds=10.0,
+        warmup=3.0,
+        patience=150.0,
+    )
 
 
 SHAPES = {
@@ -138,6 +161,12 @@ SHAPES = {
             warmup=3.0,
             patience=150.0,
             vocabulary="Its vocabulary has 262,144 tokens. The output layer has most of the weights.",
+        ),
+        of_files("lfm2.5-1.2b", "LFM2.5-1.2B's shape (10 of 16 layers have short convolutions)"),
+        of_files("qwen3.5-0.8b", "Qwen3.5-0.8B's shape (18 of 24 layers have gated delta nets)"),
+        of_files(
+            "glm-4.7-flash-small",
+            "GLM-4.7-Flash's shape with 4 of 47 layers, 8 of 64 experts and 32,768 tokens (latent attention)",
         ),
     )
 }

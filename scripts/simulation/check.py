@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
-from jaxgen.core.config import DType
+from jaxgen.core.model_config import DType
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.model_runner import device_info
 from jaxgen.scheduling.cost_model import StepSample, fit

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.model_config import DTYPES, DType
 from scripts.simulation.device import MAX_NUM_SEQS, MEASURED_BUDGET, simulate_device
 from scripts.simulation.fastgen import Setting, make_policies, settings
 from scripts.simulation.load import read_trace

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import CacheConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.start.step_time_probe import prompt_lengths
 from jaxgen.scheduling.cost_model import StepSample

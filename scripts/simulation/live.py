@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from jaxgen.assembly.parameters import load_model
 from jaxgen.assembly.resolve import resolve_on_device
-from jaxgen.core.config import DType, EngineOptions
+from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.model_config import DType
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine import observer
 from jaxgen.engine.start.build import build_engine

@@ -137,6 +137,7 @@ def as_json(planned: "Planned") -> dict[str, Any]:
     cache, taken, model = None if config is None else config.cache, plan.allocation, planned.request.model
     return {
         "fits": config is not None,
+        "num_devices": model.num_devices,
         "problem": plan.problem or None,
         "changes": planned.changes,
         "changes_give_tokens": planned.wanted_context if planned.changes else None,
@@ -183,6 +184,12 @@ def as_json(planned: "Planned") -> dict[str, Any]:
 
 
 def _device(planned: "Planned") -> str:
+    of_several = planned.request.model.num_devices
+    each = "" if of_several == 1 else f", on each of {of_several} devices, as all sizes here"
+    return _one_device(planned) + each
+
+
+def _one_device(planned: "Planned") -> str:
     target, usable = planned.target, _size(planned.plan.memory.free_bytes)
     if target.device.is_cpu:
         limit = target.container_bytes

@@ -34,6 +34,7 @@ def make_parser() -> CommandLine:
     parser.add_argument("--seed", type=int, default=0, help="of the random requests")
     for name in ENGINE_FLAGS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="as for jaxgen serve")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="as for jaxgen serve")
     parser.add_argument("--single-shape", action="store_true", help="as for jaxgen serve")
     parser.add_argument("--kv-offloading-size", type=float, default=0.0, help="as for jaxgen serve; adds a scenario")
     parser.add_argument("--kv-offload-policy", choices=OFFLOAD_POLICIES, default="plan", help="as for jaxgen serve")
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
     flags = (
         *ENGINE_FLAGS,
         "single_shape",
+        "tensor_parallel_size",
         "kv_offloading_size",
         "kv_offload_policy",
         "kv_offload_inputs",

@@ -30,6 +30,21 @@ class ServeLine(CommandLine):
         fill_in_address(self, result)
         return result
 
+    def hint(self, flag: str) -> str:
+        """Return what to do in place of a flag that vLLM has and jaxgen has not, or which may have been meant."""
+        instead = _INSTEAD.get(flag.partition("=")[0].replace("_", "-"))
+        return super().hint(flag) if instead is None else f"; {instead}"
+
+
+_REPLICAS = "run a server on each device, behind a router (docs/replicas.md)"
+_LAYERS = "--tensor-parallel-size divides a model between devices of one host"
+_INSTEAD = {
+    "--pipeline-parallel-size": _LAYERS,
+    "-pp": _LAYERS,
+    "--data-parallel-size": _REPLICAS,
+    "-dp": _REPLICAS,
+}
+"""Flags of vLLM that are not here, and what to do."""
 
 SERVES = "Serve a model with the APIs of OpenAI (/v1/chat/completions and others) and Anthropic (/v1/messages)."
 
@@ -134,7 +149,7 @@ def _add_steps(engine: Any) -> None:
         "--speculative-config",
         metavar="JSON",
         help="draft tokens and check several of a request in one step, which changes no answer; on CPUs; keys: method "
-        "(ngram), num_speculative_tokens (15), prompt_lookup_min (2), prompt_lookup_max (5)",
+        "(ngram or suffix), and those of the method",
     )
     engine.add_argument(
         "--kernels",
@@ -157,6 +172,12 @@ def _add_steps(engine: Any) -> None:
     engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
     engine.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
+    )
+    engine.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        help="devices between which the model is divided",
     )
     engine.add_argument(
         "--background-tokens",

@@ -6,8 +6,9 @@ from functools import partial
 from jaxgen.core import operations
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import ONE_STACK, Stack
+from jaxgen.kernels.code_support import code_trouble
 from jaxgen.kernels.kernels import Kernels
-from jaxgen.kernels.proving.layer_shapes import ProductShape, named_products, products_of_layer
+from jaxgen.kernels.proving.layer_shapes import ProductShape, named_products, parts_of, products_of_layer
 from pallas_kernels.gpu.dense_support import num_parts
 
 ATTENTION = 4
@@ -55,9 +56,10 @@ def _calls(model: DecoderConfig, kernels: Kernels, products: Iterable[tuple[str,
     """Return the kernels of each product that is not XLA's: one, and one more to add two parts, unless a norm does."""
     packed = kernels.packed
     joined = JOINED if model.placement == "pre" and not model.attention.out_bias and kernels.joins_sums else ()
-    shapes = [(path, one) for path, one in products if model.weight_format(path) is None]
+    shapes = [(path, part) for path, one in products for part in parts_of(model, path, one)]
     return [
         1 if path in joined or one.activation is not None else num_parts(one.inputs, one.outputs)
         for path, one in shapes
         if packed is not None and packed.packs((one.outputs, one.inputs), model.dtype)
+        if one.form is None or code_trouble(one, model.dtype, fp8_inputs=model.fp8_inputs) is None
     ]

@@ -1,7 +1,7 @@
 """Every Pallas kernel, at the sizes of real models, as it is compiled for GPUs: one line each."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.rotate_write import rotate_write
 from pallas_kernels.gpu.shared_memory import BLACKWELL_RTX
 from pallas_kernels.gpu.write_kv import write_kv
+from pallas_kernels.kv_codes import SCALE_BYTES
 from tests.aot.attention_programs import SHAPES, program
 
 AMPERE, HOPPER, BLACKWELL = 8, 9, (10, 12)
@@ -95,6 +96,14 @@ def rotated(cache: Any, heads: int, pairs: int, tokens: int = 256, *, norm: Any 
     return Case(f"rotate_write_{D}_of_{heads}_and_{K}", call, args)
 
 
+def coded(case: Case, dtype: Any, most_spilled: int = 0) -> Case:
+    """Return a case whose first argument, the cache, has codes with scales apart."""
+    *shape, width = case.cache.shape
+    cache = array(*shape, width + SCALE_BYTES, dtype=dtype)
+    name = f"{case.name}_{jnp.dtype(dtype).name}"
+    return replace(case, name=name, args=(cache, *case.args[1:]), most_spilled=most_spilled, needs=(HOPPER,))
+
+
 def recompute(
     cache: Any, tokens: int, hidden: int, heads: int, *, bias: bool = False, angles: bool = True
 ) -> tuple[Any, ...]:
@@ -146,6 +155,40 @@ def gated(weight: Any, x: Any, layer: Any, num_tokens: Any, *, activation: str =
 def dense_args(tokens: int, inputs: int, outputs: int, *, residual: bool = False) -> tuple[Any, ...]:
     weight, x = array(DENSE_LAYERS, outputs, inputs), array(tokens, inputs)
     return weight, x, index(), index(), *((array(tokens, outputs),) if residual else ())
+
+
+def coded_cases() -> tuple[Case, ...]:
+    """Return products with codes in the shapes of Llama-3-8B."""
+
+    def call(product: Callable[..., Any], group: int | None) -> Callable[..., Any]:
+        def multiply(weight: Any, x: Any, layer: Any, num_tokens: Any, scales: Any, *residual: Any) -> Any:
+            return product(x, weight, layer, num_tokens, *residual, scales=scales, group=group, dtype=x.dtype)
+
+        return multiply
+
+    gated = partial(gated_product, activation="silu")
+    codes: dict[str, tuple[Any, int | None]] = {"int8": (jnp.int8, None), "fp8": (jnp.float8_e4m3fn, None)}
+    codes |= {"int4": (jnp.int4, 32), "mxfp4": (jnp.uint4, 32)}
+    products: dict[str, tuple[Callable[..., Any], tuple[int, int], tuple[str, ...]]] = {
+        "qkv": (dense_product, (4096, 6144), ("mxfp4",)),
+        "out": (dense_product, (4096, 4096), ("fp8",)),
+        "gate_up": (gated, (4096, 28672), ("int8", "int4")),
+    }
+    return tuple(
+        Case(
+            f"dense_product_{name}_{kind}",
+            call(product, codes[kind][1]),
+            (
+                array(DENSE_LAYERS, outputs, inputs, dtype=codes[kind][0]),
+                *(array(256, inputs), index(), index()),
+                array(DENSE_LAYERS, inputs // (codes[kind][1] or inputs), outputs),
+                *((array(256, outputs),) if name == "out" else ()),
+            ),
+            in_place=False,
+        )
+        for name, (product, (inputs, outputs), kinds) in products.items()
+        for kind in kinds
+    )
 
 
 def delta_net(starts: Any, keys: Any, changes: Any, decays: Any, x: Any, gates: Any, *chunks: Any) -> Any:
@@ -212,6 +255,8 @@ def dense_cases() -> tuple[Case, ...]:
 
 SPILLED = {"gemma_2_9b": 152}
 """By heads of 256: numbers of an item or a piece, stored before its tiles are walked and loaded after it."""
+CODES_SPILLED = {"blocks_of_128": 96, "gemma_2_9b": 484}
+"""With codes, by tiles of which four warpgroups share the registers."""
 FEW_SPILLED, AMPERE_SPILLED, BLACKWELL_SPILLED = 24, 64, 224
 """By heads of 128: the same on Hopper and on GPUs without wgmma."""
 CASES = (
@@ -231,6 +276,11 @@ CASES = (
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False, needs=LARGE),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
     Case("gather_blocks_53_layers", gather_blocks, (ODD_BLOCKS, index(16), index()), in_place=False, needs=LARGE),
+    *(
+        coded(rotated(array(64, 32, 2, 8, 64, D), 32, D // 2, norm=norm), dtype)
+        for D, norm, dtype in ((128, None, jnp.int8), (128, jnp.bfloat16, jnp.uint8), (256, jnp.float32, jnp.int8))
+    ),
+    coded(rotated(array(64, 12, 2, 4, 64, 64), 12, 8, 37), jnp.uint8),
     Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs=None),
     Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs=None),
     Case(
@@ -262,6 +312,7 @@ CASES = (
     Case("expert_product_int8", grouped_experts, grouped_args(2048, 8, 128, 2048, 1536, jnp.int8), in_place=False),
     Case("expert_product_mxfp4", grouped_experts, grouped_args(64, 4, 32, 2880, 2880, jnp.uint4), in_place=False),
     *dense_cases(),
+    *coded_cases(),
     *(
         Case(f"gated_delta_{name}", delta_net, delta_args(256, key_heads, heads))
         for name, key_heads, heads in (("qwen3_5_0_8b", 16, 16), ("qwen3_next", 16, 32))
@@ -281,6 +332,12 @@ CASES = (
         for name, shape in SHAPES.items()
         if shape.D <= MOST_VALUES
     ),
+    *(
+        coded(Case(f"attention_{name}", *program(SHAPES[name]), in_place=False), dtype, CODES_SPILLED.get(name, 0))
+        for name in ("llama_3_8b", "gpt_oss_20b", "blocks_of_128", "gemma_2_9b")
+        for dtype in (jnp.int8, jnp.uint8)
+    ),
+    coded(Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False), jnp.int8),
     Case(
         "attention_llama_3_8b_blackwell",
         *program(SHAPES["llama_3_8b"], wgmma=False),

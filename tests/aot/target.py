@@ -133,17 +133,19 @@ class MosaicKernel:
         """Why the thread block would wait forever for registers, or do what is undefined; None: it would not.
 
         ``setmaxnreg.inc`` takes from what the block was launched with and ``setmaxnreg.dec`` has given back, and waits
-        until that is enough (PTX ISA, setmaxnreg). One warpgroup gives back, all others take.
+        until that is enough (PTX ISA, setmaxnreg). One warpgroup, or each of two, gives back, and all others take.
         """
         if not self.reallocated:
             return None
-        actions = [action for action, _ in self.reallocated]
-        if actions != ["dec", "inc"]:
-            return f"{self.reallocated} are not one number for each of two kinds of warpgroup"
-        (_, fewer), (_, more) = self.reallocated
-        if not fewer <= self.registers <= more:
+        fewer = [count for action, count in self.reallocated if action == "dec"]
+        increased = [count for action, count in self.reallocated if action == "inc"]
+        if not fewer or len(increased) != 1:
+            return f"{self.reallocated} are not one number for each kind of warpgroup, of which one computes"
+        (more,) = increased
+        if not max(fewer) <= self.registers <= more:
             return f"launched with {self.registers} registers, decreased to {fewer} and increased to {more}"
-        wanted, pool = WARPGROUP * fewer + (self.threads - WARPGROUP) * more, self.threads * self.registers
+        computing, pool = self.threads - WARPGROUP * len(fewer), self.threads * self.registers
+        wanted = WARPGROUP * sum(fewer) + computing * more
         return f"{wanted} registers wanted of a thread block's {pool}" if wanted > pool else None
 
 

@@ -47,6 +47,8 @@ def test_compiles(case: Case, target: Target) -> None:
         (384, 168, (("dec", 40), ("inc", 232)), None),
         (256, 240, (("dec", 40), ("inc", 232)), "launched with 240 registers"),
         (384, 168, (("inc", 232),), "not one number for each"),
+        (512, 128, (("dec", 24), ("dec", 56), ("inc", 216)), None),
+        (512, 128, (("dec", 24), ("dec", 72), ("inc", 216)), "67584 registers wanted of a thread block's 65536"),
         (128, 255, (), None),
     ],
 )

@@ -82,8 +82,8 @@ def test_codes_are_read_inside_their_product(target: Target, name: str) -> None:
 
 def of_fp8_inputs(target: Target, multiply: Any, rows: int, stack: tuple[int, ...], *more: Any) -> Executable:
     """A product whose inputs are rounded to FP8, with a weight of FP8."""
-    kernel = HOPPER_KERNELS.floats
-    assert kernel is not None
+    assert HOPPER_KERNELS.floats is not None
+    kernel = HOPPER_KERNELS.floats.of_weight(FP8["fp8"], stack, "bfloat16", fp8_inputs=True)
     pack = partial(QuantizedWeight.pack, FP8["fp8"], kernel=kernel, dtype="bfloat16", fp8_inputs=True)
     weight = jax.eval_shape(pack, Codes.abstract(stack, FP8["fp8"]))
     x = jax.ShapeDtypeStruct((rows, stack[-1]), jnp.bfloat16)

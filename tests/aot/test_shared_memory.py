@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.gpu import copy_blocks, expert_support, partial_recompute, write_kv
+from pallas_kernels.gpu import copy_blocks, partial_recompute, write_kv
 from pallas_kernels.gpu.attention import config, mma
 from pallas_kernels.gpu.attention.config import Walk
 from pallas_kernels.gpu.attention.items import MOST_GROUPS, MOST_VALUES, value_slices
 from pallas_kernels.gpu.attention.ragged_paged_attention import supports
+from pallas_kernels.gpu.code_support import CODE_BITS
 from pallas_kernels.gpu.expert_product import expert_product
 from pallas_kernels.gpu.expert_tiles import MANY_ROWS, Shape
 from pallas_kernels.gpu.persistent import REGISTERS
@@ -39,7 +40,7 @@ def bytes_of(scratch: Any) -> int:
 
 def bits_of(dtype: Any) -> int:
     """Return the bits of a number in shared memory."""
-    return expert_support.CODE_BITS.get(jnp.dtype(dtype).name, 8 * jnp.dtype(dtype).itemsize)
+    return CODE_BITS.get(jnp.dtype(dtype).name, 8 * jnp.dtype(dtype).itemsize)
 
 
 def experts_of(codes: str | None, group: int | None, outputs: int, rows: int) -> tuple[Any, ...]:
@@ -74,7 +75,7 @@ def test_attention(target: Target) -> None:
 
 @pytest.mark.only(cases.HOPPER)
 def test_products_of_experts(target: Target) -> None:
-    coded = product(expert_support.CODE_BITS, (None, 16, 32, 64, 128))
+    coded = product(CODE_BITS, (None, 16, 32, 64, 128))
     for (codes, group), outputs, rows in product(
         [(None, None), *coded], (64, 128, 192, 1024), (MANY_ROWS, EXPERTS * MANY_ROWS)
     ):

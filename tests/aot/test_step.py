@@ -125,6 +125,12 @@ def test_opt_with_pallas_kernels(target: Target) -> None:
     check(target, HOPPER, model=model)
 
 
+@pytest.mark.only(cases.HOPPER)  # others have no kernel for codes
+def test_a_cache_of_codes_is_updated_in_place(target: Target) -> None:
+    model = replace(LLAMA3_8B.of_layers(FEW_LAYERS), kv_dtype="int8")
+    check(target, taken(model), model=model)
+
+
 @pytest.mark.only(cases.HOPPER)  # others have no kernel for heads of 256
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_of_other_parts(target: Target, name: str) -> None:
@@ -219,11 +225,12 @@ def test_weights_are_read_where_they_lie(target: Target) -> None:
 
 @pytest.mark.only(cases.HOPPER)
 def test_codes_are_read_where_they_lie(target: Target) -> None:
-    """test_quantized has other formats."""
+    """By the kernels, in one graph; tests/aot/cases.py has other formats."""
     matrices = [one.path for one in parameters(LLAMA3_8B) if one.path in PRODUCTS]
     model = with_formats(LLAMA3_8B, dict.fromkeys(matrices, WeightFormat(4, 32)))
     compiled = check(target, HOPPER, model=model.of_layers(FEW_LAYERS))
     placed = jax.tree.leaves(abstract_packed_params(model.of_layers(FEW_LAYERS), HOPPER))
+    assert compiled.started == ["kCommandBuffer"]
     assert not [line for codes in placed if codes.dtype == jnp.int4 for line in compiled.copies(codes, WHOLE)]
 
 

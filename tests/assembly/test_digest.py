@@ -10,8 +10,9 @@ import pytest
 
 from jaxgen.assembly import digest as module
 from jaxgen.assembly.digest import identify, program_digest, sources_digest, xla_flags
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, SchedulerConfig, StreamConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadConfig, SchedulerConfig, StreamConfig
 from jaxgen.core.identity import Identity
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from tests.support.engines import LLAMA as MODEL

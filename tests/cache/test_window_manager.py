@@ -7,18 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.host_tier import PartTier, window_key
 from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.window_manager import NOT_HELD, WindowManager, blocks_for
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.sequence import Chunk, Sequence, WindowRestore
 
 CONFIG = SchedulerConfig(token_budget=8, max_num_seqs=2, max_model_len=64)
 
 
-def manager(window: int, block_size: int = 4, num_blocks: int = 64) -> WindowManager:
-    return WindowManager(0, CacheConfig(block_size, 64, window_blocks=(num_blocks,), windows=(window,)), CONFIG)
+def manager(window: int, block_size: int = 4, num_blocks: int = 64, tier: PartTier | None = None) -> WindowManager:
+    cache = CacheConfig(block_size, 64, window_blocks=(num_blocks,), windows=(window,))
+    return WindowManager(0, cache, CONFIG, tier)
 
 
 def keys(count: int) -> list[bytes]:
@@ -91,6 +93,55 @@ def test_kinds_agree_only_where_each_has_its_window(turned: bool) -> None:
     assert (first.agrees(sequence, 0, 6), second.agrees(sequence, 0, 6)) == (6, 5)
     parts = (second, first) if turned else (first, second)
     assert len(PrefixCache(pool, 4, parts=parts).look_up(sequence)) == 3
+
+
+class Behind:
+    """Host memory that has blocks of some keys, and notes which others it is told of."""
+
+    def __init__(self, has: Iterable[bytes] = ()) -> None:
+        self.has, self.told = set(has), list[bytes]()
+
+    def holds(self, key: bytes) -> bool:
+        return key in self.has
+
+    def cached(self, block: int, key: bytes) -> None:
+        self.told.append(key)
+
+    def evicted(self, block: int, key: bytes) -> None: ...
+
+    def forgotten(self) -> None: ...
+
+
+def test_what_the_device_lacks_of_a_window_comes_from_host_memory() -> None:
+    """Of the last window the device has one block and the host the other; without the host a hit has 2 blocks."""
+    known, host = keys(6), Behind(keys(6)[4:5])
+    windows = manager(9, tier=host)
+    ids = cache(windows.pool, (0, 1, 5))
+    sequence = waiting(6)
+    assert (windows.agrees(sequence, 0, 6), windows.agrees(sequence, 0, 6, host=True)) == (2, 6)
+    windows.share(sequence, 0, 0)
+    assert windows.lacking(sequence, 6) == [window_key(known[4], 1)]
+    coming = windows.hold(sequence, 6)
+    (new,) = coming.blocks
+    held = sequence.blocks.windows[0]
+    assert (coming.kind, coming.keys, held.num_freed) == (1, (window_key(known[4], 1),), 4)
+    assert held.table == [NOT_HELD] * 4 + [new, ids[5]]
+    assert windows.pool.find(known[4]) is None, "it is on its way"
+    windows.arrived(WindowRestore(1, coming.blocks, coming.keys, ("content",)))
+    assert windows.pool.find(known[4]) == new
+    for index in range(6):
+        windows.register(sequence, index, known[index])
+    windows.release(sequence)
+    assert windows.is_all_free
+
+
+def test_host_memory_gets_prompts_and_the_last_window_of_an_answer() -> None:
+    host = Behind()
+    windows = manager(5, 4, 18, tier=host)
+    sequence = computed(windows, 28, prompt=9)
+    assert host.told == keys(2)
+    windows.release(sequence)
+    assert host.told[2:] == [keys(7)[6]]
 
 
 def computed(windows: WindowManager, length: int, *, background: bool = False, prompt: int = 60) -> Sequence:

@@ -3,7 +3,8 @@
 import pytest
 
 from jaxgen.core.cache_kind import CacheKind, RowShape, kinds_of, one_kind
-from jaxgen.core.config import CacheConfig, StateShape
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.model_config import StateShape
 
 ROW, OTHER = RowShape(2, 8), RowShape(1, 16)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.core.config import DType, EngineConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import DType
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import SamplingParams

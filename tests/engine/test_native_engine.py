@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.core.config import DType, EngineConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import DType
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.kernels.choice import native
 from jaxgen.models.packed_weight import PackedWeight

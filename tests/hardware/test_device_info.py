@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.model_config import DTYPES, DType
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype, this_cpu
 
 OLD_CPU = DeviceInfo("cpu", "old", 2, ("avx2",))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import GatedDeltaConfig, HeadShape
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
+from jaxgen.core.model_config import DType
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.operations import Choice
 from jaxgen.core.quantization import WeightFormat
@@ -19,7 +19,7 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice, gpu_support
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
 from jaxgen.kernels.expert_support import experts_trouble
-from jaxgen.kernels.kernels import FIELDS, Kernels
+from jaxgen.kernels.kernels import FIELDS, UNREAD_CODES, Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
 from jaxgen.kernels.proving.verdict import (
     NOTHING_PROVEN,
@@ -269,17 +269,26 @@ def test_each_shape_of_heads_must_have_a_kernel() -> None:
     assert found[1].reason.startswith("head_dim is 512")
 
 
-def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
-    """On a GPU other operations keep their kernels."""
+def test_a_cache_of_codes_has_native_kernels() -> None:
     model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
     assert choose(CPU, model, 64, directory()) == native_kernels(ELEMENTS, "bfloat16")
-    found = choose(HOPPER, replace(EXPERTS, kv_dtype="int8"), 64, directory(), RIGHT)
-    made = choice.hopper(132)
-    left = ("attention", "copies", "rotation", "codes", "delta_nets")
-    assert found.own == tuple(name for name in made.own if name not in left)
-    assert found.expert_product is made.expert_product
-    wanted = {"attention": "read", "copies": "copy", "rotation": "write"}
-    assert found.reason == "; ".join(f"{one}: no others {verb} a KV cache of int8" for one, verb in wanted.items())
+
+
+def test_a_cache_of_codes_has_the_kernels_of_hopper() -> None:
+    """The kernel that writes codes is left where its attention is; other operations keep theirs."""
+    model, made = replace(EXPERTS, kv_dtype="int8"), choice.hopper(132)
+    found = choose(HOPPER, model, 64, directory(), RIGHT)
+    assert found == replace(made, scales_apart=True)
+    wrong = Verdict({"attention": Finding("wrong", "by 1")}, Finding("right"))
+    refused, small = choice.proven(HOPPER, model, 64, wrong), choice.proven(HOPPER, model, 16, RIGHT)
+    for without in (refused, small):
+        assert (without.scales_apart, without.rotate_write, without.write_kv) == (False, None, REFERENCE_GPU.write_kv)
+        assert without.gather_blocks is made.gather_blocks
+        assert without.choices["rotation"].reason == UNREAD_CODES
+    assert small.choices["attention"].reason.startswith("block_size is 16, not a multiple of 64")
+    on_ampere = choice.made_for(replace(HOPPER, compute_capability=(8, 0)), model, 64).choices
+    assert on_ampere["attention"].reason == "a cache of 8 bits is read on compute capability 9.0 only"
+    assert on_ampere["copies"].implementation == "Ampere"
 
 
 DOWN = "layers.mlp.experts.down.weight"
@@ -359,7 +368,7 @@ def test_experts_of_several_stacks_have_the_formats_of_all() -> None:
     mixed = ExpertShapes.of(one)
     assert mixed == replace(shapes, formats=(None, None))
     reason = "experts' layers have different formats"
-    assert experts_trouble(one, made=True, placed=lambda form: form) == {"experts": reason, "codes": reason}
+    assert experts_trouble(one, made=True) == {"experts": reason, "codes": reason}
     assert "bfloat16-experts" in native_parts(both)
     dense = replace(stacks, weight_formats=(attention,), dense_layers=(0,))
     assert ExpertShapes.of(dense) == shapes

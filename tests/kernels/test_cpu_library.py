@@ -304,8 +304,8 @@ def write_answers(path: str) -> None:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """XLA's pool has so many threads; tests/conftest.py sets the second variable."""
-    return dict(os.environ) | dict.fromkeys(("NPROC", "PJRT_NPROC"), str(threads))
+    """XLA's pool has so many threads, if JAX has one device; tests/conftest.py sets the other variables."""
+    return dict(os.environ) | dict.fromkeys(("NPROC", "PJRT_NPROC"), str(threads)) | {"JAX_NUM_CPU_DEVICES": "1"}
 
 
 def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:

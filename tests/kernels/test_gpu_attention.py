@@ -24,6 +24,7 @@ from pallas_kernels.gpu.attention.ragged_paged_attention import (
     supports,
 )
 from pallas_kernels.gpu.persistent import REGISTERS, Ref
+from pallas_kernels.kv_codes import apart, decode
 from scripts.gpu.rows.ragged import cancelling
 from tests.support.attention_cases import (
     TOLERANCE,
@@ -129,6 +130,27 @@ def test_matches_the_definition_on_ampere(case: Case) -> None:
 def test_matches_the_definition_on_blackwell(case: Case) -> None:
     """What is not as on Ampere: copies in bulk, and which of them are waited for."""
     check(case, on_blackwell)
+
+
+def on_codes(q: Any, cache: Any, *args: Any, **options: Any) -> Any:
+    return attention(q, apart(cache), *args, **options)
+
+
+def on_numbers(q: Any, cache: Any, *args: Any, **options: Any) -> Any:
+    return attention(q, decode(cache, q.dtype), *args, **options)
+
+
+@pytest.mark.full  # all kernels, twice
+@pytest.mark.parametrize(
+    "case",
+    [replace(LITTLE, kv_heads=1, codes="int8"), replace(SMALL, codes="fp8", heads=6, head_dim=128, block_size=128)],
+    ids=["int8", "fp8"],
+)
+def test_codes_have_the_bits_of_the_numbers_that_they_stand_for(case: Case) -> None:
+    inputs = make_inputs(case)
+    got = attend(case, inputs, on_codes)
+    np.testing.assert_allclose(got, expected(case, inputs)[: len(got)], atol=TOLERANCE[case.dtype] / 2, rtol=0)
+    np.testing.assert_array_equal(got, attend(case, inputs, on_numbers))
 
 
 MOST_ROWS, TOKENS = 6, 24
@@ -326,6 +348,9 @@ FACTS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 64, "dtype":
         ({"head_dim": 256, "wgmma": False}, "head_dim is 256"),
         ({"block_size": 8}, "block_size is 8"),
         ({"block_size": 100}, "block_size is 100"),
+        ({"coded": True, "block_size": 32}, "block_size is 32, not a multiple of 64"),
+        ({"coded": True, "kv_heads": 1}, "1 kv heads of blocks of 64 tokens are not a multiple of 128 numbers"),
+        ({"coded": True, "wgmma": False}, "on compute capability 9.0 only"),
         ({"heads": 33}, "33 query heads are not a multiple of 8 kv heads"),
         ({"heads": 71, "kv_heads": 1}, "71 query heads on 1 kv heads are more than 64 on each"),
     ],

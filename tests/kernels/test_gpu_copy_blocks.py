@@ -65,6 +65,14 @@ def test_scatter(count: int, bulk: bool) -> None:
     np.testing.assert_array_equal(scatter_blocks_ref(cache, jnp.asarray(ids), staging, jnp.int32(count)), want)
 
 
+def test_codes_are_copied_as_bytes() -> None:
+    """A row of 20 bytes is none that a bulk copy takes."""
+    cache = jnp.asarray(np.random.default_rng(0).integers(0, 256, size=(N, L, 2, K, 16, D + 4)), jnp.uint8)
+    ids = jnp.asarray([5, 0], jnp.int32)
+    got = run(gather_blocks, cache, ids, jnp.int32(2), num_ctas=NUM_CTAS)
+    np.testing.assert_array_equal(got, np.asarray(cache)[[5, 0]])
+
+
 def test_a_stage_reused_too_early_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = plgpu.wait_smem_to_gmem
     monkeypatch.setattr(plgpu, "wait_smem_to_gmem", lambda n, wait_read_only: wait(n) if n == 0 else None)

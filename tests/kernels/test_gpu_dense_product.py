@@ -1,7 +1,6 @@
 """The dense products for NVIDIA GPUs, interpreted, against their twins and float64; a row's bits in any company."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,27 +13,21 @@ from pallas_kernels.activations import gated_ref
 from pallas_kernels.dense_product import dense_product_ref, gated_product_ref, product_parts_ref
 from pallas_kernels.gpu.dense_product import dense_product, gated_product, product_parts
 from pallas_kernels.gpu.dense_support import GATED, ROWS, TIERS, TILE_K, Tile, Tiles, num_parts, supports, widest
-from tests.support.interpreted import INTERPRET, RaceError, run, watched
+from tests.support.dense_products import Multiply, exact_rows, in_steps, multiplying
+from tests.support.interpreted import RaceError, run
 
 I, O, T = 8 * TILE_K, 64, 5 * ROWS  # noqa: E741
 TILES = Tile(64, 32), Tile(128, 32), Tile(128, 64)
 """Of each tier another one. The first leaves room for two steps in a stage."""
-NUM_CTAS = 3
 EDGES = (0, 1, 8, 9, 63, 64, 65, 129, 256, 257, T)
 """Numbers of rows at and beside the ends of granules, tiles and tiers."""
 
 
 def inputs(outputs: int = O, dtype: Any = jnp.bfloat16, rows: int = T, width: int = I) -> tuple[jax.Array, jax.Array]:
-    """Rows and a stack of weights, of which the other layer is NaN.
-
-    Small integers, times a power of two for each step of inputs. So the sum of a step is exact, in whatever order, and
-    that of all steps is rounded after each.
-    """
-    rng = np.random.default_rng(3)
-    steps = 2.0 ** -(np.arange(width) // TILE_K * 14 % 26)
-    weight = rng.integers(-8, 9, size=(2, outputs, width)) * 2.0**-8
+    """Rows and a stack of weights, of which the other layer is NaN. The sum of a step is exact."""
+    weight = np.random.default_rng(5).integers(-8, 9, size=(2, outputs, width)) * 2.0**-8
     weight[0] = np.nan
-    return jnp.asarray(rng.integers(-128, 129, size=(rows, width)) * steps, dtype), jnp.asarray(weight, dtype)
+    return jnp.asarray(exact_rows(rows, width), dtype), jnp.asarray(weight, dtype)
 
 
 def normal(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -44,38 +37,8 @@ def normal(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(rng.normal(size=x.shape), x.dtype), jnp.asarray(scaled, weight.dtype)
 
 
-def in_steps(x: Any, weight: Any, parts: int) -> np.ndarray:
-    """Return the only right bits: of each part the sums of its steps, added one by one in float32."""
-    sums = np.zeros((parts, len(x), weight.shape[1]), np.float32)
-    factors = (np.asarray(one).astype(np.float64) for one in (x, weight[1]))
-    pieces = [np.split(one, one.shape[1] // TILE_K, axis=1) for one in factors]
-    of_part = len(pieces[0]) // parts
-    for k, (rows, columns) in enumerate(zip(*pieces, strict=True)):
-        step = rows @ columns.T
-        np.testing.assert_array_equal(step, step.astype(np.float32))
-        sums[k // of_part] += step.astype(np.float32)
-    return sums
-
-
 def in_float64(x: Any, weight: Any) -> np.ndarray:
     return np.asarray(x).astype(np.float64) @ np.asarray(weight[1]).astype(np.float64).T
-
-
-Multiply = Callable[..., np.ndarray]
-
-
-def multiplying(kernel: Callable[..., jax.Array], **options: Any) -> Multiply:
-    """Return (x, weight, number of rows) -> the product of so many rows, the others being NaN: one compiled program."""
-    program = jax.jit(partial(kernel, interpret=INTERPRET, num_ctas=NUM_CTAS, **options))
-
-    def multiply(x: jax.Array, weight: jax.Array, count: int, *residual: jax.Array) -> np.ndarray:
-        padded = np.array(x)
-        padded[count:] = np.nan
-        with watched():
-            y = program(padded, weight, jnp.int32(1), jnp.int32(count), *residual)
-            return np.asarray(jax.block_until_ready(y))[..., :count, :]
-
-    return multiply
 
 
 @pytest.fixture(scope="module")

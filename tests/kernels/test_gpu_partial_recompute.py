@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from jaxgen.core.config import CacheConfig
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config, opt_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.decoder import Decoder

@@ -14,6 +14,7 @@ from pallas_kernels.gpu.attention.items import AttentionPlan, PackedQueries, mak
 from pallas_kernels.gpu.norms import rms_norm
 from pallas_kernels.gpu.rotate_write import rotate_write
 from pallas_kernels.gpu.rotation_support import supports
+from pallas_kernels.kv_codes import CODE_DTYPES, apart, by_rows, decode, encode
 from pallas_kernels.rotate_write import rotate_write_ref
 from tests.support.interpreted import INTERPRET, RaceError, run, watched
 
@@ -103,6 +104,27 @@ def test_is_near_its_twin_and_keeps_its_bits_in_any_company(case: Case) -> None:
         assert (found == np.asarray(twin)).mean() > 0.98  # so that an error below half a bit is found
     np.testing.assert_array_equal(cache[:, 1, 1], np.asarray(wanted)[:, 1, 1], err_msg="values")
     np.testing.assert_array_equal(computed(1)[0], q[:1])
+
+
+@pytest.mark.parametrize(
+    ("codes", "case"),
+    [("int8", replace(PLAIN, tokens=3)), pytest.param("fp8", EVERYTHING, marks=pytest.mark.full)],
+    ids=["int8", "fp8"],
+)
+def test_codes_and_scales_are_those_of_the_twin(codes: str, case: Case) -> None:
+    """Of tokens of zeros too, which have no scale; other bytes of the cache stay."""
+    x, _, layer, _, *others = case.arguments()
+    x = x.at[1].set(0)
+    numbers = np.random.default_rng(1).normal(size=(2, 2, 2, case.kv_heads, 64, case.head_dim))
+    rows = encode(jnp.asarray(numbers, case.dtype), CODE_DTYPES[codes])
+    slots = jnp.asarray([2 * 64, 63, 64, 5, 7, 100][: case.tokens], jnp.int32)
+    _, cache = run(partial(kernel, **case.static), x, apart(rows), layer, slots, *others)
+    _, wanted = rotate_write_ref(x, rows, layer, slots, *others, **case.static)
+    assert not np.array_equal(rows, wanted)
+    np.testing.assert_array_equal(by_rows(cache)[:, :, 1], wanted[:, :, 1], err_msg="values")
+    found, twin = (np.asarray(decode(one, jnp.float32)) for one in (by_rows(cache), wanted))
+    np.testing.assert_allclose(found, twin, atol=0.3 if codes == "fp8" else 0.05)
+    assert (found == twin).mean() > 0.98
 
 
 @pytest.mark.full  # as the next two, of what the test above has in part

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.kv_codes import CODE_DTYPES, SCALE_BYTES, decode, encode
-from pallas_kernels.write_kv import write_kv_ref
+from pallas_kernels.kv_codes import CODE_DTYPES, SCALE_BYTES, apart, by_rows, decode, encode
+from pallas_kernels.write_kv import write_kv_apart, write_kv_ref
 from tests.support.attention_cases import LAYER, Case, cache_of, make_inputs, run
 from tests.support.kv_codes import code_values, nearest_codes
 from tests.support.native import native
@@ -130,3 +130,18 @@ def test_numbers_that_do_not_fit_are_refused(codes: str) -> None:
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="q does not fit the cache"):
         run(narrow, case, inputs)
+
+
+def test_scales_apart_are_written_to_their_places() -> None:
+    """As in a cache of rows, whose bytes are the same in another order; a slot past the last writes nothing."""
+    rng = np.random.default_rng(0)
+    cache = rng.integers(-128, 128, size=(2, 2, 2, 3, 8, 16 + SCALE_BYTES)).astype(np.int8)
+    k, v = (jnp.asarray(rng.normal(size=(3, 3, 16)), jnp.bfloat16) for _ in range(2))
+    arguments = jnp.int32(1), k, v, jnp.asarray([9, 16, 3], jnp.int32)
+    codes = apart(jnp.asarray(cache))
+    flat = np.asarray(codes[0, 0]).reshape(-1)
+    np.testing.assert_array_equal(flat[: 2 * 3 * 8 * 16], cache[0, 0, ..., :16].reshape(-1))
+    np.testing.assert_array_equal(flat[2 * 3 * 8 * 16 :][:8], cache[0, 0, 0, 0, :, 16])
+    want = jax.jit(write_kv_ref)(jnp.asarray(cache), *arguments)
+    np.testing.assert_array_equal(jax.jit(lambda *given: by_rows(write_kv_apart(*given)))(codes, *arguments), want)
+    assert not np.array_equal(want, cache)

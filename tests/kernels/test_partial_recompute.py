@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxgen.core.config import CacheConfig
-from jaxgen.core.decoder_config import AttentionConfig, NormConfig, RopeConfig
+from jaxgen.core.decoder_parts import AttentionConfig, NormConfig, RopeConfig
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.models.batch import BlockTokens
 from jaxgen.models.decoder import Decoder

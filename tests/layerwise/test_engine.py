@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig, OffloadPolicy
+from jaxgen.core.config import OffloadPolicy
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine

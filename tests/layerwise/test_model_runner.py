@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine

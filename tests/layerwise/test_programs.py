@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from jaxgen.cache.window_manager import blocks_for
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sequence import Sequence, WindowBlocks
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from jaxgen.kernels.kernels import Kernels

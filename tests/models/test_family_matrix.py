@@ -96,10 +96,11 @@ def test_keys_and_values_are_made_again_of_layer_inputs(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "kernels"), [("gemma3", "native"), ("gpt_oss_mxfp4", "XLA"), ("falcon_40b", "native")]
+    ("name", "kernels"),
+    [("gemma3", "native"), ("gpt_oss_mxfp4", "XLA"), ("falcon_40b", "native"), ("deepseek_v3", "native")],
 )
 def test_a_cache_in_host_memory_gives_the_same_bits(name: str, kernels: str) -> None:
-    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side.
+    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side; latents.
 
     XLA rounds keys that it makes of layer inputs otherwise than those of a step, where layers rotate differently; the
     engine says so at its start.
@@ -115,7 +116,7 @@ def test_what_kernels_leave_in_rows_of_padding_is_not_read(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "ministral3"])
+@pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "ministral3", "glm4_moe_lite"])
 def test_a_request_keeps_its_bits_in_every_circumstance(name: str) -> None:
-    """Experts, of which other tokens choose others, a shared one, and queries scaled by position."""
+    """Experts, of which other tokens choose others, a shared one, queries scaled by position, and latents."""
     assert [scenario.name for scenario in verified(name, "bfloat16", native(library())) if not scenario.passed] == []

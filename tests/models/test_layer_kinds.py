@@ -6,9 +6,10 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from jaxgen.core.config import CacheConfig, DType, EngineConfig, ModelConfig, OffloadConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.layer_kind import Stack, path_in_stack, path_without_stack
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import Quantization
 from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.runners import compile_for

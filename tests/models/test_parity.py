@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from jaxgen.core.config import DType
 from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.model_config import DType
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.models.placement import pack_params
 from jaxgen.weights.load import load_model_config, load_params

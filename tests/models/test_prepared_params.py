@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.models import prepared_params
 from jaxgen.models.model import PackedParams

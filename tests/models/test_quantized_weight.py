@@ -294,11 +294,11 @@ def test_engines_for_gpus_multiply_by_the_numbers() -> None:
 
 
 def test_all_kernels_of_gpus_take_the_same_weights() -> None:
-    """Memory is planned whichever of them a device gets. Only scales of experts may be in another order."""
+    """Memory is planned whichever of them a device gets. Only scales may be in another order."""
     for kernels in (make(8) for make in (hopper, ampere, blackwell, blackwell_rtx)):
         for own, twins in ((kernels.quantized, REFERENCE_GPU.quantized), (kernels.floats, REFERENCE_GPU.floats)):
             assert own is not None
             assert twins is not None
-            assert (own.pack_codes, own.product, own.rows) == (twins.pack_codes, twins.product, twins.rows)
-            assert own.pack_groups(jnp.zeros((2, 8, 4))).shape == (2, 8, 4)
+            assert own.pack_codes == twins.pack_codes
+            assert own.otherwise in (twins, None)
             assert own.pack_groups(jnp.zeros((2, 3, 8, 4))).size == 2 * 3 * 8 * 4

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen.offload.transfer import kv_transfer, projection
+from jaxgen.offload.transfer import copy_programs, kv_transfer, projection
 from jaxgen.runner.program import Program, shapes_of
 
-_compile_copies, _known = kv_transfer._compile, dict[Any, Any]()
+_compile_copies, _known = copy_programs.compile_blocks, dict[Any, Any]()
 
 
 def _shared(key: Any, arrays: Any, compile_anew: Any) -> Any:
@@ -35,5 +35,5 @@ def _shared_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_copies(cache: Any, *kind: Any) -> Any:
         return _shared(kind, cache, lambda: _compile_copies(cache, *kind))
 
-    monkeypatch.setattr(kv_transfer, "_compile", compile_copies)
+    monkeypatch.setattr(kv_transfer, "compile_blocks", compile_copies)
     monkeypatch.setattr(projection, "Program", _SharedProgram)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxgen.core.config import EngineConfig, OffloadConfig, OffloadPolicy
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
@@ -17,6 +18,7 @@ from jaxgen.offload.build import Offload
 from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 from tests.support.failing_copies import fail_first_copy_back, slow_links
+from tests.support.golden_runs import longer
 
 BLOCK = 8
 RNG = np.random.default_rng(3)
@@ -51,15 +53,15 @@ def counters(engine: Engine) -> OffloadStats:
 
 
 @pytest.fixture(scope="module")
-def expected() -> Callable[[list[Request]], dict[str, list[TokenEvent]]]:
+def expected() -> Callable[..., dict[str, list[TokenEvent]]]:
     """Each request alone, without a host store."""
-    known: dict[str, list[TokenEvent]] = {}
+    known: dict[tuple[ModelConfig, str], list[TokenEvent]] = {}
 
-    def alone(wanted: list[Request]) -> dict[str, list[TokenEvent]]:
+    def alone(wanted: list[Request], model: ModelConfig = LLAMA) -> dict[str, list[TokenEvent]]:
         for one in wanted:
-            if repr(one) not in known:
-                (known[repr(one)],) = answers(run(make_engine(), [one])).values()
-        return {one.request_id: known[repr(one)] for one in wanted}
+            if (model, repr(one)) not in known:
+                (known[model, repr(one)],) = answers(run(make_engine(model), [one])).values()
+        return {one.request_id: known[model, repr(one)] for one in wanted}
 
     return alone
 
@@ -70,11 +72,20 @@ def drain(engine: Engine) -> None:
 
 
 @pytest.mark.shipped
-@pytest.mark.parametrize("policy", ["plan", "transfer", "recompute"])
-def test_contexts_come_back_with_the_same_bits(policy: OffloadPolicy, expected: Any) -> None:
+@pytest.mark.parametrize(
+    ("policy", "latents"),
+    [
+        *(("plan", ""), ("transfer", ""), ("recompute", "")),
+        pytest.param("plan", "deepseek_v2", marks=pytest.mark.full),
+        pytest.param("transfer", "glm4_moe_lite", marks=pytest.mark.full),
+    ],
+)
+def test_contexts_come_back_with_the_same_bits(policy: OffloadPolicy, latents: str, expected: Any) -> None:
+    """``latents``: a golden whose cache has latents."""
+    model = longer(latents) if latents else LLAMA
     turns = [requests(turn) for turn in ("abcdef", "abcdef", "fedcba")]  # each time the last ones push the first out
-    alone = [expected(wanted) for wanted in turns]
-    engine = make_engine(config=small(policy))
+    alone = [expected(wanted, model) for wanted in turns]
+    engine = make_engine(model, small(policy))
     for wanted, answer in zip(turns, alone, strict=True):
         assert answers(run(engine, wanted)) == answer
     found = counters(engine)
@@ -263,7 +274,7 @@ def test_a_device_that_fails_while_blocks_are_gathered_leaves_nothing(
         raise RuntimeError("the device is out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transfer, "_gather", failing)
+        patch.setattr(transfer, "_copies", [replace(copies, gather=failing) for copies in transfer._copies])
         run(engine, requests("abc"))
         drain(engine)
     assert calls

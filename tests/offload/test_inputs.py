@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine

@@ -9,7 +9,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.drafts import Draft, DraftPlanner
+from jaxgen.scheduling.drafts import Draft, Drafter, DraftPlanner
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import policy_with
@@ -31,9 +31,12 @@ class Guesses:
     def checked(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         self.told.append((drafted, accepted))
 
+    def ended(self, sequence: Sequence) -> None:
+        """Nothing is kept of it."""
+
 
 def scheduler_with(
-    guesses: Guesses,
+    guesses: Drafter,
     *,
     cost: LinearCost | None = None,
     narrow: LinearCost | None = None,

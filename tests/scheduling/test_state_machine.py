@@ -67,6 +67,12 @@ class WindowMachine(PrefixMachine):
     windows: ClassVar[tuple[tuple[int, ...], ...]] = ((1,), (2,), (3,), (4,), (5,), (7,), (99,), (6, 3), (9, 2))
 
 
+class WindowsAndHostMachine(OffloadMachine):
+    """The same with a host store behind all pools."""
+
+    windows = ((1,), (2,), (3,), (5,), (6, 3), (9, 2))
+
+
 class DraftMachine(WindowMachine):
     """The same with drafts, with or without windows."""
 
@@ -230,6 +236,19 @@ RARE_WITH_WINDOWS = (
 )
 
 
+RARE_WITH_WINDOWS_AND_HOST = (
+    "preemptions",
+    "freed behind the window",
+    "save failed",
+    "restore arrived",
+    "restore failed",
+    "restore cancelled",
+    "blocks of windows came",
+    "blocks of windows alone came",
+    "began again without a state",
+)
+
+
 RARE_WITH_DRAFTS = (
     "right drafts",
     "wrong drafts",
@@ -323,6 +342,10 @@ def test_the_scheduler_with_windows_under_any_load() -> None:
     run_machine(WindowMachine, RARE_WITH_WINDOWS, QUICK_EXAMPLES // 2)
 
 
+def test_the_scheduler_with_windows_and_a_host_store_under_any_load() -> None:
+    run_machine(WindowsAndHostMachine, ("saved", "restore arrived"), QUICK_EXAMPLES // 3)
+
+
 def test_the_scheduler_with_drafts_under_any_load() -> None:
     run_machine(DraftMachine, RARE_WITH_DRAFTS, QUICK_EXAMPLES // 3)
 
@@ -367,6 +390,12 @@ def test_the_scheduler_with_common_prefixes_at_length() -> None:
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_windows_at_length() -> None:
     run_machine(WindowMachine, RARE_WITH_WINDOWS, LONG_EXAMPLES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_windows_and_a_host_store_at_length() -> None:
+    run_machine(WindowsAndHostMachine, RARE_WITH_WINDOWS_AND_HOST, LONG_EXAMPLES // 4)
 
 
 @pytest.mark.full

@@ -136,7 +136,7 @@ def test_blocks_of_a_window_that_nobody_gave_back_are_a_leak() -> None:
         scheduler.check_idle()
 
 
-def test_host_memory_keeps_one_kind() -> None:
+def test_host_memory_keeps_all_kinds() -> None:
     cache = CacheConfig(BLOCK, 32, window_blocks=(99,), windows=(6,))
-    with pytest.raises(ValueError, match=r"a cache with windows \(6,\) must have no host memory"):
+    with pytest.raises(ValueError, match=r"host memory must keep blocks of windows \(6,\), not of 0"):
         Scheduler(SchedulerConfig(8, 4, max_model_len=64), cache, tier=small_tier(4, BLOCK, 1, 0, 0))

@@ -28,6 +28,11 @@ def test_only_layers_with_attention_read_a_context() -> None:
     assert some.flops - none.flops == 4 * 4 * 16 * 100
 
 
+def test_a_decode_reads_the_state_of_its_sequence() -> None:
+    none, some = (step_floor(MIXED, rows=rows, context=0, chunk=1) for rows in (0, 1))
+    assert some.num_bytes - none.num_bytes == 4 * 2 * 64
+
+
 def test_a_chunk_is_multiplied_by_all_but_the_head() -> None:
     floor = step_floor(LLAMA, rows=0, context=0, chunk=8)
     assert floor.num_bytes == 4 * (2 * LAYER + 300 * 64 + NORMS)

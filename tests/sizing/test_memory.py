@@ -8,9 +8,10 @@ import jax
 import pytest
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, OffloadConfig, StreamConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.planning.staging import staging_bytes

@@ -8,7 +8,8 @@ import pytest
 
 from jaxgen.cache.cache_format import CacheFormat
 from jaxgen.core.config import EngineOptions
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import CPU_SLACK, cache_bytes

@@ -6,9 +6,10 @@ from typing import Any, override
 import pytest
 
 from jaxgen.cache.cache_format import CacheFormat, blocks_bytes
-from jaxgen.core.config import EngineConfig, EngineOptions, StateShape
+from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
+from jaxgen.core.model_config import StateShape
 from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import allocation_of, cache_bytes, estimate_temporaries, sequence_bytes
 from jaxgen.sizing.device_memory import GIB, DeviceMemory

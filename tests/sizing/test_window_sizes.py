@@ -2,15 +2,17 @@
 
 import random
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import pytest
 
-from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks
+from jaxgen.cache.cache_format import CacheFormat, blocks_bytes, kind_blocks, kind_formats, place_bytes
 from jaxgen.cache.window_manager import blocks_for
 from jaxgen.core.config import EngineConfig, EngineOptions, SchedulerConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.layer_kind import HeadShape
+from jaxgen.offload.planning.staging import staging_bytes
 from jaxgen.sizing.allocation import allocation_of, estimate_temporaries
 from jaxgen.sizing.device_memory import GIB, DeviceMemory
 from jaxgen.sizing.memory import resolve
@@ -149,8 +151,7 @@ def test_layers_of_several_shapes_always_have_blocks_of_their_own(
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        ({"kv_offloading_size": 1.0}, "--kv-offloading-size"),
-        ({"kv_tier_dir": "tier"}, "--kv-tier-dir"),
+        ({"kv_offloading_size": 1.0, "kv_offload_inputs": True}, "--kv-offload-inputs"),
         ({"kv_events_config": "{}"}, "--kv-events-config"),
         ({"kv_residency": "host", "kv_offloading_size": 1.0}, "--kv-residency host"),
     ],
@@ -164,9 +165,6 @@ def test_what_keeps_blocks_of_one_shape_is_refused_by_name(options: dict[str, An
 @pytest.mark.parametrize(
     ("gib", "options", "reason"),
     [
-        (40, {"max_num_seqs": 16, "kv_offloading_size": 1.0}, "--kv-offloading-size needs it"),
-        (40, {"max_num_seqs": 16, "kv_tier_dir": "tier"}, "--kv-tier-dir needs it"),
-        (40, {"max_num_seqs": 16, "kv_tier": "redis://host"}, "--kv-tier needs it"),
         (40, {"max_num_seqs": 16, "kv_events_config": "{}"}, "--kv-events-config needs it"),
         (40, {"max_num_seqs": 16, "max_model_len": 1024}, "there is room for all sequences"),
         (40, {"max_num_seqs": 2, "max_model_len": 2048}, "there is room for all sequences"),
@@ -181,6 +179,36 @@ def test_where_windows_free_nothing_the_log_says_why(gib: float, options: dict[s
     assert reason in kinds_title(wanted, GEMMA, config)
     whole = planned(gib, **options, model=replace(GEMMA, windows=()))
     assert config == whole, "as if no layer had a window"
+
+
+@pytest.mark.parametrize(("gib", "platform"), [(40, "gpu"), (9, "cpu")])
+@pytest.mark.parametrize("host_dtype", ["auto", "int8"])
+def test_host_memory_has_places_for_blocks_of_all_kinds(gib: int, platform: str, host_dtype: Any) -> None:
+    options: dict[str, Any] = {"max_num_seqs": 16, "kv_offloading_size": 1.0, "kv_host_dtype": host_dtype}
+    for model, place in ((GEMMA, FULL), (TWO_SHAPES, FULL // 2)):
+        config = planned(gib, platform=platform, model=model, **options)
+        memory, temporaries = DeviceMemory(platform, WEIGHTS + gib * GIB), estimate_temporaries(GEMMA, config.scheduler)
+        taken = allocation_of(model, config, memory, params_bytes=WEIGHTS, temporary_bytes=temporaries)
+        formats, offload = kind_formats(model, config.cache), config.offload
+        assert offload is not None
+        assert len(formats) == 2
+        full, window = [each.host_block_bytes(host_dtype) for each in formats]
+        assert place_bytes(formats, host_dtype) == gcd(full, window) == place * full // FULL if model is GEMMA else full
+        assert GIB - (full + window) < taken.host == offload.host_blocks * gcd(full, window) <= GIB
+        sizes = [each.block_bytes for each in formats]
+        assert taken.staging == staging_bytes(*sizes) > staging_bytes(max(sizes))
+        assert taken.left(memory) >= 0
+
+
+def test_a_cache_that_may_be_in_host_memory_is_not_where_layers_have_several_shapes() -> None:
+    options: dict[str, Any] = {
+        "max_num_seqs": 1,
+        "token_budget": 64,
+        "kv_residency": "auto",
+        "kv_offloading_size": 60.0,
+    }
+    assert planned(2, **options).streaming is not None, "longer sequences fit there"
+    assert planned(2, model=TWO_SHAPES, **options).streaming is None
 
 
 def test_the_log_says_what_each_kind_has() -> None:

@@ -9,17 +9,19 @@ import pytest
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.request import Request, TokenEvent
-from jaxgen.core.speculation import SpeculationConfig
+from jaxgen.core.speculation import NgramConfig, SuffixConfig
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start.build import build_engine
 from jaxgen.scheduling.drafts import Drafter
+from jaxgen.speculation.lookup import LookupDrafter
+from jaxgen.speculation.suffix import SuffixDrafter
 from tests.engine.test_grammars import EOS, MODEL, constrained, run, tokenizer
 from tests.engine.test_jump_ahead import what_was_told
 from tests.support.engines import compiled_step, engine_config, params_of, request, tokens
 from tests.support.replayed import Replay
 
 CONFIG = replace(engine_config(token_budget=32), run_ahead=False)
-DRAFTS = replace(CONFIG, speculation=SpeculationConfig(method="ngram"))
+DRAFTS = replace(CONFIG, speculation=NgramConfig())
 CROWDED = replace(
     DRAFTS, cache=replace(DRAFTS.cache, num_blocks=8), scheduler=replace(DRAFTS.scheduler, max_model_len=64)
 )
@@ -101,9 +103,14 @@ def test_every_event_is_the_same_with_drafts(config: EngineConfig, right: tuple[
 
 
 @pytest.mark.full
-def test_every_event_is_the_same_with_drafts_of_what_came_before() -> None:
-    engine = make_engine(DRAFTS)
-    assert told(engine) == without_drafts()
-    found = engine.stats().speculation
-    assert found is not None
-    assert found.draft_tokens >= found.accepted_tokens > 0
+@pytest.mark.parametrize("drafter", [LookupDrafter(NgramConfig()), SuffixDrafter(SuffixConfig())])
+def test_every_event_is_the_same_with_drafts_of_what_came_before(drafter: Drafter) -> None:
+    engine = make_engine(DRAFTS, drafter)
+    rounds = []
+    for _ in range(2):
+        assert told(engine) == without_drafts()
+        found = engine.stats().speculation
+        assert found is not None
+        assert found.draft_tokens >= found.accepted_tokens > 0
+        rounds.append(found.accepted_tokens)
+    assert (rounds[1] > 3 * rounds[0]) is isinstance(drafter, SuffixDrafter), "it knows the answers"

@@ -1,4 +1,4 @@
-"""The last place that follows most of the last tokens, as one finds it by trying all."""
+"""The places that follow most of the last tokens, as one finds them by trying all."""
 
 import random
 
@@ -7,16 +7,16 @@ import pytest
 from jaxgen.speculation.tokens import Tokens
 
 
-def expected(tokens: list[int], most: int) -> tuple[int, int]:
-    """By definition: the longest match, and of these the last."""
-    best = 0, 0
+def expected(tokens: list[int], most: int) -> tuple[list[int], int]:
+    """By definition: the places of the longest match."""
+    lengths = {}
     for place in range(1, len(tokens)):
         length = 0
         while length < min(place, most) and tokens[place - 1 - length] == tokens[-1 - length]:
             length += 1
-        if length and length >= best[1]:
-            best = place, length
-    return best
+        lengths[place] = length
+    best = max(lengths.values(), default=0)
+    return [place for place, length in lengths.items() if 0 < length == best], best
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -27,7 +27,8 @@ def test_it_finds_what_a_search_of_all_places_finds(seed: int) -> None:
         found.extend(new)
         tokens += new
         most = draw.randint(1, 6)
-        assert found.find(found.last(most), before=len(found) - 1) == expected(tokens, most)
+        places, length = found.find(found.last(most), before=len(found) - 1)
+        assert (places.tolist(), length) == expected(tokens, most)
 
 
 def test_it_grows_and_a_loop_goes_on() -> None:
@@ -35,6 +36,6 @@ def test_it_grows_and_a_loop_goes_on() -> None:
     for _ in range(1000):
         found.extend([7, 8, 9])
     assert len(found) == 3000
-    place, length = found.find(found.last(5), before=len(found) - 1)
-    assert (place, length) == (2997, 5)
-    assert found.following(place, 7) == (7, 8, 9, 7, 8, 9, 7)
+    places, length = found.find(found.last(5), before=len(found) - 1)
+    assert (places[-1], length) == (2997, 5)
+    assert found.following(places[-1], 7) == (7, 8, 9, 7, 8, 9, 7)

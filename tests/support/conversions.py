@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.weights.convert import command as convert
 from jaxgen.weights.families.parameters import Array
 from jaxgen.weights.files.model_files import ModelFiles

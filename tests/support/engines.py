@@ -9,9 +9,11 @@ import jax
 import numpy as np
 
 from jaxgen.cache.block_log import BlockEventSink
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.core.decoder_config import RopeConfig, llama_config
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import llama_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.core.decoder_config import RopeConfig, llama_config
+from jaxgen.core.decoder_config import llama_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Restore

@@ -10,15 +10,8 @@ from typing import Literal
 import numpy as np
 from scipy.special import log_softmax
 
-from jaxgen.core.config import (
-    CacheConfig,
-    DType,
-    EngineConfig,
-    ModelConfig,
-    OffloadConfig,
-    SchedulerConfig,
-    StreamConfig,
-)
+from jaxgen.core.config import CacheConfig, EngineConfig, OffloadConfig, SchedulerConfig, StreamConfig
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.start.build import build_engine

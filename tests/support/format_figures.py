@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import GroupedWeight, Quantization
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.kernels.kernels import Kernels

@@ -215,7 +215,7 @@ def add_vocabulary(
         writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds or [NORMAL] * len(tokens))
-    if model == "gpt2":
+    if model != "llama":
         writer.add_token_merges(merges or [])
     if scores is not None:
         writer.add_token_scores(scores)

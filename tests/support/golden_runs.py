@@ -11,8 +11,9 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
 from jaxgen.cache.window_manager import blocks_for
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.start.build import build_engine
@@ -27,7 +28,7 @@ from jaxgen.runner.step import begin
 from jaxgen.runner.step_layout import StepLayout
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.weights.load import load_model_config, load_params
-from tests.support.engines import compiled_step, request, run, tokens
+from tests.support.engines import LLAMA, compiled_step, request, run, tokens
 from tests.support.goldens import GOLDENS, Golden, golden_answers
 
 LOGIT_TOLERANCE = 1e-4
@@ -38,6 +39,11 @@ SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, ma
 
 SNAPSHOTS = 4
 """Of models with states, fewer than there are prompts."""
+
+
+def longer(name: str) -> ModelConfig:
+    """Return the description of a golden, with as many tokens and positions as the model of most tests."""
+    return replace(load_golden(name)[0], vocab_size=LLAMA.vocab_size, max_position=LLAMA.max_position)
 
 
 def with_snapshots(limits: EngineConfig, model: ModelConfig) -> EngineConfig:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from jaxgen.core.config import StateShape
-from jaxgen.core.decoder_config import DecoderConfig, NormConfig, PositionConfig, RopeConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import NormConfig, PositionConfig, RopeConfig
+from jaxgen.core.model_config import StateShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

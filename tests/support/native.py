@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.files.cache_dirs import open_cache_dirs
 from jaxgen.kernels.native_support import native_parts
 from pallas_kernels.cpu.build import Recipe, UnavailableError

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.weights.encodings.weight_formats import parameter_bytes
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.quantised_checkpoints import FLOAT8, POWERS, Floats, Ints, Tensors, draw, int8

@@ -152,8 +152,12 @@ def is_linear(name: str) -> bool:
         "4h_to_h",
         "c_attn",
         "c_fc",
+        "per_layer_input_gate",
+        "per_layer_projection",
+        "embed_tokens_per_layer",
     )
-    return parts[-1] == "weight" and bool({"layers", "h"} & set(parts)) and parts[-2].endswith(ends)
+    in_layer = bool({"layers", "h", "embed_tokens_per_layer"} & set(parts))
+    return parts[-1] == "weight" and in_layer and parts[-2].endswith(ends)
 
 
 def quantised_pair(

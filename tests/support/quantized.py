@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, Part, PartFormat, PartWeight
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.plain_weight import PlainFormat, PlainWeight
 from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE

@@ -23,3 +23,6 @@ class Replay:
 
     def checked(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         self.told.append((drafted, accepted))
+
+    def ended(self, sequence: Sequence) -> None:
+        """Nothing is kept of it."""

@@ -128,7 +128,10 @@ class Caller:
             book.seen["projected"] += restore.num_projected > 0
             book.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
             book.seen["a state came"] += restore.state is not None
-            book.seen["a state alone came"] += not restore.blocks
+            book.seen["a state alone came"] += restore.state is not None and not restore.blocks
+            book.seen["blocks of windows came"] += any(window.blocks for window in restore.windows)
+            book.seen["blocks of windows alone came"] += not restore.blocks and restore.state is None
+            book.seen["blocks behind a window came alone"] += not any(window.blocks for window in restore.windows)
             book.seen["blocks came behind a gap"] += bool(restore.blocks) and not restore.can_compute
             if not sequence.standing.num_preemptions:
                 book.first_hits[sequence.request_id] += restore.end - restore.start

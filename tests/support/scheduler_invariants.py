@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from jaxgen.cache.host_tier import state_key
+from jaxgen.cache.host_tier import state_key, window_key
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.standing import Level
@@ -65,6 +65,9 @@ def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
             expected = _content(book, sequence, index)
             if store.holds(state_key(key)):
                 assert store[state_key(key)].kv == expected[-1]
+            for kind in range(1, 1 + len(book.cache.windows)):
+                if store.holds(window_key(key, kind)):
+                    assert store[window_key(key, kind)].kv == expected
             if not store.holds(key):
                 continue
             assert store[key].kv == expected
@@ -94,7 +97,7 @@ def every_sequence_holds_what_its_status_says(book: Book) -> None:
             assert sequence.row is not None
             assert not restore.cancelled
             assert sequence.num_computed <= restore.start <= restore.end < sequence.num_tokens
-            assert restore.start < restore.end or restore.state is not None
+            assert restore.start < restore.end or restore.state is not None or restore.windows
     for sequence in (*waiting, *ending):
         assert (sequence.blocks.table, sequence.blocks.windows) == ([], ())
         assert (sequence.row, sequence.num_computed) == (None, 0)

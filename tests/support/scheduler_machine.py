@@ -112,7 +112,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         host: Host | None = None
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
             places = 1 + spare_blocks % 3 if self.has_states else 0
-            host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected, places), device)
+            of_windows = tuple([1 + (spare_blocks + number) % 3 for number in range(len(windows))])
+            behind = small_tier(host_blocks, block_size, most_saving, recomputed, projected, places, of_windows)
+            host = Host(behind, device)
         tier = None if host is None else host.tier
         scheduler = Scheduler(
             config,

@@ -12,7 +12,7 @@ from jaxgen.core.sequence import Chunk, Restore, Sequence
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.core.step_plan import Save, StepPlan
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
-from jaxgen.offload.tiers.offload_tier import OffloadTier, Split, StatePlan
+from jaxgen.offload.tiers.offload_tier import KindPlan, OffloadTier, Split, StatePlan
 from jaxgen.scheduling.drafts import Draft
 
 EOS = 0
@@ -133,6 +133,9 @@ class Guesser:
     def checked(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Learns nothing."""
 
+    def ended(self, sequence: Sequence) -> None:
+        """Nothing is kept of it."""
+
 
 class Device:
     """What the steps leave in the cache, and what it was told of each row."""
@@ -184,9 +187,10 @@ class Device:
         """What it holds of layer inputs."""
         return [self.inputs.get(slot) for slot in self._slots(block)]
 
-    def fill(self, block: int, content: list[Content]) -> None:
-        """With K and V; whatever it holds of inputs stays."""
-        self.slots.update(zip(self._slots(block), content, strict=True))
+    def fill(self, block: int, content: list[Content], number: int | None = None) -> None:
+        """With K and V; whatever it holds of inputs stays. ``number``: as of ``content``."""
+        slots = self.slots if number is None else self.windows[number].slots
+        slots.update(zip(self._slots(block), content, strict=True))
 
     def project(self, block: int, inputs: list[Content]) -> None:
         """K and V are what their inputs are."""
@@ -265,7 +269,13 @@ class Device:
 
 
 def small_tier(
-    num_blocks: int, block_size: int, most_saving: int, recomputed: int, projected: int, state_places: int = 0
+    num_blocks: int,
+    block_size: int,
+    most_saving: int,
+    recomputed: int,
+    projected: int,
+    state_places: int = 0,
+    window_places: tuple[int, ...] = (),
 ) -> OffloadTier:
     """Over a host store of ``num_blocks``; of each stretch as many blocks are computed again and projected as said."""
 
@@ -276,12 +286,14 @@ def small_tier(
 
     store: HostStore[HostBlock] = HostStore(num_blocks)
 
-    def pays(again: int, start: int, copied: int, with_state: bool) -> bool:
-        assert (start % block_size, again > copied or with_state) == (0, True)
+    def pays(again: int, start: int, copied: tuple[int, ...], with_state: bool) -> bool:
+        assert (start % block_size, len(copied)) == (0, 1 + len(window_places))
+        assert again >= max(copied) if window_places else again > copied[0] or with_state
         return again > recomputed
 
-    states = StatePlan(state_places, planner, pays) if state_places else None
-    return OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner, states=states)
+    kinds = [KindPlan(places, most_saving) for places in (1, *window_places)]
+    states = StatePlan(state_places, planner) if state_places else None
+    return OffloadTier(store, block_size=block_size, kinds=kinds, planner=planner, states=states, pays=pays)
 
 
 class Host:
@@ -300,6 +312,8 @@ class Host:
         self.restores += plan.restores
 
     def _gathered(self, save: Save) -> HostBlock:
+        if save.kind:
+            return HostBlock(self._device.content(save.block, save.kind - 1))
         kv, inputs = self._device.content(save.block), self._device.input_content(save.block)
         assert inputs == kv or not save.has_inputs
         return HostBlock(kv, inputs if save.has_inputs else None)
@@ -316,6 +330,9 @@ class Host:
                 self._device.project(block, piece.inputs)
             for block, piece in zip(restore.blocks[projected:], restore.pieces[projected:], strict=True):
                 self._device.fill(block, piece.kv)
+            for window in restore.windows:
+                for block, piece in zip(window.blocks, window.pieces, strict=True):
+                    self._device.fill(block, piece.kv, window.kind - 1)
             if restore.state is not None:
                 self._device.snapshots[restore.state.snapshot] = restore.state.piece.kv
         self.tier.release(restore, whole=whole)

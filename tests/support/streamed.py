@@ -5,7 +5,8 @@ from functools import cache
 
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.config import EngineConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.engine.start.runners import compile_for
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels

@@ -33,7 +33,9 @@ def check_windows(book: Book, plan: StepPlan, before: Owners) -> None:
         for sequence in book.running():
             held = sequence.blocks.windows[number]
             chunk = chunks.get(sequence)
-            start, length = (sequence.num_computed, 0) if chunk is None else (chunk.start, chunk.length)
+            restore = sequence.blocks.restore
+            waits = sequence.num_computed if restore is None else restore.end
+            start, length = (waits, 0) if chunk is None else (chunk.start, chunk.length)
             assert held.num_freed <= max(0, start - window + 1) // size
             assert len(held_by(sequence, number)) <= book.blocks(window - 1) + 2 + book.blocks(length)
             assert length == 0 or len(held.table) == book.blocks(start + length)

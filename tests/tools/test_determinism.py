@@ -7,8 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.core.config import DType, EngineConfig, OffloadConfig
+from jaxgen.core.config import EngineConfig, OffloadConfig
 from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.model_config import DType
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE, native

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.core.decoder_config import NormConfig, QueryScale, RopeConfig
+from jaxgen.core.decoder_parts import NormConfig, QueryScale, RopeConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.kernels.proving.layer_shapes import (
     NormShape,

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.core.decoder_config import AttentionConfig
+from jaxgen.core.decoder_parts import AttentionConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU

@@ -11,8 +11,9 @@ from typing import Literal
 
 import jax
 
-from jaxgen.core.config import DType, HubOptions, ModelConfig
+from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import QUANTIZATIONS, STORED_AS, Quantization
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options

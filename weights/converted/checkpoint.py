@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, AnyWeight, MixedFormat, MixedWeight, PartFormat, empty_part
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.terminal.progress import show_progress

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part, PartFormat
+from jaxgen.core.model_config import DTYPES, DType
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import FLOATS, PLANES, SCALE_DTYPES, WeightFormat
 from jaxgen.files.text_files import check_not_pointer

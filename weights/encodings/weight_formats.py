@@ -8,15 +8,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.layer_kind import path_without_stack
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat
+from jaxgen.core.model_config import DType, ModelConfig
 from jaxgen.core.quantization import STORED_AS, Quantization, WeightFormat
 from jaxgen.weights.families.parameters import parameters
 from jaxgen.weights.families.tensors import Parameter
 
-EMBEDDINGS = _EMBEDDING, _HEAD = ("embed.weight", "lm_head.weight")
+EMBEDDINGS = _EMBEDDING, _HEAD, _LAYER_TABLE = ("embed.weight", "lm_head.weight", "layer_embedding.table.weight")
 PRODUCTS = (
     *("layers.attn.qkv.weight", "layers.attn.out.weight"),
     *("layers.mlp.gate_up.weight", "layers.mlp.up.weight", "layers.mlp.down.weight"),
@@ -69,7 +70,7 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     for path in (parameter.path for parameter in parameters(config)):
         chosen = of_products if is_product(path) else of_embeddings if path in EMBEDDINGS else None
         if chosen is not None:
-            formats[path] = chosen
+            formats[path] = _by_layer(config, chosen) if path == _LAYER_TABLE else chosen
     for parameter in parameters(config):
         if parameter.path in formats and formats[parameter.path].bits == 4 and parameter.shape[-1] % 2:
             raise ConfigError(
@@ -77,6 +78,14 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
                 "use int8"
             )
     return with_formats(config, formats)
+
+
+def _by_layer(config: ModelConfig, form: WeightFormat) -> WeightFormat:
+    """Return the format with a scale for each layer's embedding of a token, where its size is that of a group."""
+    assert isinstance(config, DecoderConfig)
+    assert config.layer_embedding is not None, "the table is its"
+    result = replace(form, group=config.layer_embedding.width)
+    return result if result.is_computed else form
 
 
 def with_fp8_inputs[Config: ModelConfig](config: Config) -> Config:
@@ -148,8 +157,8 @@ def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int
     """
     has_fp8 = compute_capability is not None and compute_capability >= FIRST_WITH_FP8
     formats, table = dict(config.weight_formats), {parameter.path: parameter for parameter in parameters(config)}
-    if _HEAD in table:  # of the embedding, rows alone become numbers
-        formats.pop(_EMBEDDING, None)
+    for path in (_LAYER_TABLE, *((_EMBEDDING,) if _HEAD in table else ())):  # of which rows alone become numbers
+        formats.pop(path, None)
 
     def number_bytes(form: WeightFormat) -> int:
         if not form.floats or (form.bits == 8 and has_fp8):

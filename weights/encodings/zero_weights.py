@@ -20,7 +20,7 @@ class ZeroWeights:
     """Collects the names of matrices that are all zero, while ``huggingface`` or ``converted`` reads parameters."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self._names: dict[str, None] = {}
 
     def look(self, name: str, value: Piece) -> None:
         """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
@@ -28,10 +28,10 @@ class ZeroWeights:
         with np.errstate(invalid="ignore"):  # of numbers that are none, which numpy tells on standard error
             is_zero = array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array))
         if is_zero:
-            self._names.append(name)
+            self._names[name] = None
 
     def warn(self, directory: Path) -> None:
         """Log one warning of all that were found."""
         if self._names:
             more = f" and {len(self._names) - _NAMED} more" if len(self._names) > _NAMED else ""
-            logger.warning("%s: all zero: %s%s", directory, ", ".join(self._names[:_NAMED]), more)
+            logger.warning("%s: all zero: %s%s", directory, ", ".join(list(self._names)[:_NAMED]), more)

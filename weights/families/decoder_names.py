@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig, NormConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import NormConfig
 from jaxgen.core.layer_kind import ONE_STACK, LayerKind, Stack, path_in_stack
+from jaxgen.core.model_config import DType
 from jaxgen.core.moe_config import MOE_NORMS, MoEConfig
 from jaxgen.weights.families.tensors import HeadRows, Parameter, Source, Stacked
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import (
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import (
     Activation,
     AttentionConfig,
-    DecoderConfig,
     HeadConfig,
     MLPConfig,
     NormConfig,
@@ -19,6 +18,7 @@ from jaxgen.core.decoder_config import (
     QueryScale,
     RopeConfig,
 )
+from jaxgen.core.model_config import DType
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.families.config_fields import REQUIRED, JsonFields
 from jaxgen.weights.families.decoder_names import DecoderNames

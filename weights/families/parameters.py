@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.weights.families import tensors
 from jaxgen.weights.families.registry import FAMILIES
 from jaxgen.weights.families.tensors import Parameter, Piece, Place, Source, Stacked, Value

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import log, sqrt
 from typing import Any, cast
 
-from jaxgen.core.decoder_config import RopeConfig, RopeKind
+from jaxgen.core.decoder_parts import RopeConfig, RopeKind
 from jaxgen.weights.families.config_fields import JsonFields
 
 logger = logging.getLogger(__name__)

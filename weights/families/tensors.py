@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.core.config import DType
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import DType
 from jaxgen.core.quantization import GroupedWeight, Index
 from jaxgen.weights.files.safetensors import Array
 

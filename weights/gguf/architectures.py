@@ -17,23 +17,18 @@ from jaxgen.weights.families.row_orders import (
     tiled_heads,
     tiled_values,
 )
-from jaxgen.weights.gguf import descriptions
-from jaxgen.weights.gguf.architecture import ENDS, LAYER, RMS, Architecture
+from jaxgen.weights.gguf import descriptions, gemma4
+from jaxgen.weights.gguf.architecture import AFTER_ATTENTION, ENDS, GLM_ENDS, LAYER, OF_IMAGES, RMS, Architecture
+from jaxgen.weights.gguf.corrected import CORRECTED
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.names import Orders
 from jaxgen.weights.gguf.rope import rope_parameters
-
-NOT_CONVERTED = ("deepseek2", "dots1", "ernie4_5-moe", "gemma4", "glm4moe")
-"""Architectures that are served, but not from GGUF files."""
 
 
 def architecture_of(file: GgufFile) -> Architecture:
     """Return the architecture of a file. Raises ConfigError for one that cannot be converted."""
     file.fields.choice("general.type", "model", ("model",))
     name = file.fields.data.get("general.architecture")
-    if name in NOT_CONVERTED:
-        said = f"is {name!r}, which is served from Hugging Face's files alone: name such a model instead"
-        raise file.fields.error("general.architecture", said)
     if isinstance(name, str) and name not in ARCHITECTURES and (near := what_is_near(name)):
         raise file.fields.error("general.architecture", f"is {name!r}, {near}")
     return ARCHITECTURES[file.fields.choice("general.architecture", REQUIRED, tuple(ARCHITECTURES))]
@@ -47,8 +42,6 @@ _NO_WINDOW = {"use_sliding_window": False}
 _EXPERTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 _INNER = {"expert_feed_forward_length": "moe_intermediate_size"}
 _SHARED = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
-_OF_IMAGES = ("rope.dimension_sections", "n_deepstack_layers")
-"""Positions of texts are the same in all sections, and layers add nothing to texts."""
 _OF_NO_LAYER = (*("ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.inner_size", "ssm.time_step_rank"),)
 """Of dense models of a family that may have other layers."""
 _NETS: dict[str, Any] = {
@@ -60,9 +53,9 @@ _NETS: dict[str, Any] = {
     },
     "biases": _OWN_BIAS,
     "rope": _PARTIAL,
-    "ignored": _OF_IMAGES,
+    "ignored": OF_IMAGES,
     "describe": descriptions.gated_delta_nets,
-    "renamed": {"layers.mlp_norm": (("post_attention_norm",),)},
+    "renamed": AFTER_ATTENTION,
 }
 _NETS_WITH_EXPERTS = _NETS | {"sizes": _NETS["sizes"] | _EXPERTS | _INNER | _SHARED}
 _TILED = Orders(
@@ -77,14 +70,14 @@ _TILED = Orders(
 )
 """Files have the first value heads of all key heads, then the second ones, and so on."""
 _BY_KEY_HEAD = Orders(rows={"attn_q": gated_queries, "ssm_in": delta_by_key_head, "ssm_ba": gates_by_key_head})
-_GEMMA: dict[str, Any] = {
+_GEMMA_4: dict[str, Any] = {
     "sizes": {"attention.sliding_window": "sliding_window"},
     "copied": {"final_logit_softcapping": "final_logit_softcapping"},
     "fixed": {"hidden_activation": "gelu_pytorch_tanh"},
-    "end_tokens": (*ENDS, "<end_of_turn>", "<eos>"),
-    "by_position": True,
 }
+_GEMMA = _GEMMA_4 | {"end_tokens": (*ENDS, "<end_of_turn>", "<eos>"), "by_position": True}
 ARCHITECTURES = {
+    **CORRECTED,
     "llama": Architecture(
         model="LlamaForCausalLM", model_type="llama", biases=_LLAMA_BIASES, describe=descriptions.llama, orders=_ROTATED
     ),
@@ -104,7 +97,7 @@ ARCHITECTURES = {
         fixed=_NO_WINDOW | {"norm_topk_prob": False},
         biases={"qkv_bias": "attn_q"},
     ),
-    "qwen2vl": Architecture(model="Qwen2ForCausalLM", model_type="qwen2", fixed=_NO_WINDOW, ignored=_OF_IMAGES),
+    "qwen2vl": Architecture(model="Qwen2ForCausalLM", model_type="qwen2", fixed=_NO_WINDOW, ignored=OF_IMAGES),
     "qwen3": Architecture(model="Qwen3ForCausalLM", model_type="qwen3", fixed=_NO_WINDOW, biases=_OWN_BIAS),
     "qwen3moe": Architecture(
         model="Qwen3MoeForCausalLM",
@@ -114,7 +107,7 @@ ARCHITECTURES = {
         biases=_OWN_BIAS,
     ),
     "qwen3vl": Architecture(
-        model="Qwen3ForCausalLM", model_type="qwen3", fixed=_NO_WINDOW, biases=_OWN_BIAS, ignored=_OF_IMAGES
+        model="Qwen3ForCausalLM", model_type="qwen3", fixed=_NO_WINDOW, biases=_OWN_BIAS, ignored=OF_IMAGES
     ),
     "qwen3vlmoe": Architecture(
         model="Qwen3MoeForCausalLM",
@@ -122,7 +115,7 @@ ARCHITECTURES = {
         sizes=_EXPERTS | _INNER,
         fixed=_NO_WINDOW | {"norm_topk_prob": True},
         biases=_OWN_BIAS,
-        ignored=_OF_IMAGES,
+        ignored=OF_IMAGES,
     ),
     "qwen35": Architecture(model="Qwen3_5ForCausalLM", model_type="qwen3_5_text", orders=_TILED, **_NETS),
     "qwen35moe": Architecture(
@@ -138,7 +131,7 @@ ARCHITECTURES = {
         biases=_OWN_BIAS,
         rope=partial(rope_parameters, yarn={"truncate": False}),
         describe=descriptions.gpt_oss,
-        renamed={"layers.mlp_norm": (("post_attention_norm",),)},
+        renamed=AFTER_ATTENTION,
         # <|end|> ends a message, of which an answer has several.
         end_tokens=("<|return|>", "<|call|>", "<|endoftext|>"),
     ),
@@ -149,6 +142,17 @@ ARCHITECTURES = {
         rope=partial(rope_parameters, theta=REQUIRED),
         describe=descriptions.gemma3,
         **_GEMMA,
+    ),
+    "gemma4": Architecture(
+        model="Gemma4ForCausalLM",
+        model_type="gemma4_text",
+        biases=_OWN_BIAS,
+        rope=gemma4.rope,
+        describe=gemma4.describe,
+        by_layer=gemma4.BY_LAYER,
+        renamed={"layers.mlp.shared.gate_up": (("ffn_gate", "ffn_up"),), "layers.mlp.shared.down": (("ffn_down",),)},
+        end_tokens=("<turn|>", "<eos>", "<|tool_response>"),
+        **_GEMMA_4,
     ),
     "lfm2": Architecture(
         model="Lfm2ForCausalLM",
@@ -197,7 +201,7 @@ ARCHITECTURES = {
         biases=_OWN_BIAS,
         rope=_PARTIAL,
         orders=_ROTATED,
-        end_tokens=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        end_tokens=GLM_ENDS,
     ),
     "granite": Architecture(
         model="GraniteForCausalLM",

@@ -31,6 +31,10 @@ _GPT_4O = rf"{_by_case(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}|{_signs(r'\r\n/')}|{
 _TEKKEN = rf"{_by_case('')}|\p{{N}}|{_signs(r'\r\n/')}|{_SPACES}"
 _GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _NO_STOPS = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_CHINESE_AND_JAPANESE = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_AFTER_SIGNS = (
+    rf"[!-/:-@\[-`{{-~][A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+)
 _HAN_AND_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
@@ -107,11 +111,13 @@ SPLITTINGS = {
     "deepseek-llm": Splitting(
         expressions=("[\r\n]", rf"\s?[{_LETTERS}]+", rf"\s?[{_PUNCTUATION}]+", r"\s+$", _HAN_AND_HANGUL, r"\p{N}+")
     ),
+    "deepseek-v3": Splitting(expressions=(r"\p{N}{1,3}", _CHINESE_AND_JAPANESE, _AFTER_SIGNS)),
     "deepseek-coder": Splitting(expressions=("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_AND_HANGUL, _DIGIT)),
     "poro-chat": Splitting(expressions=(_NO_STOPS,)),
     "viking": Splitting(expressions=(_NO_STOPS, _DIGIT)),
     "falcon": Splitting(falcon=True),
     **dict.fromkeys(("gpt-2", "phi-2", "a.x-4.0", "mellum", "exaone4", "trillion", "granite-docling"), Splitting()),
+    "gigachat": Splitting(),
     **dict.fromkeys(("mpt", "olmo"), Splitting(composed=True)),
     **dict.fromkeys(("refact", "smollm", "starcoder", "minerva-7b"), _DIGITS_FIRST),
     "command-r": Splitting(expressions=(_DIGIT, _GPT_2), composed=True),

@@ -56,7 +56,7 @@ def own_fields(file: GgufFile, architecture: Architecture) -> JsonFields:
     """Return the metadata of the file's architecture, without its name in front.
 
     A list of equal values by layer is that value, unless the key is one of ``_BY_LAYER``. Layers without attention have
-    no heads, and do not count.
+    no heads, and do not count. Of a list that may differ by layer, the value is the first layer's.
     """
     name = file.fields.data["general.architecture"]
     prefix = f"{name}."
@@ -66,7 +66,7 @@ def own_fields(file: GgufFile, architecture: Architecture) -> JsonFields:
         if isinstance(value, list) and len(value) == layers and key not in _BY_LAYER:
             may_be_none = key == KV_HEADS and architecture.without_attention
             given = [item for item in value if item or not may_be_none] or value
-            if any(item != given[0] for item in given):
+            if key not in architecture.by_layer and any(item != given[0] for item in given):
                 raise file.fields.error(f"{prefix}{key}", f"differs by layer, which is not supported: {value!r:.80}")
             fields[key] = given[0]
     return file.fields.below(name, fields)
@@ -103,7 +103,8 @@ def _common(file: GgufFile, own: JsonFields, architecture: Architecture) -> dict
         raise ConfigError(f"{file.path}: the tensor {EMBEDDING} is missing")
     hidden_size, heads = own.size("embedding_length"), own.size("attention.head_count")
     head_dim = own.size_or_null("attention.key_length") or hidden_size // heads
-    own.must_be("attention.value_length", head_dim, "the size of keys")
+    if not architecture.latent:
+        own.must_be("attention.value_length", head_dim, "the size of keys")
     fields = {
         "architectures": [architecture.model],
         "model_type": architecture.model_type,

@@ -9,12 +9,13 @@ from jaxgen.weights.families.family import FULL, LINEAR, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import LOG_MULTIPLIER, rope_parameters
 
-_Q_NORM = "blk.0.attn_q_norm.weight"
+Q_NORM = "blk.0.attn_q_norm.weight"
 _SHARED_WIDTH = "expert_shared_feed_forward_length"
 _QUERY_SCALE = "attention.temperature_scale"
-_SIGMOID = 2
-"""The value of ``expert_gating_func``, by llama.cpp's numbers."""
+SOFTMAX, SIGMOID = 1, 2
+"""Values of ``expert_gating_func``, by llama.cpp's numbers."""
 KV_HEADS, RECURRENT = "attention.head_count_kv", "attention.recurrent_layers"
+_SLIDES = "attention.sliding_window_pattern"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,19 @@ class GgufDescription:
     file: GgufFile
     own: JsonFields
     config: Mapping[str, Any]
+
+    def by_layer(self, key: str, name: str) -> list[Any]:
+        """Return what the file has for each layer, in a list; else the field ``name`` of config.json for all layers."""
+        fields = self.file.fields.data
+        value = fields.get(f"{fields['general.architecture']}.{key}")
+        return value if isinstance(value, list) else [self.config[name]] * self.config["num_hidden_layers"]
+
+    def layer_types(self) -> list[str]:
+        """Return the type of each layer by a list that says which have a window. Raises ConfigError for another."""
+        slides = self.own.get(_SLIDES)
+        if not isinstance(slides, list) or len(slides) != self.config["num_hidden_layers"]:
+            raise self.own.error(_SLIDES, f"must be a list with an entry by layer, not {slides!r:.80}")
+        return [SLIDING if slide else FULL for slide in slides]
 
 
 def llama(read: GgufDescription) -> dict[str, Any]:
@@ -108,18 +122,13 @@ def olmo2(read: GgufDescription) -> dict[str, Any]:
     window = read.own.size_or_null("attention.sliding_window")
     if window is None:
         return {}
-    slides = read.own.get("attention.sliding_window_pattern")
-    if not isinstance(slides, list):
-        raise read.own.error(
-            "attention.sliding_window_pattern", f"must be a list with an entry by layer, not {slides!r}"
-        )
     theta = read.own.positive("rope.freq_base_swa", read.config["rope_parameters"]["rope_theta"])
     local = {"rope_type": "default", "rope_theta": theta}
     return {
         "architectures": ["Olmo3ForCausalLM"],
         "model_type": "olmo3",
         "sliding_window": window,
-        "layer_types": [SLIDING if slide else FULL for slide in slides],
+        "layer_types": read.layer_types(),
         "rope_parameters": {FULL: read.config["rope_parameters"], SLIDING: local},
     }
 
@@ -161,13 +170,13 @@ def exaone4(read: GgufDescription) -> dict[str, Any]:
 
 
 def command_r(read: GgufDescription) -> dict[str, Any]:
-    return {"use_qk_norm": _Q_NORM in read.file.tensors}
+    return {"use_qk_norm": Q_NORM in read.file.tensors}
 
 
 def stablelm(read: GgufDescription) -> dict[str, Any]:
     """StableLM, whose 12B has no norm before its MLPs: they follow the same norm as attention."""
     parallel = "blk.0.ffn_norm.weight" not in read.file.tensors
-    return {"use_parallel_residual": parallel, "qk_layernorm": _Q_NORM in read.file.tensors}
+    return {"use_parallel_residual": parallel, "qk_layernorm": Q_NORM in read.file.tensors}
 
 
 def nemotron(read: GgufDescription) -> dict[str, Any]:
@@ -180,17 +189,19 @@ def nemotron(read: GgufDescription) -> dict[str, Any]:
 
 def lfm2(read: GgufDescription) -> dict[str, Any]:
     """LFM2, whose layers without attention have no heads of keys and values, and whose width is given as it is."""
-    fields, layers = read.file.fields.data, read.config["num_hidden_layers"]
-    heads = fields[f"{fields['general.architecture']}.{KV_HEADS}"]
-    by_layer = heads if isinstance(heads, list) else [heads] * layers
-    return {"layer_types": [FULL if count else "conv" for count in by_layer], "block_auto_adjust_ff_dim": False}
+    types = [FULL if count else "conv" for count in read.by_layer(KV_HEADS, "num_key_value_heads")]
+    return {"layer_types": types, "block_auto_adjust_ff_dim": False}
 
 
 def lfm2_moe(read: GgufDescription) -> dict[str, Any]:
     """LFM2 with experts, which are chosen by sigmoids, corrected if a file has the corrections."""
-    read.own.must_be("expert_gating_func", _SIGMOID, "experts are chosen by sigmoids")
-    corrected = any(name.endswith(".exp_probs_b.bias") for name in read.file.tensors)
-    return {"layer_types": lfm2(read)["layer_types"], "use_expert_bias": corrected}
+    read.own.must_be("expert_gating_func", SIGMOID, "experts are chosen by sigmoids")
+    return {"layer_types": lfm2(read)["layer_types"], "use_expert_bias": is_corrected(read)}
+
+
+def is_corrected(read: GgufDescription) -> bool:
+    """Return whether routers have corrections, which choose experts but do not weigh them."""
+    return any(name.endswith(".exp_probs_b.bias") for name in read.file.tensors)
 
 
 def gated_delta_nets(read: GgufDescription) -> dict[str, Any]:

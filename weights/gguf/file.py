@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.core.config import DType
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.core.model_config import DType
 from jaxgen.core.quantization import Index
 from jaxgen.files.text_files import check_not_pointer
 from jaxgen.terminal.extras import need

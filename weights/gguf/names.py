@@ -14,13 +14,16 @@ from jaxgen.core.quantization import Index
 from jaxgen.weights.families.decoder_names import Rows
 from jaxgen.weights.families.parameters import Array, parameters
 from jaxgen.weights.families.row_orders import interleaved_keys, interleaved_queries
-from jaxgen.weights.families.tensors import Parameter
+from jaxgen.weights.families.tensors import HeadRows, Parameter, Source
 
 Names = tuple[str, ...]
+Key = tuple[str, HeadRows | None]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _IN_LAYER = "layers."
 _QKV = "layers.attn.qkv"
 _QK_NORMS = ("layers.attn.q_norm", "layers.attn.k_norm")
+_KEYS_AND_VALUES = "attn_kv_b"
+"""Of files of before April 2025: rows by head, as a Hugging Face checkpoint has them."""
 _ROTATED = (interleaved_queries, interleaved_keys)
 NAMES: dict[str, tuple[Names, ...]] = {
     "embed": (("token_embd",),),
@@ -28,11 +31,21 @@ NAMES: dict[str, tuple[Names, ...]] = {
     "norm": (("output_norm",),),
     "lm_head": (("output",),),
     "layers.attn_norm": (("attn_norm",),),
-    _QKV: (("attn_q", "attn_k", "attn_v"), ("attn_qkv",)),
+    "layer_embedding.table": (("per_layer_token_embd",),),
+    "layer_embedding.project": (("per_layer_model_proj",),),
+    "layer_embedding.norm": (("per_layer_proj_norm",),),
+    _QKV: (("attn_q", "attn_k", "attn_v"), ("attn_qkv",), ("attn_q", "attn_k")),
+    "layers.reader.attn.qkv": (("attn_q",),),
+    "layers.global_reader.attn.qkv": (("attn_q",),),
     "layers.attn.q_norm": (("attn_q_norm",),),
     "layers.attn.k_norm": (("attn_k_norm",),),
     "layers.attn.sinks": (("attn_sinks.weight",),),
     "layers.attn.out": (("attn_output",),),
+    "layers.attn.down": (("attn_q", "attn_kv_a_mqa"), ("attn_q_a", "attn_kv_a_mqa")),
+    "layers.attn.q_up": (("attn_q_b",),),
+    "layers.attn.kv_norm": (("attn_kv_a_norm",),),
+    "layers.attn.keys": (("attn_k_b",), (_KEYS_AND_VALUES,)),
+    "layers.attn.values": (("attn_v_b",), (_KEYS_AND_VALUES,)),
     "layers.conv.in_proj": (("shortconv.in_proj",),),
     "layers.conv.filter": (("shortconv.conv",),),
     "layers.conv.out": (("shortconv.out_proj",),),
@@ -55,10 +68,20 @@ NAMES: dict[str, tuple[Names, ...]] = {
     "layers.mlp.shared.gate_up": (("ffn_gate_shexp", "ffn_up_shexp"),),
     "layers.mlp.shared.down": (("ffn_down_shexp",),),
     "layers.mlp.shared_gate": (("ffn_gate_inp_shexp",),),
+    "layers.mlp.norms.shared": (("ffn_norm",),),
+    "layers.mlp.norms.shared_post": (("post_ffw_norm_1",),),
+    "layers.mlp.norms.router.weight": (("ffn_gate_inp.scale",),),
+    "layers.mlp.norms.experts": (("pre_ffw_norm_2",),),
+    "layers.mlp.norms.experts_post": (("post_ffw_norm_2",),),
+    "layers.mlp.norms.expert_scale": (("ffn_down_exps.scale",),),
     "layers.mlp_post_norm": (("post_ffw_norm",),),
+    "layers.embedding.gate": (("inp_gate",),),
+    "layers.embedding.out": (("proj",),),
+    "layers.embedding.norm": (("post_norm",),),
+    "layers.scale": (("layer_output_scale.weight",),),
 }
 """By the path of a parameter without its last part, or by all of the path: the tensors whose rows, one after another,
-are its rows.
+are its rows. A path with its stack goes before one without.
 
 Where files differ, the first that are there hold."""
 
@@ -72,6 +95,8 @@ def _a_log(values: Array) -> Array:
 
 _MADE: dict[str, Callable[[Array], Array]] = {"layers.delta.a_log": _a_log}
 """By path: makes the parameter of what the file has in its place."""
+UNREAD = ("attn_k.", "attn_v.", "attn_k_norm.")
+"""Beginnings of tensors of a layer that reads the keys and values of another: files may have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +105,8 @@ class Part:
 
     ``shapes``: of the tensors. ``index``: what is taken of each, one expert or some rows; empty: all. ``order``: the
     file's row for each row of the source, ``inputs``: the file's input for each; None: they are in the same order.
-    ``made``: makes the numbers of the file's; None: they are the same.
+    ``made``: makes the numbers of the file's; None: they are the same. ``of_heads``: which rows of each head are the
+    source's; None: all.
     """
 
     names: Names
@@ -89,6 +115,12 @@ class Part:
     order: tuple[int, ...] | None
     inputs: tuple[int, ...] | None = None
     made: Callable[[Array], Array] | None = None
+    of_heads: HeadRows | None = None
+
+
+def key_of(source: Source) -> Key:
+    """Return what tells a source apart, also from another of the same tensor of a Hugging Face checkpoint."""
+    return source.name, source.of_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +142,8 @@ IN_ORDER = Orders()
 
 def parts_of(
     config: DecoderConfig, stored: Collection[str], renamed: Mapping[str, tuple[Names, ...]], orders: Orders
-) -> dict[str, Part]:
-    """Return where each source of the model's parameters is, by its name in a Hugging Face checkpoint.
+) -> dict[Key, Part]:
+    """Return where each source of the model's parameters is, by ``key_of``.
 
     ``stored``: names of the file's tensors. ``renamed``: entries of NAMES that the architecture has instead. Rows that
     ``orders`` does not name are in the order of the parameter, whatever a Hugging Face checkpoint has.
@@ -122,13 +154,14 @@ def parts_of(
         path, _, kind = whole.rpartition(".")
         if whole in table:
             path, kind = whole, ""
+        ways = table.get(parameter.path.rpartition(".")[0]) or table[path]
         count = len(parameter.sources)
         for piece, (source, index) in enumerate(parameter.pieces()):
             before, number = _block(parameter, index[0]) if path.startswith(_IN_LAYER) else "", piece % count
-            ways = {tuple(f"{before}{name}.{kind}".rstrip(".") for name in names): names for names in table[path]}
-            names = _present([way for way in ways if 1 in (count, len(way)) or count == len(way)], stored)
+            given = {tuple(f"{before}{name}.{kind}".rstrip(".") for name in names): names for names in ways}
+            names = _present([way for way in given if 1 in (count, len(way)) or count == len(way)], stored)
             part = _part(config, parameter, path, index, number, names)
-            result[source.name] = _in_order(config, orders, part, path, parameter, number, ways[names])
+            result[key_of(source)] = _in_order(config, orders, part, path, parameter, number, given[names])
     return result
 
 
@@ -164,6 +197,8 @@ def _part(config: DecoderConfig, parameter: Parameter, path: str, index: Index, 
     """Return where the source ``number`` of a parameter is. ``index``: its own in the parameter."""
     if (source := parameter.sources[number]).is_filter:
         return Part(names, ((source.shape[0], source.shape[2]),), (), None)
+    if source.of_heads is not None and names[0].endswith(f"{_KEYS_AND_VALUES}.weight"):
+        return Part(names, (source.shape,), (), None, of_heads=source.of_heads)
     layers, experts = (0 if size is None else 1 for size in (parameter.num_layers, parameter.num_experts))
     stacked, (rows, *rest) = parameter.shape[layers : layers + experts], parameter.shape[layers + experts :]
     of_expert, own = index[layers:-1], index[-1]

@@ -21,7 +21,7 @@ from jaxgen.weights.gguf.architecture import Architecture
 from jaxgen.weights.gguf.codes import codes_of, kept_form
 from jaxgen.weights.gguf.configuration import drafting_layers, own_fields
 from jaxgen.weights.gguf.file import NUMBERS, GgufFile, StoredTensor
-from jaxgen.weights.gguf.names import parts_of
+from jaxgen.weights.gguf.names import UNREAD, key_of, parts_of
 from jaxgen.weights.packaged.models import packaged_as
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class GgufTensors:
 
     def check(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError unless the file has exactly the table's tensors, with their shapes, of known types."""
-        parts = [self._parts[source.name] for parameter in table for source, _ in parameter.pieces()]
+        parts = [self._parts[key_of(source)] for parameter in table for source, _ in parameter.pieces()]
         wanted = {name: shape for part in parts for name, shape in zip(part.names, part.shapes, strict=True)}
         for name, shape in wanted.items():
             self._check(name, shape)
@@ -53,7 +53,16 @@ class GgufTensors:
         if drafting:
             logger.info("%s: its last %d layers draft tokens, and are left out", self._file.path, len(drafting))
         others = self._file.tensors.keys() - wanted.keys() - set(rope.TENSORS)
-        extra = sorted(name for name in others if not name.startswith(drafting))
+        unread = tuple(
+            [
+                f"blk.{layer}.{one}"
+                for parameter in table
+                if parameter.unused
+                for layer in parameter.numbers
+                for one in UNREAD
+            ]
+        )
+        extra = sorted(name for name in others if not name.startswith((*drafting, *unread)))
         if extra:
             more = f" and {len(extra) - _NAMED} more" if len(extra) > _NAMED else ""
             raise ConfigError(
@@ -66,7 +75,8 @@ class GgufTensors:
         if stored is None:
             hint = _OF_OLD_MIXTURES if name.replace("_exps.", ".0.") in self._file.tensors else ""
             raise ConfigError(f"{self._file.path}: the tensor {name} is missing{hint}")
-        if shape not in (stored.shape, (1, *stored.shape)):  # files of 2024 have vectors for matrices of one row
+        # files of 2024 have vectors for matrices of one row; those of ERNIE have a matrix for a vector
+        if shape not in (stored.shape, (1, *stored.shape)) and stored.shape != (1, *shape):
             given, wanted = list(stored.shape), list(shape)
             raise ConfigError(f"{stored.part}: {name} has shape {given}, but the metadata mean {wanted}")
         if not stored.can_be_dequantised():
@@ -85,7 +95,7 @@ class GgufTensors:
         for parameter in table:
             if not is_product(parameter.path) and parameter.path not in EMBEDDINGS:
                 continue
-            parts = [self._parts[source.name] for source, _ in parameter.pieces()]
+            parts = [self._parts[key_of(source)] for source, _ in parameter.pieces()]
             for part in parts:
                 for name, shape in zip(part.names, part.shapes, strict=True):
                     self._check(name, shape)
@@ -108,7 +118,7 @@ class GgufTensors:
     def _form(self, source: Source) -> WeightFormat | None:
         """Return the format in which a source's codes are kept, with their inputs in the file's order."""
         form = kept_form(self._stored(source))
-        return form if form is None or self._parts[source.name].inputs is None else replace(form, ordered=True)
+        return form if form is None or self._parts[key_of(source)].inputs is None else replace(form, ordered=True)
 
     def _is_partly_dequantised(self, parameter: Parameter) -> bool:
         """Whether a tensor of codes has a type that is not computed."""
@@ -124,10 +134,11 @@ class GgufTensors:
         adds to weights of norms is in the file's numbers already. Raises ConfigError for values beyond float16.
         """
         del parameter
-        part = self._parts[source.name]
+        part = self._parts[key_of(source)]
         tensors = self._stored(source)
         where = f"{tensors[0].part}: {' and '.join(part.names)}"
-        here = replace(source, shape=source.parameter_shape, transposed=False, is_filter=False, rows=part.order)
+        shape = source.parameter_shape if part.of_heads is None else source.shape
+        here = replace(source, shape=shape, transposed=False, is_filter=False, rows=part.order, of_heads=part.of_heads)
         if form is not None and form == self._form(source):
             try:
                 weight = codes_of(tensors, replace(form, ordered=False))
@@ -151,7 +162,7 @@ class GgufTensors:
 
     def _stored(self, source: Source) -> list[StoredTensor]:
         """Return the tensors, or parts of them, whose rows are those of a source."""
-        part = self._parts[source.name]
+        part = self._parts[key_of(source)]
         return [self._file.tensors[name].at(part.index) for name in part.names]
 
 

@@ -26,7 +26,7 @@ _SPACE = "\u2581"
 _TEMPLATE = "tokenizer.chat_template"
 _KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
 """Special tokens of Phi-3 that leave the space behind them alone."""
-_BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
+_BYTE_LEVEL, _SENTENCEPIECE, _GEMMA_4 = "gpt2", "llama", "gemma4"
 _NEVER = -1e6
 """The score of tokens that no text has, such as those of bytes."""
 _DEFAULT_IDS = {"unknown": 0, "bos": 1, "eos": 2}
@@ -53,7 +53,7 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
 
     Raises ConfigError for a vocabulary of another kind, or one that splits text in a way that is not known.
     """
-    model = file.fields.choice(f"{_GGML}model", REQUIRED, (_BYTE_LEVEL, _SENTENCEPIECE))
+    model = file.fields.choice(f"{_GGML}model", REQUIRED, (_BYTE_LEVEL, _SENTENCEPIECE, _GEMMA_4))
     vocabulary = _vocabulary(file, architecture)
     try:
         tokenizer = (
@@ -64,8 +64,8 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
     except Exception as error:  # tokenizers raises a bare Exception
         raise ConfigError(f"{file.path}: its vocabulary makes no tokenizer: {one_line(str(error))}") from error
     stripped = architecture.strips and model == _SENTENCEPIECE
-    for kinds, special in (((_UNKNOWN, _CONTROL), True), ((_USER_DEFINED,), False)):
-        tokens = vocabulary.of_kind(*kinds).values()
+    plain = [*vocabulary.of_kind(_USER_DEFINED).values(), *(_lines(vocabulary) if model == _GEMMA_4 else ())]
+    for tokens, special in ((vocabulary.of_kind(_UNKNOWN, _CONTROL).values(), True), (plain, False)):
         tokenizer.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
     _add_ends(file, tokenizer, vocabulary)
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -84,16 +84,22 @@ def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path)
 def ends_of(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
     """Return the fields of generation_config.json that name tokens: BOS, and all that end an answer.
 
-    These are the tokens that the file names and, of those of the architecture's ``ends``, the control tokens: text may
-    have others, such as the tag </s> of a Gemma.
+    These are the tokens that the file names and, of the architecture's ``end_tokens``, the control tokens: text may
+    have others, such as the tag </s> of a Gemma. Of Gemma 4, files have tokens of tool calls as user-defined ones.
     """
     tokens = file.array(f"{_GGML}tokens") or []
     kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
     named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
-    control = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind == _CONTROL)
+    ending = (_CONTROL, _USER_DEFINED) if file.fields.data.get(f"{_GGML}model") == _GEMMA_4 else (_CONTROL,)
+    control = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind in ending)
     ends = named | {i for i in control if tokens[i] in architecture.end_tokens}
     bos = _id(file, "bos")
     return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
+
+
+def _lines(vocabulary: Vocabulary) -> list[str]:
+    """Return the tokens that are ends of lines and no more, which a text has whole."""
+    return [token for token in vocabulary.of_kind(_NORMAL).values() if token and not token.strip("\n")]
 
 
 def _added(token: str, special: bool, strips: bool) -> AddedToken:
@@ -154,7 +160,7 @@ def _splitting(file: GgufFile) -> Splitting:
 def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     """Return a tokenizer of GPT-2's kind: bytes spelled as letters, with the file's merges."""
     splitting = _splitting(file)
-    merges = [tuple(merge.split(" ")) for merge in _array(file, "merges")]
+    merges = _file_merges(file)
     tokens = {token: i for i, token in vocabulary.tokens.items()}
     tokenizer = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
     if (normalizer := splitting.normalizer()) is not None:
@@ -165,20 +171,20 @@ def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocabulary) -> Tokenizer:
-    """Return a tokenizer of SentencePiece's kind, which follows the scores of its tokens."""
+    """Return a tokenizer of SentencePiece's kind, which follows the file's merges, or the scores of its tokens."""
     for name in ("remove_extra_whitespaces", "treat_whitespace_as_suffix"):
         file.fields.must_be(f"{_GGML}{name}", False)
     if file.fields.data.get(f"{_GGML}precompiled_charsmap"):
         raise file.fields.error(f"{_GGML}precompiled_charsmap", "is not supported: texts would have to be normalised")
-    scores = _array(file, "scores", vocabulary.count)
-    if architecture.by_position or all(float(scores[i]).is_integer() for i in vocabulary.tokens):
-        ranks = {i: i if architecture.by_position else -scores[i] for i in vocabulary.tokens}
-        tokenizer = Tokenizer(_merging(file, vocabulary, ranks))
-    else:
-        tokenizer = Tokenizer(_unigram(file, vocabulary, scores))
+    with_merges = file.fields.data[f"{_GGML}model"] == _GEMMA_4
+    tokenizer = Tokenizer(
+        _merging(file, vocabulary, _file_merges(file))
+        if with_merges
+        else _scored(file, architecture, vocabulary, _array(file, "scores", vocabulary.count))
+    )
     spaces = normalizers.Replace(" ", _SPACE)
     decoding: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if file.fields.boolean(f"{_GGML}add_space_prefix", True):
+    if file.fields.boolean(f"{_GGML}add_space_prefix", not with_merges):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
         decoding.append(decoders.Strip(" ", 1, 0))
     else:
@@ -187,10 +193,20 @@ def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocab
     return tokenizer
 
 
-def _merging(file: GgufFile, vocabulary: Vocabulary, ranks: Mapping[int, float]) -> BPE:
-    """Return the model that merges neighbours; the scores of its tokens are whole numbers."""
+def _scored(
+    file: GgufFile, architecture: Architecture, vocabulary: Vocabulary, scores: Sequence[float]
+) -> BPE | Unigram:
+    """Return the model of a file with scores: ranks of merges, which are whole numbers, or logarithms."""
+    if not architecture.by_position and not all(float(scores[i]).is_integer() for i in vocabulary.tokens):
+        return _unigram(file, vocabulary, scores)
+    ranks = {i: i if architecture.by_position else -scores[i] for i in vocabulary.tokens}
+    tokens = vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()
+    return _merging(file, vocabulary, _merges({token: ranks[i] for i, token in tokens}))
+
+
+def _merging(file: GgufFile, vocabulary: Vocabulary, merges: list[tuple[str, str]]) -> BPE:
+    """Return the model that merges neighbours."""
     ids = {token: i for i, token in vocabulary.tokens.items()}
-    merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
     unknown = _token(file, vocabulary, "unknown")
     return BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
 
@@ -203,6 +219,12 @@ def _unigram(file: GgufFile, vocabulary: Vocabulary, scores: Sequence[float]) ->
     for i, token in vocabulary.tokens.items():
         of_ids[i] = (token, scores[i] if i in with_scores else _NEVER)
     return Unigram(of_ids, unk_id=unknown and unknown[0], byte_fallback=_BYTE in vocabulary.kinds.values())
+
+
+def _file_merges(file: GgufFile) -> list[tuple[str, str]]:
+    """Return the pairs of tokens that a file merges. Raises ConfigError if it has none."""
+    pairs = (merge.partition(" ") for merge in _array(file, "merges"))
+    return [(first, second) for first, _, second in pairs]
 
 
 def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -221,9 +243,11 @@ def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _add_ends(file: GgufFile, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     """Have the tokenizer put BOS before a text, and EOS behind it, if the file says so."""
-    default = file.fields.data[f"{_GGML}model"] == _SENTENCEPIECE or _splitting(file).bos
+    model = file.fields.data[f"{_GGML}model"]
+    default = model == _SENTENCEPIECE or (model == _BYTE_LEVEL and _splitting(file).bos)
+    with_bos = file.fields.boolean(f"{_GGML}add_bos_token", default)
     wanted = {
-        "bos": file.fields.boolean(f"{_GGML}add_bos_token", default),
+        "bos": with_bos or model == _GEMMA_4,  # whose early files say that texts do not begin with it
         "eos": file.fields.boolean(f"{_GGML}add_eos_token", False),
     }
     ends: dict[str, tuple[int, str]] = {}

@@ -7,16 +7,18 @@ zeros of quantised layers.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.division import Share
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, empty_weight
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.plain_weight import PlainFormat
 from jaxgen.core.quantization import Index, WeightFormat
 from jaxgen.terminal.progress import show_progress
@@ -53,6 +55,18 @@ def read_parameters(
 ) -> Iterator[tuple[str, Value]]:
     """Yield each parameter of the tree: its path, and a host array of ``config.dtype``, or a weight in its format.
 
+    Arguments and errors as of ``open_parameters``.
+    """
+    for path, read in open_parameters(files, config, tensors=tensors, progress=progress):
+        yield path, read(None)
+
+
+def open_parameters(
+    files: ModelFiles, config: ModelConfig, *, tensors: Tensors | None = None, ranks: int = 1, progress: bool = True
+) -> Iterator[tuple[str, Callable[[Share | None], Value]]]:
+    """Yield the path of each parameter of the tree, and what reads a share of it, or all of it, each time it is called.
+
+    A share is read as a part of each tensor, one tensor after another. ``ranks``: how often each will be read.
     ``tensors``: None: those of the safetensors files. All are checked against the files' headers before
     the first is read. Raises ConfigError that names file and tensor when a tensor is missing, has another shape or
     dtype, or cannot be read.
@@ -65,17 +79,28 @@ def read_parameters(
         _log_changes(files.directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(parameter.shape) * dtype.itemsize for parameter, dtype in zip(table, dtypes, strict=True))
-    with show_progress("loading weights", total, "B", bar=progress) as advance:
-        for parameter, dtype in zip(table, dtypes, strict=True):
+    with show_progress("loading weights", total * ranks, "B", bar=progress) as advance:
+
+        def read(parameter: Parameter, dtype: np.dtype[Any], share: Share | None) -> Value:
             form = config.weight_format(parameter.path)
-            value: Any = np.empty(parameter.shape, dtype) if form is None else empty_weight(form, parameter.shape)
+            shape = parameter.shape if share is None else share.shape(parameter.shape)
+            value: Any = np.empty(shape, dtype) if form is None else empty_weight(form, shape)
             for source, index in parameter.pieces():
                 of_part = None if form is None else form.at(index)
-                part = tensors.read(parameter, source, dtype, None if isinstance(of_part, PlainFormat) else of_part)
+                of_part = None if isinstance(of_part, PlainFormat) else of_part
+                part: Any = tensors.read(parameter, source, dtype, of_part)
                 zeros.look(source.name, part)
-                value[index] = part
+                if share is None:
+                    value[index] = part
+                else:
+                    *of_layer, rows = index
+                    assert isinstance(rows, slice), "a tensor is some rows of a layer"
+                    share.put(part, value[tuple(of_layer)], rows)
                 advance(prod(source.shape) * dtype.itemsize)
-            yield parameter.path, value
+            return value
+
+        for parameter, dtype in zip(table, dtypes, strict=True):
+            yield parameter.path, partial(read, parameter, dtype)
     zeros.warn(files.directory)
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import DTYPES, DType
 from jaxgen.weights.encodings.methods import encodings_of
 from jaxgen.weights.families.config_fields import JsonFields, text_part
 from jaxgen.weights.families.family import BOTH_WAYS, Family

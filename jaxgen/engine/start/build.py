@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxgen.cache.block_log import BlockEventSink
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.observer import Observer
 from jaxgen.engine.offloading import NO_OFFLOAD

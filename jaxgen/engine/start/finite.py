@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.finite import EMBEDDING

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from jaxgen.cache.block_log import BlockEventSink
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.block_events import NO_EVENTS, BlockEvents
 from jaxgen.engine.constraints import ConstraintFollower
@@ -24,7 +25,7 @@ from jaxgen.scheduling.prefill_limits import DEFAULT_LIMITS, GPU_LIMITS
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeEstimator
-from jaxgen.speculation.lookup import LookupDrafter
+from jaxgen.speculation.drafters import drafter_of
 
 
 def join_engine(
@@ -91,7 +92,7 @@ def _drafts(config: EngineConfig, runner: Runner, drafter: Drafter | None) -> Dr
     if config.run_ahead and runner.runs_ahead:
         raise ValueError("the engine has drafts: EngineConfig.run_ahead must be False")
     return DraftPlanner(
-        drafter or LookupDrafter(config.speculation),
+        drafter or drafter_of(config.speculation),
         config.scheduler,
         config.cache.block_size,
         narrow_width=config.narrow_width if runner.uses_narrow(StepPlan(())) else None,

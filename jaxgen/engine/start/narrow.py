@@ -9,7 +9,8 @@ from statistics import median
 import jax
 import numpy as np
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.runner.interface import Runner, StepArrays

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner

@@ -4,7 +4,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.start.findings import Findings, read_findings, write_findings
 from jaxgen.engine.start.finite import check_finite

@@ -1,25 +1,38 @@
 """The products and norms of a model's steps, by their shapes. Host only, no jax."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.core.config import ModelConfig
-from jaxgen.core.decoder_config import DecoderConfig, NormConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import NormConfig
 from jaxgen.core.latent_config import LatentConfig
 from jaxgen.core.layer_kind import ONE_STACK, Stack, path_in_stack
+from jaxgen.core.mixed_weight import MixedFormat
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.moe_config import MoEConfig
+from jaxgen.core.quantization import PLAIN_BITS, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
 class ProductShape:
-    """A product with a weight [outputs, inputs] that is numbers. ``activation``: of a gated product, whose outputs are
-    gates and as many others; None: there is none. ``of_layers``: whether each layer has one."""
+    """A product with a weight [outputs, inputs].
+
+    ``activation``: of a gated product, whose outputs are gates and as many others; None: there is none. ``of_layers``:
+    whether each layer has one. ``form``: that of a quantized weight, as programs for GPUs read it; None: it is numbers.
+    """
 
     inputs: int
     outputs: int
     activation: str | None = None
     of_layers: bool = True
+    form: WeightFormat | None = None
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "ProductShape":
+        """Return the shape that ``dataclasses.asdict`` has told, and JSON has carried."""
+        form = values["form"]
+        return cls(**values | {"form": None if form is None else WeightFormat(**form)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +102,32 @@ def read_shapes(kind: type[Any], values: list[dict[str, Any]]) -> tuple[Any, ...
 
 def products_of(model: ModelConfig) -> tuple[ProductShape, ...]:
     """Return the products of a model with weights that are numbers, each shape once."""
+    return tuple(one for one in _products(model) if one.form is None)
+
+
+def coded_products_of(model: ModelConfig) -> tuple[ProductShape, ...]:
+    """Return the products of a model with quantized weights other than experts', each shape and format once."""
+    return tuple(one for one in _products(model) if one.form is not None)
+
+
+def _products(model: ModelConfig) -> dict[ProductShape, None]:
     if not isinstance(model, DecoderConfig):
-        return ()
-    plain = (shape for path, shape in named_products(model) if model.weight_format(path) is None)
-    return tuple(dict.fromkeys(plain))
+        return {}
+    return dict.fromkeys(one for path, shape in named_products(model) for one in parts_of(model, path, shape))
+
+
+def parts_of(model: ModelConfig, path: str, shape: ProductShape) -> Iterator[ProductShape]:
+    """Yield the products of which one is made: one, or one for each part of a weight in several formats."""
+    form = model.weight_format(path)
+    if not isinstance(form, MixedFormat):
+        placed = None if form is None else form.placed(integers=PLAIN_BITS, floats=True)
+        yield replace(shape, form=placed)
+        return
+    for kind in form.kinds:
+        activation = shape.activation if len(kind) == 1 else None
+        for part in kind:
+            coded = part.form.placed(integers=PLAIN_BITS, floats=True) if isinstance(part.form, WeightFormat) else None
+            yield replace(shape, outputs=part.outputs, activation=activation, form=coded)
 
 
 def named_products(model: DecoderConfig) -> Iterator[tuple[str, ProductShape]]:

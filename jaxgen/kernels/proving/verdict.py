@@ -4,16 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxgen.core.config import ModelConfig
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import AttentionConfig
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.layer_kind import DELTA_STATES, GatedDeltaConfig, path_in_stack
 from jaxgen.core.mixed_weight import AnyFormat
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.operations import CODES, CONVOLUTIONS, DELTA_NETS, EXPERTS, OPERATIONS
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.proving.layer_shapes import (
     NormShape,
     ProductShape,
     RotationShape,
+    coded_products_of,
     norms_of,
     products_of,
     read_shapes,
@@ -91,9 +94,18 @@ class ServedShapes:
     """Whether each query head has a sink."""
     experts: ExpertShapes | None = None
     products: tuple[ProductShape, ...] = ()
+    """With weights that are numbers, and quantized ones."""
     norms: tuple[NormShape, ...] = ()
     rotation: RotationShape | None = None
     delta: GatedDeltaConfig | None = None
+    kv_dtype: KVDType = "auto"
+    fp8_inputs: bool = False
+    """Whether products with weights of FP8 round their inputs to FP8."""
+
+    @property
+    def codes(self) -> str | None:
+        """What the cache's codes are; None: it has numbers."""
+        return None if self.kv_dtype == "auto" else self.kv_dtype
 
     @property
     def window(self) -> int | None:
@@ -126,10 +138,12 @@ class ServedShapes:
             soft_cap=attention.soft_cap is not None,
             sinks=attention.sinks,
             experts=ExpertShapes.of(model),
-            products=products_of(model),
+            products=(*products_of(model), *coded_products_of(model)),
             norms=norms_of(model),
             rotation=RotationShape.of(model) if isinstance(model, DecoderConfig) else None,
             delta=model.delta if isinstance(model, DecoderConfig) else None,
+            kv_dtype=model.kv_dtype,
+            fp8_inputs=model.fp8_inputs,
         )
 
     @classmethod
@@ -138,7 +152,7 @@ class ServedShapes:
         lists = {name: tuple(values[name]) for name in ("windows", "token_budgets")}
         experts, rotation, delta = values["experts"], values["rotation"], values["delta"]
         of_layers = {
-            "products": read_shapes(ProductShape, values["products"]),
+            "products": tuple(map(ProductShape.read, values["products"])),
             "norms": read_shapes(NormShape, values["norms"]),
             "experts": None if experts is None else ExpertShapes.read(experts),
             "rotation": None if rotation is None else RotationShape(**rotation),

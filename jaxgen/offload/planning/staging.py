@@ -23,10 +23,11 @@ def group_size(block_bytes: int) -> int:
     return max(1, min(MOST_GROUP_BLOCKS, GROUP_BYTES // block_bytes))
 
 
-def staging_bytes(block_bytes: int, state_bytes: int = 0) -> int:
+def staging_bytes(*block_bytes: int, state_bytes: int = 0) -> int:
     """Return the most bytes of staging memory, including a group for the program that gathers or scatters.
 
-    ``state_bytes``: of a snapshot of states, of which one is copied each way.
+    ``block_bytes``: of a block of each kind of cache. ``state_bytes``: of a snapshot of states, of which one is copied
+    each way.
     """
-    groups = RESTORING_GROUPS + SAVING_GROUPS + 1
-    return groups * group_size(block_bytes) * block_bytes + 2 * STATES_EACH_WAY * state_bytes
+    groups = [group_size(size) * size for size in block_bytes]
+    return (RESTORING_GROUPS + 1) * max(groups) + SAVING_GROUPS * sum(groups) + 2 * STATES_EACH_WAY * state_bytes

@@ -2,15 +2,16 @@
 
 Cached blocks, which have no owner, are copied to the host, and so are snapshots of states (``saver``). For an admitted
 sequence, the first of its blocks in host memory are recomputed and the others copied, split so that both end at the
-same time. A snapshot comes with the blocks before it.
+same time. A snapshot comes with the blocks before it. With blocks of windows all are copied.
 """
 
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from jaxgen.cache.host_tier import is_state_key, state_key
-from jaxgen.core.sequence import Restore, Sequence, StateRestore
+from jaxgen.cache.host_tier import ComingWindow, is_state_key, kind_of, state_key, window_key
+from jaxgen.core.sequence import Restore, Sequence, StateRestore, WindowRestore
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import Save
 from jaxgen.offload.planning.staging import STATES_EACH_WAY
@@ -33,21 +34,31 @@ Planner = Callable[[int, int, int, int, bool], Split]
 """(blocks in host memory, tokens before them, tokens free in a step, waiting sequences, whether the host has the layer
 inputs of all blocks) -> their Split."""
 
-Pays = Callable[[int, int, int, bool], bool]
-"""(blocks that are computed otherwise, tokens before them, blocks to copy, whether a snapshot comes too) -> whether the
-copies are sooner."""
+Pays = Callable[[int, int, tuple[int, ...], bool], bool]
+"""(blocks that are computed otherwise, tokens before them, blocks of each kind of cache to copy, whether a snapshot
+comes too) -> whether the copies are sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
     """How snapshots of states are kept: each takes ``places`` of the store.
 
-    ``planner``: of blocks that a snapshot comes with. ``pays``: decides where all blocks are copied, or none is.
+    ``planner``: of blocks that a snapshot comes with.
     """
 
     places: int
     planner: Planner
-    pays: Pays
+
+
+@dataclass(frozen=True, slots=True)
+class KindPlan:
+    """How blocks of a kind of cache are kept: each takes ``places`` of the store.
+
+    ``most_saving``: most of them that may be copied to the host at a time.
+    """
+
+    places: int
+    most_saving: int
 
 
 class OffloadTier:
@@ -58,35 +69,49 @@ class OffloadTier:
         store: HostStore[HostBlock],
         *,
         block_size: int,
-        most_saving: int,
+        kinds: abc.Sequence[KindPlan],
         planner: Planner,
         fetcher: Prefetcher | None = None,
         states: StatePlan | None = None,
+        pays: Pays | None = None,
     ) -> None:
-        """``most_saving``: most blocks that may be copied to the host at a time. ``fetcher``: of a KV tier.
+        """``kinds``: of the cache, those with a window after the first. ``fetcher``: of a KV tier.
 
-        ``states``: None: the model has none.
+        ``states``: None: the model has none. ``pays``: decides where all blocks are copied, or none is: where the model
+        has states or several kinds.
         """
         self.store = store
         self._counters = OffloadStats()
         self._block_size = block_size
         self.planner = planner
         self._state_plan = states
+        self._pays = pays
         self.fetcher = fetcher
         self._without_inputs: set[int] = set()
         """Blocks restored as K and V only; for a time also some blocks that were computed again since."""
-        self._blocks = Saver(store, most_saving, has_inputs=lambda block: block not in self._without_inputs)
+        first, *others = kinds
+        self._blocks = Saver(
+            *(store, first.most_saving),
+            places=first.places,
+            has_inputs=lambda block: block not in self._without_inputs,
+        )
+        self.windows = [
+            Saver(store, one.most_saving, places=one.places, kind=kind, name=partial(window_key, kind=kind))
+            for kind, one in enumerate(others, 1)
+        ]
         self.states: Saver | None = None
         """Of snapshots; None: the model has no states, or the store does not hold one."""
         if states is not None and states.places <= store.num_blocks:
             self.states = Saver(store, STATES_EACH_WAY, places=states.places, name=state_key)
-        self._savers = [self._blocks] if self.states is None else [self._blocks, self.states]
+        self._of_blocks = [self._blocks, *self.windows]
+        self._savers = self._of_blocks if self.states is None else [*self._of_blocks, self.states]
 
     @property
     def counters(self) -> OffloadStats:
         """The counters of the tier; the other fields are filled in where a snapshot is made."""
-        blocks, states = self._blocks, self.states
-        counters = replace(self._counters, saved_blocks=blocks.saved, lost_blocks=blocks.lost)
+        blocks, states = self._of_blocks, self.states
+        saved, lost = sum([saver.saved for saver in blocks]), sum([saver.lost for saver in blocks])
+        counters = replace(self._counters, saved_blocks=saved, lost_blocks=lost)
         counters.failed_saves = sum([saver.failed for saver in self._savers])
         if states is not None:
             counters.saved_snapshots, counters.lost_snapshots = states.saved, states.lost
@@ -123,7 +148,7 @@ class OffloadTier:
 
     def take_saves(self) -> tuple[Save, ...]:
         """Return the blocks to copy before the step that is being planned."""
-        return self._blocks.take()
+        return tuple([save for saver in self._of_blocks for save in saver.take()])
 
     def take_state_saves(self) -> tuple[Save, ...]:
         """Return the snapshots to copy before the step that is being planned."""
@@ -131,7 +156,7 @@ class OffloadTier:
 
     def saved(self, key: bytes, piece: HostBlock | None) -> None:
         """Note that a copy to the host has ended; ``piece`` None: it failed."""
-        saver = self.states if self.states is not None and is_state_key(key) else self._blocks
+        saver = self.states if self.states is not None and is_state_key(key) else self._of_blocks[kind_of(key)]
         saver.end(key, piece)
         if piece is not None and self.fetcher is not None:
             self.fetcher.keep(key, piece)
@@ -163,10 +188,10 @@ class OffloadTier:
         """See HostTier."""
         self.store.unpin(keys)
 
-    def pays(self, again: int, start: int, copied: int, *, with_state: bool) -> bool:
+    def pays(self, again: int, start: int, copied: tuple[int, ...], *, with_state: bool) -> bool:
         """See HostTier."""
-        assert self._state_plan is not None, "it is asked where a state decides"
-        return self._state_plan.pays(again, start, copied, with_state)
+        assert self._pays is not None, "it is asked where a state or a window decides"
+        return self._pays(again, start, copied, with_state)
 
     def plan_restore(
         self,
@@ -177,12 +202,13 @@ class OffloadTier:
         free_tokens: int,
         num_waiting: int,
         state: tuple[bytes, int] | None = None,
+        windows: tuple[ComingWindow, ...] = (),
         can_compute: bool = True,
     ) -> Restore | None:
         """Plan the restore of the blocks of ``keys``, all in the store, into a sequence's blocks from ``first`` on.
 
         The sequence's blocks from ``first`` on are newly allocated. None: it recomputes all of them. ``state``,
-        ``can_compute``: see HostTier.
+        ``windows``, ``can_compute``: see HostTier.
         """
         self._without_inputs.difference_update(sequence.blocks.ids(first))
         if not keys and can_compute:
@@ -216,19 +242,19 @@ class OffloadTier:
             split.seconds,
             split.project,
             None if state is None else StateRestore(state[0], self.store.pin([state[0]])[0], state[1]),
+            tuple([WindowRestore(w.kind, w.blocks, w.keys, tuple(self.store.pin(w.keys))) for w in windows]),
             can_compute,
         )
 
     def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
         """Unpin the pieces of a restore that has ended. ``whole``: all of them arrived, in ``seconds``.
 
-        A snapshot that did not arrive is given up, lest its sequence wait for it again. So are blocks before a state
-        that the device has, if the sequence cannot compute them.
+        A snapshot that did not arrive is given up, lest its sequence wait for it again, and so are blocks of windows.
+        If the device has these, blocks before them are given up that the sequence cannot compute.
         """
-        self.store.unpin(restore.keys)
-        state = restore.state
-        if state is not None:
-            self.store.unpin([state.key])
+        parts = [] if restore.state is None else [restore.state.key]
+        parts += [key for window in restore.windows for key in window.keys]
+        self.store.unpin([*restore.keys, *parts])
         if restore.cancelled:
             return
         counters = self._counters
@@ -236,14 +262,11 @@ class OffloadTier:
             projected = restore.num_projected * self._block_size
             counters.projected_tokens += projected
             counters.restored_tokens += restore.end - restore.start - projected
-            counters.restored_snapshots += state is not None
+            counters.restored_snapshots += restore.state is not None
             counters.predicted_seconds += restore.seconds
             counters.restore_seconds += seconds
         else:
             counters.failed_restores += 1
             self._without_inputs.difference_update(restore.blocks)  # its sequence recomputes them
-            if state is not None:
-                self.store.discard(state.key)
-            elif not restore.can_compute:
-                for key in restore.keys:
-                    self.store.discard(key)
+            for key in parts or (() if restore.can_compute else restore.keys):
+                self.store.discard(key)

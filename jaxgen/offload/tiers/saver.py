@@ -20,19 +20,22 @@ class Saver:
         most_saving: int,
         *,
         places: int = 1,
+        kind: int = 0,
         name: Callable[[bytes], bytes] = bytes,
         has_inputs: Callable[[int], bool] = lambda _: True,
     ) -> None:
         """``most_saving``: pieces that may be copied at a time. ``places``: of the store, for each piece.
 
-        ``name``: makes the store's key of the pool's. ``has_inputs``: whether a block has layer inputs. Raises
-        ValueError if ``most_saving`` is below 1: pieces would wait for ever.
+        ``kind``: the number of the kind of cache that blocks are of. ``name``: makes the store's key of the pool's.
+        ``has_inputs``: whether a block has layer inputs. Raises ValueError if ``most_saving`` is below 1: pieces would
+        wait for ever.
         """
         if most_saving < 1:
             raise ValueError(f"most_saving must be 1 or more, not {most_saving}")
         self._store = store
         self._most_saving = most_saving
         self._places = places
+        self._kind = kind
         self._name = name
         self._has_inputs = has_inputs
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
@@ -109,5 +112,5 @@ class Saver:
         if not self._store.reserve(name, self._places):
             return False
         self._under_way.add(name)
-        self._saves.append(Save(block, name, self._has_inputs(block)))
+        self._saves.append(Save(block, name, self._has_inputs(block), self._kind))
         return True

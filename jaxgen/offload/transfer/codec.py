@@ -23,9 +23,9 @@ _BITS_OF_BYTE = 8
 class Quantised:
     """One block: codes, of which several share a byte if they have fewer bits, and each group's scale and least."""
 
-    codes: UInt8[ArrayLike, "L 2 K B bytes"]
-    scale: Float[ArrayLike, "L 2 K B groups"]
-    least: Float[ArrayLike, "L 2 K B groups"]
+    codes: UInt8[ArrayLike, "L P K B bytes"]
+    scale: Float[ArrayLike, "L P K B groups"]
+    least: Float[ArrayLike, "L P K B groups"]
     bits: int = field(metadata={"static": True})
 
 
@@ -33,7 +33,7 @@ Piece = Array | Quantised
 """One block in the format of host memory."""
 
 
-def encode(block: Num[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
+def encode(block: Num[Array, "L P K B D"], host_dtype: HostDType) -> Piece:
     """Return the block in the format of host memory; blocks of codes are kept as they are (auto)."""
     bits = BITS[host_dtype]
     if bits is None:
@@ -49,7 +49,7 @@ def encode(block: Num[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
     return Quantised(_pack(codes, bits), scale, least, bits)
 
 
-def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Num[Array, "L 2 K B D"]:
+def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Num[Array, "L P K B D"]:
     """Return the block in the shape and dtype of ``like``, exact to half of each group's scale and rounding."""
     if not isinstance(piece, Quantised):
         return piece

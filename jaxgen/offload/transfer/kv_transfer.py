@@ -10,32 +10,27 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import batched
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-from jaxtyping import Array, Int
 
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.core.sequence import Restore
 from jaxgen.core.step_plan import Save, StepPlan
-from jaxgen.models.kv_cache import KVCache
 from jaxgen.offload.planning.rates import LinkRate, RateMeter
 from jaxgen.offload.planning.staging import RESTORING_GROUPS, STATES_EACH_WAY
 from jaxgen.offload.tiers.host_store import HostBlock
 from jaxgen.offload.tiers.offload_tier import OffloadTier
 from jaxgen.offload.transfer.block_format import ArrayFormat
-from jaxgen.offload.transfer.codec import Piece, decode, encode
+from jaxgen.offload.transfer.copy_programs import compile_blocks, compile_states, host_piece
 from jaxgen.offload.transfer.link import Link, Transfer
 from jaxgen.offload.transfer.projection import Projection
 from jaxgen.runner.model_runner import ModelRunner
-from jaxgen.runner.program import Program, int32, shapes_of
-from jaxgen.runner.state_snapshots import OneState, States, state_at, with_state
 from jaxgen.scheduling.average import Average
 
 logger = logging.getLogger(__name__)
@@ -49,6 +44,7 @@ MEASURED_COPIES = 3
 class _Group:
     """Blocks that are copied together: as K and V, or as layer inputs of tokens from position ``start`` on.
 
+    ``kind``: the number of the kind of cache that the blocks are of.
     ``snapshot``: the place of a snapshot, whose states are copied in place of blocks.
     """
 
@@ -56,6 +52,7 @@ class _Group:
     pieces: tuple[Any, ...]
     start: int | None = None
     snapshot: int | None = None
+    kind: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -85,16 +82,15 @@ class KVTransfer:
         tier: OffloadTier,
         meter: RateMeter,
         *,
-        group: int,
+        groups: Sequence[int],
         host_dtype: HostDType = "auto",
         projection: Projection | None = None,
     ) -> None:
-        """``group``: blocks gathered or scattered together. ``projection``: None unless the device's cache keeps
-        inputs."""
+        """``groups``: blocks of each kind of cache that are gathered or scattered together. ``projection``: None unless
+        the device's cache keeps inputs."""
         self._device = device
         self._tier = tier
         self._meter = meter
-        self._group = group
         self._projection = projection
         self.projected = 0
         """Tokens whose projection the last ``poll`` dispatched."""
@@ -113,16 +109,18 @@ class KVTransfer:
         self._incoming: deque[_Incoming] = deque()
         self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
         self._host_dtype, self._to_host = host_dtype, to_host
-        self._gather, self._scatter = _compile(device.cache, group, host_dtype)
+        self._copies = [compile_blocks(device.cache, group, host_dtype, kind) for kind, group in enumerate(groups)]
+        self._most_staged = RESTORING_GROUPS * max(copies.group_bytes for copies in self._copies)
         snapshots = device.snapshots.arrays
-        self._states = _compile_states(snapshots) if snapshots else None
+        self._states = compile_states(snapshots) if snapshots else None
 
     def measure(self) -> None:
         """Time both links by copying some blocks to the host and back, and time the projection.
 
         The meter's earlier values of these are dropped.
         """
-        pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
+        copies = self._copies[0]
+        pieces = copies.gather(self._device.cache, copies.ids(()), np.int32(copies.group))
         jax.block_until_ready(pieces)
         self._meter.save, self._meter.restore = LinkRate(), LinkRate()
         for link, rate in ((self.down, self._meter.save), (self.up, self._meter.restore)):
@@ -145,11 +143,12 @@ class KVTransfer:
         of_one = tuple(jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in snapshots)
         return ArrayFormat(of_one, None, self._to_host) if snapshots else None
 
-    def block_format(self) -> ArrayFormat:
-        """Return the format of bytes of the blocks in host memory."""
-        inputs = self._device.cache.inputs
-        of_block = None if inputs is None else jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
-        return ArrayFormat(_host_piece(self._device.cache, self._host_dtype), of_block, self._to_host)
+    def block_formats(self) -> tuple[ArrayFormat, ...]:
+        """Return the format of bytes of each kind's blocks in host memory."""
+        cache = self._device.cache
+        inputs = None if cache.inputs is None else jax.ShapeDtypeStruct(cache.inputs.shape[1:], cache.inputs.dtype)
+        pieces = [host_piece(cache, self._host_dtype, kind) for kind in range(len(cache.arrays))]
+        return tuple([ArrayFormat(piece, inputs, self._to_host) for piece in pieces])
 
     def link_stats(self) -> dict[str, Any]:
         """Return bytes copied and seconds that the links were busy, each way, with the names of OffloadStats."""
@@ -174,11 +173,13 @@ class KVTransfer:
             assert self._states is not None, "who has no snapshots saves none"
             state = self._states.gather(self._device.snapshots.arrays, np.int32(save.block))
             self._saving.append(((save.key,), self.down.submit(((state, None),))))
-        self._to_gather.extend(batched(plan.saves, self._group))
+        for kind, copies in enumerate(self._copies):
+            self._to_gather.extend(batched([save for save in plan.saves if save.kind == kind], copies.group))
         while self._to_gather:
             saves = self._to_gather[0]
-            ids = self._ids(save.block for save in saves)
-            gathered = self._gather(self._device.cache, ids, np.int32(len(saves)))
+            copies = self._copies[saves[0].kind]
+            ids = copies.ids(save.block for save in saves)
+            gathered = copies.gather(self._device.cache, ids, np.int32(len(saves)))
             pieces = tuple(
                 (kv, inputs if save.has_inputs else None) for (kv, inputs), save in zip(gathered, saves, strict=False)
             )
@@ -213,14 +214,18 @@ class KVTransfer:
 
     def _groups(self, restore: Restore) -> Iterator[_Group]:
         """Yield the groups of a restore in the order of their copies: those to project come first."""
-        projected, size = restore.num_projected, self._group if self._projection is None else self._projection.group
+        projected, size = restore.num_projected, 1 if self._projection is None else self._projection.group
         for first in range(0, projected, size):
             part = slice(first, min(first + size, projected))
             inputs = tuple(piece.inputs for piece in restore.pieces[part])
             yield _Group(restore.blocks[part], inputs, restore.start + first * self._device.cache.block_size)
-        for first in range(projected, len(restore.blocks), self._group):
-            part = slice(first, first + self._group)
-            yield _Group(restore.blocks[part], tuple(piece.kv for piece in restore.pieces[part]))
+        copied = [(0, restore.blocks[projected:], restore.pieces[projected:])]
+        copied += [(window.kind, window.blocks, window.pieces) for window in restore.windows]
+        for kind, blocks, pieces in copied:
+            size = self._copies[kind].group
+            for first in range(0, len(blocks), size):
+                part = slice(first, first + size)
+                yield _Group(blocks[part], tuple(piece.kv for piece in pieces[part]), kind=kind)
         if restore.state is not None:
             yield _Group((), (restore.state.piece.kv,), snapshot=restore.state.snapshot)
 
@@ -236,8 +241,12 @@ class KVTransfer:
     def _has_room(self, group: _Group) -> bool:
         if group.snapshot is not None:
             return sum(staged.snapshot is not None for _, staged, _ in self._staged) < STATES_EACH_WAY
-        under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)
-        return under_way + len(group.blocks) <= RESTORING_GROUPS * self._group
+        groups = [group, *[staged for _, staged, _ in self._staged]]
+        return sum(map(self._staged_bytes, groups)) <= self._most_staged
+
+    def _staged_bytes(self, group: _Group) -> int:
+        copies = self._copies[group.kind]
+        return len(group.blocks) * copies.group_bytes // copies.group
 
     def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
         if transfer.error is None:
@@ -276,9 +285,9 @@ class KVTransfer:
             self.projected += len(group.blocks) * self._device.cache.block_size
             self._projection(group.blocks, group.start, transfer.pieces)
             return
-        count = len(group.blocks)
-        pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - count)
-        self._device.update_cache(self._scatter, self._ids(group.blocks), np.int32(count), *pieces)
+        copies, count = self._copies[group.kind], len(group.blocks)
+        pieces = transfer.pieces + (transfer.pieces[0],) * (copies.group - count)
+        self._device.update_cache(copies.scatter, copies.ids(group.blocks), np.int32(count), *pieces)
 
     def _ended(self) -> Iterator[tuple[Restore, bool]]:
         under_way: deque[_Incoming] = deque()
@@ -291,50 +300,3 @@ class KVTransfer:
             self._tier.release(incoming.restore, whole=whole, seconds=seconds)
             yield incoming.restore, whole
         self._incoming = under_way
-
-    def _ids(self, blocks: Any) -> np.ndarray:
-        ids = np.zeros(self._group, np.int32)
-        numbers = list(blocks)
-        ids[: len(numbers)] = numbers
-        return ids
-
-
-@dataclass(frozen=True)
-class _StateCopies:
-    """The programs that copy a snapshot out of the device's, and into them (donated)."""
-
-    gather: Callable[..., OneState]
-    scatter: Callable[..., States]
-
-
-def _compile_states(snapshots: States) -> _StateCopies:
-    """Compile the copies of snapshots like these."""
-    shapes, number = shapes_of(snapshots), int32()
-    one = jax.eval_shape(state_at, shapes, number)
-    return _StateCopies(
-        Program(state_at, (shapes, number)).compile(),
-        Program(with_state, (shapes, number, one), donated=(0,)).compile(),
-    )
-
-
-def _host_piece(cache: KVCache, host_dtype: HostDType) -> Any:
-    """Return the shapes of a block of the cache in the host's format."""
-    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
-    return jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
-
-
-def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
-    """Compile the programs that copy ``group`` blocks from a cache to the host's format, and back into it (donated)."""
-    shapes, ids, count = shapes_of(cache), int32(group), int32()
-    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
-    piece = _host_piece(cache, host_dtype)
-
-    def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[tuple[Piece, Array | None], ...]:
-        kv = (encode(block, host_dtype) for block in cache.gather(ids, count))
-        return tuple(zip(kv, cache.gather_inputs(ids), strict=True))
-
-    def scatter(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Piece) -> KVCache:
-        return cache.scatter(ids, count, *[decode(piece, block) for piece in pieces])
-
-    gathering = Program(gather, (shapes, ids, count)).compile()
-    return gathering, Program(scatter, (shapes, ids, count, *[piece] * group), donated=(0,)).compile()

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxgen.core.config import CacheConfig, ModelConfig
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.models.batch import BlockTokens
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.model import PackedParams, bind, graph_of

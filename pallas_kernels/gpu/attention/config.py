@@ -21,6 +21,7 @@ _RESERVED = 3072
 """Of these for barriers, maxima and sums, each aligned to 1024 bytes."""
 _MOST_STAGES = 4
 _LEAST_STAGES = 2
+_SCALE_BYTES = 4
 FIELDS = ("row", "granule", "origin", "begin", "end")
 """Fields of an item, as in items.WorkItems, that a walk needs. Others are read where outputs are stored: registers are
 few."""
@@ -46,14 +47,17 @@ class Walk:
     """By bulk copies (TMA), which need Hopper or newer; else by cp.async."""
     wgmma: bool
     """With wgmma, which only Hopper has, and a warpgroup that fetches; else with mma, one warpgroup doing all."""
-    registers: tuple[int, int]
-    """Registers of a thread on Hopper: in the warpgroup that fetches, and in the warpgroups that compute."""
+    registers: tuple[int, ...]
+    """Registers of a thread on Hopper: in the warpgroup that fetches, that which converts codes if there are any, and
+    in the warpgroups that compute."""
     interpret: Interpret
     """Run in the interpreter.
 
     It knows neither weights in registers nor accumulators that begin with a value, so there weights go through shared
     memory. Its race detector overlooks the reads of wgmma, so operands are read before and after it.
     """
+    codes: Any = None
+    """The dtype of the cache's codes, which become numbers of ``dtype`` in shared memory; None: it has numbers."""
 
     @property
     def name(self) -> str:
@@ -106,6 +110,11 @@ class Walk:
         return self.tile_groups * self.slices
 
     @property
+    def warpgroups(self) -> int:
+        """Warpgroups of a CTA: on Hopper one more fetches, and one converts codes."""
+        return self.compute_groups + self.wgmma * (1 if self.codes is None else 2)
+
+    @property
     def query_slots(self) -> int:
         """Tiles of queries in shared memory: that of the item being computed and, if there is room, the next one's."""
         return 2 if self._stages(query_slots=2) >= _LEAST_STAGES else 1
@@ -113,13 +122,32 @@ class Walk:
     @property
     def stages(self) -> int:
         """KV tiles in shared memory: as many as fit, so that they are fetched ahead."""
-        return min(_MOST_STAGES, self._stages(self.query_slots))
+        most = _MOST_STAGES if self.codes is None else _LEAST_STAGES
+        return min(most, self._stages(self.query_slots))
+
+    @property
+    def code_stages(self) -> int:
+        """KV tiles of codes in shared memory: as many as fit with their numbers."""
+        left = self._left(self.query_slots) - self.stages * 2 * KV_TILE * self._row
+        return min(_MOST_STAGES, left // self._code_tile)
+
+    @property
+    def _row(self) -> int:
+        """Bytes of a head's numbers."""
+        return self.head_dim * jnp.dtype(self.dtype).itemsize
+
+    @property
+    def _code_tile(self) -> int:
+        """Bytes of a KV tile of codes, with their scales."""
+        return 0 if self.codes is None else 2 * KV_TILE * (self.head_dim + _SCALE_BYTES)
 
     def _stages(self, query_slots: int) -> int:
-        row = self.head_dim * jnp.dtype(self.dtype).itemsize
-        out = self.head_dim * 4 if self.in_pieces else row
-        left = shared_memory.HOPPER - _RESERVED - self.tile_groups * WARPGROUP_ROWS * (query_slots * row + out)
-        return left // (2 * KV_TILE * row)
+        return self._left(query_slots) // (2 * KV_TILE * self._row + self._code_tile)
+
+    def _left(self, query_slots: int) -> int:
+        """Return the bytes of shared memory that queries and outputs leave."""
+        out = self.head_dim * 4 if self.in_pieces else self._row
+        return shared_memory.HOPPER - _RESERVED - self.tile_groups * WARPGROUP_ROWS * (query_slots * self._row + out)
 
 
 class WorkItem(NamedTuple):
@@ -178,6 +206,8 @@ def scratch(walk: Walk) -> dict[str, Any]:
         "v_full": plgpu.Barrier(num_arrivals=walk.copies * walk.slices, num_barriers=stages),
         "consumed": plgpu.Barrier(num_arrivals=n, num_barriers=stages),
     }
+    if walk.codes is not None:
+        kinds |= code_scratch(walk)
     if walk.tile_groups > 1:
         kinds["v_hidden"] = plgpu.Barrier(num_arrivals=walk.slices, num_barriers=stages)
     if walk.in_pieces:
@@ -185,6 +215,19 @@ def scratch(walk: Walk) -> dict[str, Any]:
     if walk.interpret:
         kinds["weights"] = tiled((n, rows, KV_TILE), walk.dtype)
     return kinds
+
+
+def code_scratch(walk: Walk) -> dict[str, Any]:
+    """Return memory for tiles of codes and the bytes of their scales, and the barriers of those who convert them."""
+    stages, of_numbers = walk.code_stages, walk.stages
+    return {
+        "codes": tiled((stages, 2, KV_TILE, walk.head_dim), walk.codes),
+        "scales": plgpu.SMEM((stages, 2, _SCALE_BYTES, KV_TILE), walk.codes),
+        "codes_full": plgpu.Barrier(num_arrivals=4, num_barriers=stages),
+        "codes_consumed": plgpu.Barrier(num_barriers=stages),
+        "k_full": plgpu.Barrier(num_barriers=of_numbers),
+        "v_full": plgpu.Barrier(num_barriers=of_numbers),
+    }
 
 
 def tiled(shape: tuple[int, ...], dtype: Any) -> Any:

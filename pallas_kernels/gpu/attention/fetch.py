@@ -6,6 +6,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.gpu.attention.codes import fetch_codes
 from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, slots_of
 from pallas_kernels.gpu.attention.items import GRANULE, WARPGROUP_ROWS
 from pallas_kernels.gpu.persistent import Ref
@@ -21,8 +22,9 @@ def fetch(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
     items, tiles = for_each_item(walk, refs, item)
     for slot in range(walk.query_slots):
         pl.when(items > slot)(partial(plgpu.barrier_wait, shared["q_consumed"].at[slot]))
-    for stage in range(walk.stages):
-        pl.when(tiles > stage)(partial(plgpu.barrier_wait, shared["consumed"].at[stage]))
+    consumed = shared["consumed" if walk.codes is None else "codes_consumed"]
+    for stage in range(walk.stages if walk.codes is None else walk.code_stages):
+        pl.when(tiles > stage)(partial(plgpu.barrier_wait, consumed.at[stage]))
 
 
 def _fetch_queries(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: Scalar, item: WorkItem) -> None:
@@ -37,6 +39,8 @@ def _fetch_queries(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], n: 
 def _fetch_tile(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], item: WorkItem, tile: Scalar, fetched: Scalar
 ) -> Scalar:
+    if walk.codes is not None:
+        return fetch_codes(walk, refs, shared, item, tile, fetched)
     stage = lax.rem(fetched, walk.stages)
     # The table is read before the wait, which hides its latency.
     sources = [slots_of(walk, refs, item, tile, copy) for copy in range(walk.copies)]

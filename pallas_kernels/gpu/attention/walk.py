@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.gpu.attention import mma
+from pallas_kernels.gpu.attention.codes import convert
 from pallas_kernels.gpu.attention.combine import stored_heads
 from pallas_kernels.gpu.attention.config import Scalar, Walk, WorkItem, for_each_item, scratch
 from pallas_kernels.gpu.attention.fetch import fetch
@@ -27,12 +28,13 @@ from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WA
 from pallas_kernels.gpu.attention.online_softmax import Part, normalized
 from pallas_kernels.gpu.attention.tile import ends_within, hide_rest, walk_item, weigh
 from pallas_kernels.gpu.persistent import CTA, Ref, put, repeat
+from pallas_kernels.kv_codes import code_rows, scale_rows
 
 
 def walk_contexts(
     walk: Walk,
     q: Float[Array, "K P D"],
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     layer: Int[Array, ""],
     tables: Int[Array, "R M"],
     context_lens: Int[Array, "R"],
@@ -50,6 +52,8 @@ def walk_contexts(
     n, rows = len(items.row), walk.piece_granules * GRANULE
     operands = {"q": q, "cache": cache, "layer": layer[None], "tables": tables, "context_lens": context_lens}
     operands |= items._asdict()
+    if walk.codes is not None:
+        operands |= {"cache": code_rows(cache), "scales": scale_rows(cache)}
     if sinks is not None:
         operands["sinks"] = sinks
     if walk.in_pieces:
@@ -72,7 +76,7 @@ def walk_contexts(
         scratch_types=memory,
         grid=(walk.num_ctas,),
         grid_names=(CTA,),
-        num_threads=walk.compute_groups + walk.wgmma,
+        num_threads=walk.warpgroups,
         thread_name="warpgroup",
         # A row is reduced within a warp, which takes no shared memory.
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
@@ -85,7 +89,7 @@ def walk_contexts(
 
 
 def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
-    few, many = walk.registers
+    few, many = walk.registers[0], walk.registers[-1]
     group = lax.axis_index("warpgroup")
 
     @pl.when(group == walk.compute_groups)
@@ -93,11 +97,19 @@ def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
         plgpu.set_max_registers(few, action="decrease")
         fetch(walk, refs, shared)
 
+    if walk.codes is not None:
+        pl.when(group > walk.compute_groups)(partial(_convert, walk, refs, shared))
+
     @pl.when(group < walk.compute_groups)
     def _() -> None:
         plgpu.set_max_registers(many, action="increase")
         for_each_item(walk, refs, partial(_attend, walk, refs, shared, group))
         plgpu.wait_smem_to_gmem(0)
+
+
+def _convert(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
+    plgpu.set_max_registers(walk.registers[1], action="decrease")
+    convert(walk, refs, shared)
 
 
 def _attend(

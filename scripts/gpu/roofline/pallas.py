@@ -55,8 +55,11 @@ class Call:
 
     @property
     def cache(self) -> Array:
-        """The operand that is the KV cache [N, L, 2, K, B, D]."""
-        return next(array for array in self.operands if len(array.shape) == 6)
+        """The operand that is the KV cache [N, L, 2, K, B, D]. Raises ValueError for a cache of codes."""
+        found = next((array for array in self.operands if len(array.shape) == 6), None)
+        if found is None:
+            raise ValueError("a cache of 8 bits has no bill yet")
+        return found
 
     @property
     def kv_heads(self) -> int:
@@ -134,12 +137,12 @@ def _experts(call: Call) -> Cost:
 
 
 def _dense(call: Call) -> Cost:
-    """A weight [L, O, I] is read for one layer. Rows of padding are skipped."""
+    """A weight [L, O, I], and scales of its codes [L, G, O], are read for one layer. Rows of padding are skipped."""
     x = next(array for array in call.operands if len(array.shape) == 2)
-    weight = next(array for array in call.operands if len(array.shape) == 3)
-    (layers, outputs, inputs), rows = weight.shape, min(call.load.tokens, x.shape[0])
+    stacks = [array for array in call.operands if len(array.shape) == 3]
+    (layers, outputs, inputs), rows = stacks[0].shape, min(call.load.tokens, x.shape[0])
     of_rows = (x.num_bytes + sum(result.num_bytes for result in call.results)) * rows // x.shape[0]
-    return weight.num_bytes // layers + of_rows, 2 * rows * inputs * outputs, x.dtype
+    return sum(array.num_bytes for array in stacks) // layers + of_rows, 2 * rows * inputs * outputs, x.dtype
 
 
 def _by_rows(call: Call) -> Cost:

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.kernels import Kernels
 from jaxgen.models.dummy import dummy_params
 from jaxgen.models.model import PackedParams

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.kernels.choice import REFERENCE, made_for
 from jaxgen.kernels.kernels import Kernel, Kernels

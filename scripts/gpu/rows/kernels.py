@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from jaxgen.core.config import ModelConfig
-from jaxgen.core.operations import ATTENTION, COPIES
-from jaxgen.kernels.choice import hopper, maker_of, reference
+from jaxgen.core.model_config import ModelConfig
+from jaxgen.core.operations import ATTENTION, COPIES, ROTATION
+from jaxgen.kernels.choice import for_cache_of, hopper, maker_of, reference
+from jaxgen.kernels.gpu_support import troubles
 from jaxgen.kernels.kernels import Kernel, Kernels
 from jaxgen.runner.model_runner import device_info
 from pallas_kernels.add_norm import add_rms_norm_ref
@@ -21,7 +22,7 @@ HOPPER = (9, 0)
 def kernels_for(bench: Bench, *, num_ctas: int | None = None, model: ModelConfig | None = None) -> Kernels:
     """Return Pallas kernels on grids of ``num_ctas`` thread blocks (None: one per multiprocessor), or else XLA's.
 
-    A ``model`` whose KV cache has codes has XLA's attention and copies, as in a server.
+    A ``model`` whose KV cache has codes has XLA's operations where no kernel takes it, as in a server.
     """
     twins = reference(device_info())
     if not bench.sizes.pallas:
@@ -29,7 +30,9 @@ def kernels_for(bench: Bench, *, num_ctas: int | None = None, model: ModelConfig
     kernels = _kernels_for(bench.registers, num_ctas)
     if model is None or model.kv_dtype == "auto":
         return kernels
-    return kernels.without(dict.fromkeys((ATTENTION, COPIES), f"none for a cache of {model.kv_dtype}"), twins)
+    found = troubles(device_info(), model, BLOCK_SIZE, kernels)
+    lacking = {name: found[name] for name in (ATTENTION, COPIES, ROTATION) if name in found}
+    return for_cache_of(model, kernels).without(lacking, twins)
 
 
 @cache

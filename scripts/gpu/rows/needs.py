@@ -1,6 +1,6 @@
 """The configurations of kernels and steps that a row needs."""
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.kernels.proving.verdict import ExpertShapes
 from pallas_kernels.gpu.attention.items import best_tile_groups, value_slices
 from scripts.gpu.result.plan import attention_configuration
@@ -32,7 +32,7 @@ def served_rows(budget: int) -> int:
 
 
 def of_model(model: ModelConfig, tokens: int) -> tuple[str, ...]:
-    """Return the configurations that a model's step needs; none of XLA's own kernels, which a coded KV cache has."""
+    """Return the configurations that a model's step needs; none of a coded KV cache, which no other row has."""
     if model.kv_dtype != "auto":
         return ()
     experts = () if ExpertShapes.of(model) is None else (EXPERTS,)

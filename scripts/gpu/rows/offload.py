@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.models.positions import rotary_angles
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
@@ -29,7 +30,7 @@ from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import dummy_sequence, time_step
 from jaxgen.sizing.token_budget import DevicePeaks, knee, roofline_budget
 from jaxgen.weights.encodings.weight_formats import is_product, parameter_bytes
-from pallas_kernels.kv_codes import encode
+from pallas_kernels.kv_codes import apart, encode
 from scripts.gpu.result.report import COPY_RATE, MATRIX_RATE, Measurement, Run, State
 from scripts.gpu.roofline.bill import Rates, bill_of, figures
 from scripts.gpu.roofline.pallas import Load
@@ -212,6 +213,7 @@ def filled_device(
     def fill() -> jax.Array:
         shape = (distinct, *block[:-1], model.head_dim)
         blocks = encode(jax.random.normal(jax.random.key(1), shape, jnp.dtype(model.dtype)), cache_dtype(model))
+        blocks = apart(blocks) if compiled.kernels.scales_apart else blocks
         return blocks[jnp.arange(num_blocks) % distinct]
 
     def refilled(cache: KVCache) -> KVCache:

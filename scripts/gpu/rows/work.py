@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.encodings.weight_formats import quantized_config
 from scripts.loads.large import LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B

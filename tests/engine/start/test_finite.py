@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.engine.start.build import build_engine
 from jaxgen.engine.start.finite import check_finite
 from jaxgen.engine.start.runners import Compiled

@@ -10,7 +10,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Save
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
-from jaxgen.offload.tiers.offload_tier import OffloadTier, Split
+from jaxgen.offload.tiers.offload_tier import KindPlan, OffloadTier, Split
 
 BLOCK = 4
 
@@ -25,7 +25,7 @@ def make_tier(host_blocks: int = 10, most_saving: int = 2, recompute: int = 0, p
     def planner(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
         return Split(min(recompute, blocks), 1.5, project if inputs_known else 0)
 
-    return OffloadTier(store, block_size=BLOCK, most_saving=most_saving, planner=planner)
+    return OffloadTier(store, block_size=BLOCK, kinds=[KindPlan(1, most_saving)], planner=planner)
 
 
 def sequence_with(blocks: int) -> Sequence:

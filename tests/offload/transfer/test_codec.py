@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jaxgen.cache.cache_format import CacheFormat
-from jaxgen.core.config import DType, OffloadConfig
+from jaxgen.core.config import OffloadConfig
 from jaxgen.core.host_dtype import HostDType, group_of
+from jaxgen.core.model_config import DType
 from jaxgen.offload.build import Offload
 from jaxgen.offload.transfer.codec import Quantised, decode, encode
 from tests.support.engines import (

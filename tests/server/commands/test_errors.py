@@ -97,6 +97,11 @@ def test_a_wrong_flag_is_one_line_that_names_it(command: str, capsys: pytest.Cap
         (["serve", "--port", "abc"], "--port: 'abc' is not a valid port"),
         (["serve", "--port=-1"], "--port: '-1' is not a valid port"),
         (["config", "--prot", "1"], "--prot 1; the nearest is --port"),
+        (["serve", "--pipeline-parallel-size", "2"], "size 2; --tensor-parallel-size divides a model between devices"),
+        (
+            ["serve", "--data_parallel_size=2"],
+            "size=2; run a server on each device, behind a router",
+        ),
         (["serve", "--host", ""], "--host: it is empty"),
         (["tune", "--rounds", "x"], "--rounds"),
         (["verify-determinism", "--requests", "3"], "--requests must be 14 or more"),

@@ -52,6 +52,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     [
         [],
         ["--kernels", "xla"],
+        ["--kernels", "xla", "--tensor-parallel-size", "2"],
         ["--dtype", "float32", "--max-num-seqs", "3"],
         ["--dtype", "float16", "--token-budget", "100"],
         ["--max-model-len", "100", "--block-size", "16"],
@@ -113,6 +114,9 @@ def test_a_model_of_70_billion_parameters(tmp_path: Path, capsys: pytest.Capture
     assert found["max_model_len"] == 8192
     assert found["longest_at_once"] == found["cache_tokens"] // 8192
     assert found["cache_bytes"] == found["cache_tokens"] * 2 * 80 * 8 * 128 * 2
+    found = planned(capsys, model, "--device-memory", "80GB", "--tensor-parallel-size", "8")
+    assert (found["fits"], found["num_devices"], found["max_model_len"]) == (True, 8, 8192)
+    assert found["cache_bytes"] == found["cache_tokens"] * 2 * 80 * 1 * 128 * 2
 
 
 def test_lines_have_units(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import DTYPES, DType
 from jaxgen.weights.convert import command as convert
 from jaxgen.weights.converted.manifest import read_manifest
 from jaxgen.weights.files.model_files import ModelFiles

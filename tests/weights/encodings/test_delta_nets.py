@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.load import load_model_config, load_params
 from tests.support.format_cases import EVERY

@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.layer_kind import path_without_stack
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import GroupedWeight, Quantization, WeightFormat
 from jaxgen.weights.encodings.quantize import dequantized
 from jaxgen.weights.load import load_model_config, load_params

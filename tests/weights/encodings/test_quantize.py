@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, Quantization, ScaleDType, WeightFormat
 from jaxgen.weights.encodings import quantize
 from jaxgen.weights.encodings.quantize import dequantized, quantized

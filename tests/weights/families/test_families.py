@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config
+from jaxgen.core.decoder_parts import RopeConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.parameters import parameters
 from jaxgen.weights.families.registry import ARCHITECTURES, FAMILIES
@@ -39,6 +40,13 @@ def test_every_family_has_a_golden() -> None:
     assert served == set(FAMILIES)
     recorded = {name for folder in NAMES for name in config_of(folder)["architectures"]}
     assert recorded >= set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", ["qwen2_moe_window", "qwen3_moe_window", "qwen3_next"])
+def test_layers_with_an_mlp_are_those_that_are_named_and_all_but_each_n_th(name: str, tmp_path: Path) -> None:
+    changed = {"num_hidden_layers": 6, "layer_types": None, "decoder_sparse_step": 2, "mlp_only_layers": [3, 9]}
+    assert read(tmp_path, config_of(name) | changed).dense_layers == (0, 2, 3, 4)
+    assert read(tmp_path, config_of(name) | changed | {"decoder_sparse_step": 7}).moe is None
 
 
 # Other goldens of a family have the same fields, with other values.

@@ -1,6 +1,7 @@
 """What files of Gemma 4 say of heads by layer, of layers that read others, and of what is not computed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.layer_kind import HeadShape
+from jaxgen.core.layer_kind import HeadShape, LayerEmbedding
+from jaxgen.core.mixed_weight import AnyWeight
+from jaxgen.core.model_config import ModelConfig
+from jaxgen.core.quantization import Quantization
 from jaxgen.models.layer_pattern import layers_of
+from jaxgen.weights.encodings.weight_formats import INT8, quantized_config
 from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.checkpoint import check_parameters
 from jaxgen.weights.huggingface.config import read_model_config
-from jaxgen.weights.load import load_model_config
+from jaxgen.weights.load import load_model_config, load_params
+from tests.support.format_cases import EVERY
 from tests.support.goldens import GOLDENS, copy_golden
 from tests.support.hub_configs import described
+from tests.support.quantised_cases import Made
+from tests.support.quantised_checkpoints import Tensors, quantised_pair
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -101,3 +108,68 @@ def test_tensors_of_keys_that_no_layer_makes_are_left_out(tmp_path: Path) -> Non
     )
     with pytest.raises(ConfigError, match=r"a model without the tensors model\.layers\.4\.self_attn\.o_norm\.weight"):
         check_parameters(ModelFiles(directory), config)
+
+
+def loaded(directory: Path, quantization: Quantization) -> tuple[ModelConfig, dict[str, Any]]:
+    config = load_model_config(directory, quantization=quantization)
+    return config, load_params(directory, config, place=lambda _, value: value, progress=False)
+
+
+def as_published(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """As its makers' files are: inside a model of images and sounds, whose products have limits of their own.
+
+    Layers that read the keys of others have their own too, with the codes and scales of another layer.
+    """
+    spare = {
+        name.replace(".layers.0.", ".layers.3."): one
+        for name, one in tensors.items()
+        if ".layers.0.self_attn.k_" in name and config["num_kv_shared_layers"]
+    }
+    inner = {name.replace("model.", "model.language_model.", 1): one for name, one in (tensors | spare).items()}
+    vision, audio = "model.vision_tower.encoder.layers.0.self_attn.q_proj", "model.audio_tower.layers.0.ffw_layer_1"
+    one = np.ones((), np.float32)
+    others = {f"{vision}.linear.weight": np.ones((2, 2), np.float32), f"{vision}.input_max": one}
+    others |= {f"{audio}.input_max": one, "model.embed_vision.embedding_projection.weight": np.ones((2, 2), np.float32)}
+    about = config.pop("quantization_config") | {"ignore": ["re:.*vision_tower.*", "re:.*audio_tower.*", "lm_head"]}
+    outer = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "vision_config": {}}
+    return inner | others, outer | {"quantization_config": about, "text_config": config}
+
+
+@pytest.mark.parametrize(
+    ("golden", "case", "quantization", "codes"),
+    [
+        ("gemma4_shared", "packed", "none", ("layers.reader.attn.qkv", "layers.attention.embedding.gate")),
+        ("gemma4_shared", "compressed fp8 channel", "fp8", ("layer_embedding.table", "layers.global.embedding.out")),
+        ("gemma4_moe", "compressed fp8 block", "fp8", ("layers.global.attn.qkv", "layers.attention.mlp.shared.down")),
+        ("gemma4_moe", "compressed nvfp4", "fp4", ("layers.global.attn.out", "layers.global.mlp.shared.gate_up")),
+    ],
+)
+def test_published_formats_stay_codes(
+    golden: str, case: str, quantization: Quantization, codes: tuple[str, ...], tmp_path: Path
+) -> None:
+    about, encode, form = EVERY[case]
+
+    def where_it_divides(name: str, shape: tuple[int, int]) -> Made | None:
+        return encode(name, shape) if form.group is None or shape[1] % 16 == 0 else None
+
+    packed, plain = quantised_pair(tmp_path, golden, about, where_it_divides, as_published)
+    (config, params), (_, numbers) = loaded(packed, quantization), loaded(plain, "none")
+    assert params.keys() == numbers.keys()
+    for path, value in params.items():
+        same = value.dequantized() if isinstance(value, AnyWeight) else value
+        np.testing.assert_array_equal(same, numbers[path], err_msg=path)
+    assert all(config.weight_format(f"{path}.weight") is not None for path in codes)
+    assert config.weight_format("embed.weight") is None
+
+
+def test_the_table_of_layers_has_a_scale_for_each() -> None:
+    """It is rounded where the embedding is, and as the embedding is."""
+    config = load_model_config(GOLDENS / "gemma4_shared")
+    assert isinstance(config, DecoderConfig)
+    wide = replace(config, layer_embedding=LayerEmbedding(vocab_size=128, width=16))
+    for model, form in ((config, INT8), (wide, replace(INT8, group=16))):
+        for quantization in ("int8", "int4"):
+            found = quantized_config(model, quantization)
+            assert found.weight_format("embed.weight") == INT8
+            assert found.weight_format("layer_embedding.table.weight") == form  # products take no groups of 12
+        assert quantized_config(model, "fp8").weight_format("layer_embedding.table.weight") is None

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.core.config import ModelConfig
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config, opt_config
+from jaxgen.core.decoder_parts import RopeConfig
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.models.model import abstract_params
 from jaxgen.weights.encodings.weight_formats import NUMPY_DTYPES
 from jaxgen.weights.families.decoder_names import DecoderNames

@@ -32,7 +32,7 @@ def test_attention_alone_needs_no_sizes_of_nets(tmp_path: Path) -> None:
         ("qwen3_5", {"linear_num_value_heads": 3}, r"linear_num_value_heads \(3\) must be a multiple of linear_num_ke"),
         ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate False is not supported, only True"),
         ("qwen3_5", {"output_gate_type": "sigmoid"}, "output_gate_type 'sigmoid' is not supported, only 'swish'"),
-        ("qwen3_next", {"mlp_only_layers": [0]}, "mlp_only_layers must be empty"),
+        ("qwen3_next", {"mlp_only_layers": ["0"]}, "mlp_only_layers must be a list of numbers of layers, not"),
     ],
 )
 def test_what_is_not_computed_is_refused(name: str, changed: dict[str, Any], says: str, tmp_path: Path) -> None:

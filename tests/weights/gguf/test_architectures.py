@@ -22,7 +22,7 @@ from jaxgen.weights.families.not_served import what_is_near
 from jaxgen.weights.families.parameters import Array
 from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.gguf import model as gguf
-from jaxgen.weights.gguf.architectures import ARCHITECTURES, NOT_CONVERTED, architecture_of
+from jaxgen.weights.gguf.architectures import ARCHITECTURES, architecture_of
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.tensors import GgufTensors
 from jaxgen.weights.huggingface.checkpoint import read_parameters
@@ -39,13 +39,23 @@ _PLAIN_ROPE = {"rope_parameters": None, "rope_theta": 1000.0}
 CASES: dict[str, dict[str, Any]] = {
     "cohere": {},
     "cohere_heads": {},
+    "deepseek_v2": {"rope_scaling": {"mscale": 1.2}},
+    "deepseek_v2_groups": {},
+    "deepseek_v3": {"rope_parameters": {"mscale": 1.2}},
+    "dots1": {"sliding_window": None},
+    "ernie4_5_moe": {},
     "exaone4": {},
     "exaone4_full": {},
     "falcon_40b": {"max_position_embeddings": 2048},
     "falcon_7b": {"ffn_hidden_size": 128, "tie_word_embeddings": False},
     "gemma2": _GEMMA,
     "gemma3_wrapped": {"text_config": _GEMMA | {"layer_types": ["sliding_attention"] * 2}},
+    "gemma4_moe": {},
+    "gemma4_shared": {},
+    "gemma4_unified": {},
     "glm4_bias": {},
+    "glm4_moe": {},
+    "glm4_moe_lite": {},
     "gpt2": {},
     "gpt_neox": {},
     "gpt_oss_mxfp4": {},
@@ -130,16 +140,14 @@ def test_every_architecture_has_a_file() -> None:
 
 
 def test_every_other_architecture_of_llama_cpp_has_a_reason() -> None:
-    others = set(MODEL_ARCH_NAMES.values()) - {*ARCHITECTURES, *NOT_CONVERTED}
+    others = set(MODEL_ARCH_NAMES.values()) - set(ARCHITECTURES)
     assert sorted(name for name in others if not what_is_near(name)) == []
-    assert not [name for name in (*ARCHITECTURES, *NOT_CONVERTED) if what_is_near(name)]
+    assert not [name for name in ARCHITECTURES if what_is_near(name)]
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("gemma4", "is served from Hugging Face's files alone"),
-        ("deepseek2", "is served from Hugging Face's files alone"),
         ("minimax-m2", "corrected sigmoids"),
         ("gemma", "is an earlier model with other parts"),
     ],
@@ -242,6 +250,86 @@ def test_layers_that_draft_are_left_out_and_a_list_says_which_have_attention(
     assert "its last 1 layers draft tokens, and are left out" in caplog.text
 
 
+def older(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Keys and values as one tensor with rows by head, as in files of before April 2025."""
+    for layer in range(2):
+        keys, values = (tensors.pop(f"blk.{layer}.attn_{name}_b.weight") for name in "kv")
+        by_head = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+        tensors[f"blk.{layer}.attn_kv_b.weight"] = by_head.reshape(-1, by_head.shape[-1])
+    return tensors
+
+
+def test_an_older_file_has_keys_and_values_of_a_latent_in_one_tensor(tmp_path: Path) -> None:
+    sizes = {"head_count_kv": 4, "key_length": 20, "value_length": 16, "key_length_mla": 0, "value_length_mla": 0}
+    more = {f"deepseek2.attention.{name}": value for name, value in sizes.items()}
+    file = rewritten(FILES / "deepseek_v3.gguf", tmp_path / "m.gguf", older, more=more)
+    with gguf.opened(FILES / "deepseek_v3.gguf") as (directory, tensors):
+        wanted = of(directory, tensors)
+    with gguf.opened(file) as (directory, tensors):
+        config, numbers = of(directory, tensors)
+    assert config == wanted[0]
+    for path, values in wanted[1].items():
+        np.testing.assert_array_equal(numbers[path], values, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("deepseek_v2", {"expert_gating_func": 2}, "expert_gating_func 2 is not supported, only 1: scores without"),
+        ("deepseek_v3", {"expert_gating_func": 1}, "expert_gating_func 1 is not supported, only 2"),
+        ("deepseek_v3", {"attention.key_length_mla": 8}, r"key_length_mla must be more than .*\(8\), not 8"),
+        ("deepseek_v3", {"attention.value_length": 16}, "value_length 16 is not supported, only 32"),
+        ("glm4_moe", {"expert_gating_func": 1}, "expert_gating_func 1 is not supported, only 2"),
+        ("ernie4_5_moe", {"expert_gating_func": 2}, "expert_gating_func 2 is not supported, only 1"),
+    ],
+)
+def test_experts_and_latents_that_are_not_computed(
+    name: str, changes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    kind = GgufFile(FILES / f"{name}.gguf").fields.data["general.architecture"]
+    more = {f"{kind}.{key}": value for key, value in changes.items()}
+    file = rewritten(FILES / f"{name}.gguf", tmp_path / "m.gguf", lambda tensors: tensors, more=more)
+    with pytest.raises(ConfigError, match=message), gguf.opened(file):
+        pass
+
+
+def test_layers_that_read_the_keys_of_others_may_have_their_own(tmp_path: Path) -> None:
+    """As Gemma 4 has them, which computes nothing with them."""
+    unread = {
+        f"blk.4.{name}.weight": np.ones(shape, np.float32)
+        for name, shape in {"attn_k": (32, 32), "attn_v": (32, 32), "attn_k_norm": (16,)}.items()
+    }
+    file = rewritten(FILES / "gemma4_shared.gguf", tmp_path / "m.gguf", lambda tensors: tensors | unread)
+    with gguf.opened(file) as (directory, tensors):
+        found = of(directory, tensors)
+    with gguf.opened(FILES / "gemma4_shared.gguf") as (directory, tensors):
+        wanted = of(directory, tensors)
+    assert found[0] == wanted[0]
+    path = "layers.global_reader.attn.qkv.weight"
+    np.testing.assert_array_equal(found[1][path], wanted[1][path])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention.sliding_window_pattern", 6, "must be a list with an entry by layer, not 6"),
+        (
+            "feed_forward_length",
+            [48, 48, 96, 96, 96],
+            r"must be one number, or twice that in the last 2 layers, not \[48",
+        ),
+        ("attention.head_count_kv", [2, 2, 1, 2, 2], "layers of type sliding_attention with different heads"),
+        ("attention.head_count", [4, 4, 2, 4, 4], "differs by layer, which is not supported"),
+        ("rope.dimension_count_swa", 4, "4 is not supported, only 8: the size of a head with a window"),
+    ],
+)
+def test_metadata_by_layer_that_do_not_fit(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    more = {f"gemma4.{key}": value}
+    file = rewritten(FILES / "gemma4_shared.gguf", tmp_path / "m.gguf", lambda tensors: tensors, more=more)
+    with pytest.raises(ConfigError, match=message), gguf.opened(file):
+        pass
+
+
 def test_codes_stay_codes_where_a_file_has_inputs_in_another_order(tmp_path: Path) -> None:
     """Blocks of 32 inputs have two heads of 16, which are not neighbours in the model."""
     file = rewritten(FILES / "qwen3_5.gguf", tmp_path / "m.gguf", lambda tensors: tensors, coded="ssm_out")
@@ -282,6 +370,12 @@ def test_greedy_answers_are_the_recorded_ones(name: str, tmp_path: Path) -> None
         ("gpt_oss_mxfp4", {"blk.0.attn_sinks.weight": (3,)}, r"attn_sinks.weight has shape \[3\], but"),
         ("falcon_40b", {"blk.0.extra.weight": (3,)}, "without the tensors blk.0.extra.weight"),
         ("qwen3_5", {"blk.0.ssm_a": (6,)}, "ssm_a has numbers of which no parameter is made, such as 0.0"),
+        ("gemma4_moe", {"rope_freqs.weight": None}, "needs the tensor rope_freqs.weight, which is missing"),
+        (
+            "gemma4_moe",
+            {"rope_freqs.weight": (8,)},
+            r"has other numbers in the tensor rope_freqs.weight than 1 and 1e\+30",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit(name: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from jaxgen.weights.families.config_fields import JsonFields
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
 from jaxgen.weights.gguf.byte_level import SPLITTINGS
 from jaxgen.weights.gguf.file import GgufFile
-from jaxgen.weights.gguf.vocabulary import write_tokenizer
+from jaxgen.weights.gguf.vocabulary import ends_of, write_tokenizer
 from jaxgen.weights.huggingface.chat_template import read_chat_format
 from jaxgen.weights.packaged.tiny import make_tiny_checkpoint
 from tests.support.conversions import run
-from tests.support.gguf_files import byte_level, sentencepiece, write
+from tests.support.gguf_files import NORMAL, byte_level, sentencepiece, write
 from tests.support.tiny_tokenizers import BOS, byte_fallback
 from tests.support.tiny_tokenizers import byte_level as trained
 
@@ -117,13 +117,18 @@ def test_text_is_split_as_transformers_splits_it() -> None:
             ["It", "'", "s", " ", "123", "45", " ", "(", "ok", "!)", "\t", "\t", "x"],
         ),
         (
-            ("gpt-2", "a.x-4.0", "mellum", "exaone4", "trillion"),
+            ("gpt-2", "a.x-4.0", "mellum", "exaone4", "trillion", "gigachat"),
             "It's 12345 (ok!)",
             ["It", "'s", " 12345", " (", "ok", "!)"],
         ),
         (("command-r", "minerva-7b", "smollm"), "a 123 b", ["a", " ", "1", "2", "3", " b"]),
         (("deepseek-coder",), "a\n b 12 (東京)가", ["a", "\n", " b", " ", "1", "2", " (", "東京", ")", "가"]),
         (("deepseek-llm",), "é ა, 12東京  ", ["é", " ", "ა", ",", " ", "12", "東京", "  "]),
+        (
+            ("deepseek-v3",),
+            "It's_x[a 12345 東京たわー가",
+            ["It", "'s", "_x", "[a", " ", "123", "45", " ", "東京たわー", "가"],
+        ),
         (("viking",), "Ab, (c) 12", ["Ab", ", (", "c", ")", " ", "1", "2"]),
         (("poro-chat",), "Ab, c 12", ["Ab", ",", " c", " 12"]),
         (("superbpe",), "ab 1234567 c", ["ab ", "1", "234", "567", " c"]),
@@ -213,30 +218,55 @@ def test_phi_3_drops_the_space_behind_special_tokens(tmp_path: Path) -> None:
     assert source.encode("<|end|> \na").ids == source.encode("<|end|>a").ids
 
 
-def test_gemma(tmp_path: Path) -> None:
-    """No space before a text; tokens merge in the order of their ids, and runs of spaces are written as spaces."""
-    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    runs = ["▁▁", "▁▁▁"]
-    pieces += [*runs, "he", "ll", "hell", "▁t", "▁th", "in", "es", "▁", *"abcdefghilnorstuxy"]
-    order = {piece: i for i, piece in enumerate(pieces)}
+RUNS, LINES = ["▁▁", "▁▁▁"], ["\n", "\n\n"]
+GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+GEMMA += [*RUNS, "he", "ll", "hell", "▁t", "▁th", "in", "es", "▁", *"abcdefghilnorstuxy"]
+GEMMA_IDS = {f"ggml__{name}_token_id": i for name, i in {"bos": 2, "eos": 1, "unknown": 3, "padding": 0}.items()}
+
+
+def gemma_s(pieces: list[str], added: list[str], order: int) -> Tokenizer:
+    """Merges in the order of the ids of their tokens, or the other way round, and BOS before a text."""
+    ids = {piece: i for i, piece in enumerate(pieces)}
     merges = [
         (token[:cut], token[cut:])
-        for token in pieces[260:]
+        for token in pieces[260:][::order]
         for cut in range(len(token) - 1, 0, -1)
-        if token[:cut] in order and token[cut:] in order
+        if token[:cut] in ids and token[cut:] in ids
     ]
-    source = GemmaTokenizer(vocab=order, merges=cast(Any, merges)).backend_tokenizer
-    source.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in runs])
-    template = [("<bos>", 2)]
-    source.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=template)
+    source: Tokenizer = GemmaTokenizer(vocab=ids, merges=cast(Any, merges)).backend_tokenizer
+    source.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in added])
+    source.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    return source
+
+
+def test_gemma(tmp_path: Path) -> None:
+    """No space before a text; tokens merge in the order of their ids, and runs of spaces are written as spaces."""
+    source = gemma_s(GEMMA, RUNS, 1)
     vocabulary = sentencepiece(source)
-    vocabulary["tokens"] = [token.replace("▁", " ") if token in runs else token for token in vocabulary["tokens"]]
+    vocabulary["tokens"] = [token.replace("▁", " ") if token in RUNS else token for token in vocabulary["tokens"]]
     vocabulary["scores"] = [0.0] * len(vocabulary["tokens"])
-    ids = {"bos": 2, "eos": 1, "unknown": 3, "padding": 0}
-    metadata = {f"ggml__{name}_token_id": i for name, i in ids.items()}
-    converted(tmp_path, vocabulary, ggml__add_space_prefix=False, **metadata)
+    converted(tmp_path, vocabulary, ggml__add_space_prefix=False, **GEMMA_IDS)
     write_tokenizer(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["gemma2"], tmp_path)
     assert_same(tmp_path, source)
+
+
+def test_gemma_4(tmp_path: Path) -> None:
+    """Merges are the file's, ends of lines that are a token stay whole, and texts begin with BOS whatever it says.
+
+    A token that ends a call is a user-defined one.
+    """
+    response = "<|tool_response>"
+    source = gemma_s([*GEMMA, *LINES, response], [*LINES, response], -1)
+    vocabulary = sentencepiece(source)
+    normal = [
+        NORMAL if token in LINES else kind
+        for token, kind in zip(vocabulary["tokens"], vocabulary["kinds"], strict=True)
+    ]
+    merges = [" ".join(merge) for merge in json.loads(source.to_str())["model"]["merges"] if "\n" not in merge[0]]
+    changes = {"model": "gemma4", "kinds": normal, "merges": merges, "scores": [-1000.0] * len(normal)}
+    assert_same(converted(tmp_path, vocabulary | changes, ggml__add_bos_token=False, **GEMMA_IDS), source)
+    ends = ends_of(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["gemma4"])
+    assert ends == {"bos_token_id": 2, "eos_token_id": [1, source.token_to_id(response)]}
 
 
 def test_scores_that_are_probabilities_choose_the_greatest_sum(tmp_path: Path) -> None:

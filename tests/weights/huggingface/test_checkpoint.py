@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import DTYPES, DType
 from jaxgen.weights.encodings.weight_formats import NUMPY_DTYPES
 from jaxgen.weights.families.parameters import Array
 from jaxgen.weights.files.model_files import ModelFiles

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig, RopeConfig, llama_config, opt_config
+from jaxgen.core.decoder_config import DecoderConfig, llama_config, opt_config
+from jaxgen.core.decoder_parts import AttentionConfig, MLPConfig, RopeConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.families.not_served import KNOWN, what_is_near
 from jaxgen.weights.families.registry import ARCHITECTURES, HEADLESS

@@ -12,8 +12,8 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_config import ModelConfig
 from jaxgen.weights.families.registry import ARCHITECTURES
 from jaxgen.weights.files.model_files import ModelFiles
 from jaxgen.weights.huggingface.config import IGNORED, read_model_config

@@ -4,8 +4,9 @@ layers, and perhaps without positions (NoPE, arXiv 2305.19466)."""
 from dataclasses import replace
 from typing import Any
 
-from jaxgen.core.config import DType
-from jaxgen.core.decoder_config import DecoderConfig, PositionConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.decoder_parts import PositionConfig
+from jaxgen.core.model_config import DType
 from jaxgen.weights.families.config_fields import JsonFields
 from jaxgen.weights.families.decoder_names import DecoderNames
 from jaxgen.weights.families.decoders.granite import read_granite

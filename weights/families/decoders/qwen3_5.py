@@ -82,7 +82,7 @@ def read_with_experts(
 ) -> DecoderConfig:
     """Return the description of a model with experts. ``experts``, ``per_token``, ``inner``: the defaults.
 
-    ``inner``: width of the MLP that no layer has; None: that of an expert.
+    ``inner``: width of MLPs, which no Qwen3.5 has; None: that of an expert.
     """
     moe = MoEConfig(
         experts=fields.size("num_experts", experts),

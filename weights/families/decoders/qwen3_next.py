@@ -1,7 +1,8 @@
 """Qwen3-Next and Qwen3-Coder-Next: what Qwen3.5 with experts is, in matrices with rows in another order."""
 
+from jaxgen.weights.families.decoders.deepseek import with_experts
 from jaxgen.weights.families.decoders.qwen3_5 import IGNORED, read_with_experts
-from jaxgen.weights.families.decoders.qwen_moe import all_layers_have_experts
+from jaxgen.weights.families.decoders.qwen_moe import without_experts
 from jaxgen.weights.families.family import DecoderConfig, DecoderNames, DType, Family, JsonFields, Parameter, replace
 from jaxgen.weights.families.row_orders import delta_by_key_head, gated_queries, gates_by_key_head
 
@@ -16,9 +17,10 @@ _NAMES = DecoderNames(
 
 def read_qwen3_next(fields: JsonFields, dtype: DType) -> DecoderConfig:
     """Return the description."""
-    all_layers_have_experts(fields)
     renormalise = fields.boolean("norm_topk_prob", True)
-    return read_with_experts(fields, dtype, 512, 10, renormalise=renormalise, inner=5632)
+    config = read_with_experts(fields, dtype, 512, 10, renormalise=renormalise, inner=5632)
+    assert config.moe is not None
+    return with_experts(replace(config, moe=None), config.moe, without_experts(fields, config.num_layers))
 
 
 def parameters(config: DecoderConfig) -> tuple[Parameter, ...]:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -36,33 +37,35 @@ def open_store(address: TierAddress, most_bytes: int) -> ByteStore:
 
 def build_prefetcher(
     config: EngineConfig,
-    form: BlockFormat,
+    forms: Sequence[BlockFormat],
     store: HostStore[HostBlock],
     meter: RateMeter,
     cost: ContextCost,
     namespace: bytes,
     *,
+    places: Sequence[int] = (1,),
     state_form: BlockFormat | None = None,
     state_places: int = 0,
 ) -> Prefetcher:
     """Start the threads of the configuration's KV tier, and measure how fast it is.
 
-    ``cost``: of a token in host memory's format. ``namespace``, ``state_form``: see KVTier. ``state_places``: of the
-    store, for a snapshot.
+    ``cost``: of a token in host memory's format. ``forms``, ``namespace``, ``state_form``: see KVTier. ``places``: of
+    the store, for a block of each kind of cache; ``state_places``: for a snapshot.
     """
     offload = config.offload
     assert offload is not None, "a KV tier is behind host memory"
     assert offload.tier is not None, "this is called for a KV tier"
     store_there = open_store(offload.tier, offload.tier_bytes)
-    tier = KVTier(store_there, form, namespace, secret=offload.tier_key, state_form=state_form)
+    tier = KVTier(store_there, forms, namespace, secret=offload.tier_key, state_form=state_form)
     answered = tier.probe(MAX_WAIT)
     speed = _speed(tier) if answered else f"which did not answer in {MAX_WAIT:.0f} s"
     logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, speed)
     return Prefetcher(
         tier,
         store,
-        make_fetch_planner(config, tier, meter, cost),
-        batch=max(1, BATCH_BYTES // form.num_bytes),
+        make_fetch_planner(config, tier, meter, cost, places[0]),
+        batch=max(1, BATCH_BYTES // max(form.num_bytes for form in forms)),
+        places=places,
         # Blocks of codes depend on how what is before them came back, and so do blocks made of layer inputs.
         compares=offload.host_dtype == "auto" and not config.cache.keep_inputs,
         state_places=state_places,
@@ -75,9 +78,12 @@ def _speed(tier: KVTier) -> str:
     return f"{rate / 1e6:.0f} MB/s from it, {1e3 * call:.1f} ms a call" if rate else "which failed"
 
 
-def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cost: ContextCost) -> FetchPlanner:
+def make_fetch_planner(
+    config: EngineConfig, tier: KVTier, meter: RateMeter, cost: ContextCost, places: int = 1
+) -> FetchPlanner:
     """Return the planner of the configuration's policy, which reads the current rates of tier, link and steps.
 
+    ``places``: of the host store, for a block whose tokens have ``cost``.
     By the policy ``plan``, blocks are fetched if that brings them into the device's cache sooner than computing them.
     Computing counts 1 + n times while n other sequences wait. A sequence waits until it could have computed them.
     """
@@ -106,7 +112,7 @@ def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cos
             free_tokens=token_budget,
             x_stored=False,
         )
-        num_bytes = (ahead + blocks) * block_size * cost.kv_bytes
+        num_bytes = (ahead + blocks) * block_size * cost.kv_bytes / places
         reading = tier.seconds(num_bytes, 1 + ceil(num_bytes / BATCH_BYTES))  # 1: blocks are looked up first
         seconds = rates.step_seconds + reading + planned.transfer_seconds  # answers are read between steps
         computing = planned.recompute_seconds

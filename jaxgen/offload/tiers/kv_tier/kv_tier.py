@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import blake2b, sha256
 from typing import Protocol
 
-from jaxgen.cache.host_tier import is_state_key
+from jaxgen.cache.host_tier import is_state_key, kind_of
 from jaxgen.core.errors import one_line
 from jaxgen.core.stats import KVTierStats
 from jaxgen.offload.planning.rates import LinkRate
@@ -64,16 +64,18 @@ class KVTier:
     def __init__(
         self,
         store: ByteStore,
-        form: BlockFormat,
+        forms: Sequence[BlockFormat],
         namespace: bytes,
         *,
         secret: bytes = b"",
         state_form: BlockFormat | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``namespace``: identifies all that decides a block's bits, except its tokens. ``secret``: seals values;
-        empty: none is sealed. Blocks of other namespaces or secrets are not found. ``state_form``: of snapshots; None:
-        the model has no states."""
+        """``forms``: of blocks of each kind of cache; ``state_form``: of snapshots; None: the model has no states.
+
+        ``namespace``: identifies all that decides a block's bits, except its tokens. ``secret``: seals values; empty:
+        none is sealed. Blocks of other namespaces or secrets are not found.
+        """
         self.stats = KVTierStats()
         """Counters; each is changed by one thread only, except dropped writes."""
         self._counting = threading.Lock()
@@ -82,17 +84,18 @@ class KVTier:
         self.call_seconds = Average()
         """Of looking up: what every call takes."""
         self._store = store
-        self._form, self._state_form = form, state_form
+        self._forms, self._state_form = tuple(forms), state_form
         self._secret = secret
         self._namespace = blake2b(namespace, digest_size=32, key=sha256(secret).digest() if secret else b"").digest()
         self._clock = clock
         self._writing = Health(f"written to the KV tier {store.name}", clock)
         self._reading = Health(f"read from the KV tier {store.name}", clock)
-        self._longest = OVERHEAD_BYTES + max(form.most_bytes, state_form.most_bytes if state_form else 0)
+        all_forms = self._forms if state_form is None else (*self._forms, state_form)
+        self._longest = OVERHEAD_BYTES + max(form.most_bytes for form in all_forms)
         self._most_states = max(1, MOST_WRITTEN_BYTES // state_form.num_bytes) if state_form else 0
         self._states_waiting = 0
         """Snapshots that wait to be written."""
-        self._writer = Worker("kv-tier-write", max(4, MOST_WRITTEN_BYTES // form.num_bytes))
+        self._writer = Worker("kv-tier-write", max(4, MOST_WRITTEN_BYTES // max(form.num_bytes for form in forms)))
         self._reader = Worker("kv-tier-read", MOST_READS)
         self._answered = threading.Condition()
         self._answers: deque[Callable[[], None]] = deque()
@@ -169,7 +172,7 @@ class KVTier:
             self._answered.notify_all()
 
     def _form_of(self, key: bytes) -> BlockFormat:
-        return self._state_form if self._state_form is not None and is_state_key(key) else self._form
+        return self._state_form if self._state_form is not None and is_state_key(key) else self._forms[kind_of(key)]
 
     def _look_up(self, keys: Sequence[bytes], states: Sequence[bytes], then: Callable[[int], None]) -> None:
         started, num_found = self._clock(), 0
@@ -267,7 +270,7 @@ class KVTier:
     def _probe(self, done: threading.Event) -> None:
         name = os.urandom(KEY_BYTES)
         try:
-            self._store.put(name, frame(name, [bytes(self._form.num_bytes)], self._secret))
+            self._store.put(name, frame(name, [bytes(self._forms[0].num_bytes)], self._secret))
             started = self._clock()
             self._store.count([name])
             self.call_seconds.observe(self._clock() - started)

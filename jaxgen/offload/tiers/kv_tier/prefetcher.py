@@ -5,7 +5,8 @@ blocks that are found are read a few at a time. Once nothing else keeps it from 
 long as computing them would take. What arrived by then is used, and what comes later is there for others.
 
 Blocks of a model with states are of use only up to a snapshot. So the last one that the tier has is read before the
-blocks up to it.
+blocks up to it. Blocks of windows at the end of what the tier has are read first too. If one is not there, no more is
+read.
 """
 
 import logging
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from jaxgen.cache.host_tier import is_state_key
+from jaxgen.cache.host_tier import is_state_key, kind_of
 from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
 from jaxgen.offload.tiers.host_store import HostBlock, HostStore
 from jaxgen.offload.tiers.kv_tier.kv_tier import KVTier
@@ -39,7 +40,7 @@ class FetchPlan:
 
 
 FetchPlanner = Callable[[int, int, int, int], FetchPlan]
-"""(blocks, tokens before them, blocks to read before them, waiting sequences) -> their FetchPlan."""
+"""(blocks, tokens before them, further places of the host store to read, waiting sequences) -> their FetchPlan."""
 
 
 class Prefetcher:
@@ -57,18 +58,19 @@ class Prefetcher:
         batch: int,
         compares: bool,
         clock: Callable[[], float],
+        places: abc.Sequence[int] = (1,),
         state_places: int = 0,
     ) -> None:
         """``batch``: blocks that are read together. ``compares``: blocks computed again have the bits of those kept.
 
-        ``state_places``: of the host store, for a snapshot.
+        ``places``: of the host store, for a block of each kind of cache; ``state_places``: for a snapshot.
         """
         self.tier = tier
         self._planner = planner
         self._store = store
         self._batch = batch
         self._compares = compares
-        self._state_places = state_places
+        self._places_of_kinds, self._state_places = tuple(places), state_places
         self._clock = clock
         self._fetches: list[Fetch] = []
         self._abandoned: set[Fetch] = set()
@@ -100,6 +102,7 @@ class Prefetcher:
         keys: abc.Sequence[bytes],
         num_waiting: int,
         states: abc.Sequence[bytes] = (),
+        windows: Callable[[int], list[bytes]] | None = None,
     ) -> Fetch | None:
         """See Fetcher."""
         self.poll()  # an engine that had nothing to do has not: a late answer may have come
@@ -109,11 +112,12 @@ class Prefetcher:
             if not fetch.ended and (first in fetch.keys or first in fetch.states):
                 return fetch
         places = self._store.num_blocks // 2 - sum(map(self._places, self._fetches))
-        room = max(0, places - (self._state_places if states else 0))
+        places -= 0 if windows is None else sum(map(self._places_of, windows(len(keys))))
+        room = max(0, places - (self._state_places if states else 0)) // self._places_of_kinds[0]
         states, keys = states[: len(states) - len(keys[room:])], keys[:room]
         if not (keys or states) or places < self._state_places:
             return None
-        fetch = Fetch(sequence, start, list(keys), num_waiting, list(states))
+        fetch = Fetch(sequence, start, list(keys), num_waiting, list(states), windows)
         self._begin(fetch)
         if not fetch.ended:
             self._fetches.append(fetch)
@@ -151,6 +155,7 @@ class Prefetcher:
             self._last_asked = self._clock()
             del fetch.keys[1:]
             fetch.states.clear()
+            fetch.at_end = None
         fetch.max_wait = min(plan.max_wait, MAX_WAIT) if plan.pays else 0.0
         asked = not self._abandoned and self.tier.look_up(
             tuple(fetch.keys), partial(self._found, fetch), tuple(fetch.states)
@@ -159,12 +164,17 @@ class Prefetcher:
 
     def _places(self, fetch: Fetch) -> int:
         """Return the places of the host store that a fetch takes."""
-        blocks = sum([not is_state_key(key) for key in fetch.keys])
-        return blocks + (self._state_places if fetch.states else 0)
+        blocks = sum([self._places_of(key) for key in fetch.keys if not is_state_key(key)])
+        windows = [] if fetch.at_end is None or fetch.found else fetch.at_end(len(fetch.keys))
+        return blocks + sum(map(self._places_of, windows)) + (self._state_places if fetch.states else 0)
+
+    def _places_of(self, key: bytes) -> int:
+        return self._places_of_kinds[kind_of(key)]
 
     def _plan(self, fetch: Fetch, again: int) -> FetchPlan:
         """Return whether a fetch pays; ``again``: blocks that are computed otherwise."""
-        ahead = sum(self._places(other) - other.num_arrived for other in self._fetches if not other.ended)
+        under_way = [other for other in self._fetches if not other.ended]
+        ahead = sum([self._places(one) - sum(map(self._places_of, one.keys[: one.num_arrived])) for one in under_way])
         if fetch in self._fetches:
             ahead -= self._places(fetch)
         return self._planner(again, fetch.start, ahead + self._places(fetch) - again, fetch.num_waiting)
@@ -177,15 +187,19 @@ class Prefetcher:
         self.tier.stats.hit_blocks += blocks
         self.tier.stats.missed_blocks += len(fetch.keys) - blocks
         del fetch.keys[blocks:]
+        fetch.found = True
         probes = fetch.max_wait == 0
         if fetch.states:
             if num_found:
                 fetch.keys.insert(0, fetch.states[num_found - 1])
+        elif fetch.at_end is not None:
+            fetch.keys[:0] = fetch.at_end(blocks) if blocks else []
         elif num_found > 1 and self._compares and not probes:
             self._num_compared += 1
             if self._num_compared % COMPARE_ONE_IN == 0:
                 self.tier.compare(fetch.keys.pop())
-        if not probes and num_found and not self._plan(fetch, num_found if fetch.states else len(fetch.keys)).pays:
+        again = num_found if fetch.states or fetch.at_end else len(fetch.keys)
+        if not probes and num_found and not self._plan(fetch, again).pays:
             fetch.keys.clear()
         self._read_next(fetch, afresh=probes)
 
@@ -202,7 +216,7 @@ class Prefetcher:
         if fetch.ended:
             return
         for key, block in zip(keys, blocks, strict=False):
-            if self._store.reserve(key, self._state_places if is_state_key(key) else 1):
+            if self._store.reserve(key, self._state_places if is_state_key(key) else self._places_of(key)):
                 self._store.put(key, block)
                 self._store.pin([key])  # until the end, lest what comes later takes its place
                 self._pinned.setdefault(fetch, []).append(key)

@@ -52,7 +52,11 @@ QWEN = {
     ),
     # Its window is in the even layers below max_window_layers, not in those from there on as in Qwen2.
     "qwen2_moe_window": _qwen2(
-        settings=_QWEN_EXPERTS | _SHARED | TIED | {"norm_topk_prob": True, "qkv_bias": False} | on_second_layer(WINDOW),
+        settings=_QWEN_EXPERTS
+        | _SHARED
+        | TIED
+        | {"norm_topk_prob": True, "qkv_bias": False, "decoder_sparse_step": 2}
+        | on_second_layer(WINDOW),
         contrasts=(
             *OF_GATED,
             _MORE_A_TOKEN,
@@ -69,7 +73,7 @@ QWEN = {
     "qwen3_moe_window": _qwen3(
         settings=_QWEN_EXPERTS
         | TIED
-        | {"head_dim": 16, "norm_topk_prob": False, "attention_bias": True}
+        | {"head_dim": 16, "norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": [1]}
         | {"use_sliding_window": True, "sliding_window": WINDOW, "rope_parameters": YARN},
         contrasts=(
             OTHER_EPS,

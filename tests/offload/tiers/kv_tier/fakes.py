@@ -109,7 +109,7 @@ def state(n: int) -> HostBlock:
 def tier_of(
     store: MemoryStore, namespace: bytes = b"model", clock: Callable[[], float] | None = None, secret: bytes = b""
 ) -> KVTier:
-    return KVTier(store, Bytes(), namespace, secret=secret, state_form=States(), clock=clock or Clock())
+    return KVTier(store, [Bytes(), Bytes()], namespace, secret=secret, state_form=States(), clock=clock or Clock())
 
 
 def written(tier: KVTier, *numbers: int) -> None:

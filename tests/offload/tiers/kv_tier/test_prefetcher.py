@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jaxgen.cache.host_tier import state_key
+from jaxgen.cache.host_tier import state_key, window_key
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Fetch, Sequence, SequenceStatus
@@ -30,6 +30,7 @@ class World:
             batch=2,
             compares=True,
             clock=self.clock,
+            places=(1, 3),
             state_places=2,
         )
 
@@ -292,6 +293,32 @@ def test_blocks_do_not_come_behind_a_damaged_snapshot() -> None:
     world.ask(0, 1, states=(0, 1))
     world.settle()
     assert (world.held, world.held_states, world.tier.stats.damaged_blocks) == ([], [], 1)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_last_blocks_of_windows_come_before_the_blocks_up_to_them_or_nothing_does(whole: bool) -> None:
+    """The tier has three of four blocks, and the windows at their end or not; a window's block takes three places."""
+    world, keys = World(), [bytes([n]) * 16 for n in range(4)]
+    at_end = [window_key(keys[1], 1), window_key(keys[2], 1)]
+    for kept in [*keys[:3], at_end[0], *at_end[1:][: int(whole)]]:
+        world.tier.keep(kept, block(0))
+    written(world.tier)
+    sequence = world.fetch(0).sequence
+    ends: list[int] = []
+
+    def needed(count: int) -> list[bytes]:
+        ends.append(count)
+        return at_end
+
+    fetch = world.prefetcher.fetch(sequence, 0, keys, 0, (), needed)
+    world.settle()
+    assert fetch is not None
+    assert ends[-1] == 3
+    assert fetch.keys == ([*at_end, *keys[:3]] if whole else at_end[:1])
+    assert [found for found in (*keys, *at_end) if world.host.holds(found)] == (
+        [*keys[:3], *at_end] if whole else at_end[:1]
+    )
+    assert world.host.num_filled == 1 + (3 + 2 * 3 if whole else 3)
 
 
 def test_a_snapshot_takes_its_places_of_the_half_for_those_that_wait() -> None:

@@ -21,6 +21,7 @@ from jaxgen.offload.tiers.kv_tier import prefetcher
 from jaxgen.offload.tiers.kv_tier.directory import FOLDER, DirectoryStore
 from jaxgen.offload.tiers.kv_tier.value import content_of, frame
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
+from tests.support.golden_runs import longer
 
 BLOCK = 8
 PROMPT = np.random.default_rng(5).integers(3, LLAMA.vocab_size, size=201).tolist()
@@ -33,12 +34,19 @@ def config(directory: Path, **changes: Any) -> EngineConfig:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+def latents(request: pytest.FixtureRequest) -> str:
+    """A golden whose cache has latents; none: the model of most tests."""
+    return getattr(request, "param", "")
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latents: str) -> Callable[..., Engine]:
     """Start an engine that waits for its tier as long as that takes: the processor is shared with other work."""
     monkeypatch.setattr(prefetcher, "MAX_WAIT", 600.0)
+    model = longer(latents) if latents else LLAMA
 
     def started(weights: str = "some", **changes: Any) -> Engine:
-        return make_engine(config=config(tmp_path, **changes), identity=Identity({"weights": weights}))
+        return make_engine(model, config(tmp_path, **changes), identity=Identity({"weights": weights}))
 
     return started
 
@@ -77,6 +85,7 @@ def expected(start: Callable[..., Engine]) -> list[TokenEvent]:
 
 
 @pytest.mark.shipped
+@pytest.mark.parametrize("latents", ["", pytest.param("deepseek_v2", marks=pytest.mark.full)], indirect=True)
 def test_a_restarted_engine_does_not_compute_a_known_prefix(
     start: Callable[..., Engine], expected: list[TokenEvent]
 ) -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
-from pallas_kernels.gpu.expert_support import CODE_BITS, scales_of
+from pallas_kernels.gpu.code_support import CODE_BITS, scales_of
 from pallas_kernels.gpu.persistent import Ref
 
 
@@ -39,10 +39,14 @@ class Codes:
         """Scales of an output that a tile needs."""
         return scales_of(self.group)
 
+    def first_group(self, k: Int[Array, ""]) -> Int[Array, ""]:
+        """The group of the first inputs of tile k."""
+        assert self.group is not None
+        return lax.div(k * self.columns, jnp.int32(self.group))
+
     def groups_of(self, k: Int[Array, ""]) -> Any:
         """The groups of the inputs of tile k."""
-        assert self.group is not None
-        return pl.ds(lax.div(k * self.columns, jnp.int32(self.group)), self.per_stage)
+        return pl.ds(self.first_group(k), self.per_stage)
 
     def numbers(self, codes: Shaped[Array, "O I"], scales: Ref = None) -> Float[Array, "O I"]:
         """The numbers of a tile; ``scales`` [groups, O] of its groups in shared memory."""
@@ -50,10 +54,14 @@ class Codes:
         if scales is None:
             return numbers
         assert self.group is not None
-        factor = lax.broadcast_in_dim(scales[0], numbers.shape, (0,))
+
+        def of_group(i: int) -> Float[Array, "O I"]:
+            return lax.broadcast_in_dim(scales[i].astype(self.numbers_dtype), numbers.shape, (0,))
+
+        factor = of_group(0)
         for i in range(1, self.per_stage):
             inputs = lax.broadcasted_iota(jnp.int32, numbers.shape, 1)
-            factor = jnp.where(inputs >= i * self.group, lax.broadcast_in_dim(scales[i], numbers.shape, (0,)), factor)
+            factor = jnp.where(inputs >= i * self.group, of_group(i), factor)
         return numbers * factor
 
     def _plain(self, codes: Shaped[Array, "O I"]) -> Float[Array, "O I"]:
