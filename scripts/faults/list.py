@@ -1,8 +1,11 @@
 """All faults."""
 
-from scripts.faults.computing import CONVOLUTIONS, KERNELS, LATENTS, MODELS, SAMPLING
+from scripts.faults.cache import CACHE
 from scripts.faults.fault import Fault
-from scripts.faults.memory import CACHE, OFFLOAD, SIZING
+from scripts.faults.kernels import KERNELS
+from scripts.faults.memory import OFFLOAD, SIZING
+from scripts.faults.models import CONVOLUTIONS, LATENTS, MODELS
+from scripts.faults.sampling import SAMPLING
 from scripts.faults.scheduling import SCHEDULER
 from scripts.faults.serving import SERVER
 from scripts.faults.texts_and_batches import BATCHES, TEXT

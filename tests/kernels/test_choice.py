@@ -8,22 +8,18 @@ from typing import Any
 
 import pytest
 
-from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.core.layer_kind import GatedDeltaConfig, HeadShape
+from jaxgen.core.layer_kind import HeadShape
 from jaxgen.core.mixed_weight import AnyFormat, MixedFormat, Part
 from jaxgen.core.model_config import DType
-from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.operations import Choice
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice, gpu_support
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, choose, for_windows_as_data, reference
-from jaxgen.kernels.expert_support import experts_trouble
 from jaxgen.kernels.kernels import FIELDS, UNREAD_CODES, Kernels
 from jaxgen.kernels.native_support import native_dtypes, native_parts
 from jaxgen.kernels.proving.verdict import (
     NOTHING_PROVEN,
-    ExpertShapes,
     Finding,
     ServedShapes,
     Verdict,
@@ -33,19 +29,10 @@ from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.loading import load
 from pallas_kernels.cpu.parts import CONVOLUTION, ELEMENTS, GATED_DELTA
 from pallas_kernels.gated_delta import gated_delta_ref
-from pallas_kernels.plain_codes import plain_expert_product
 from pallas_kernels.write_kv import write_kv_ref
+from tests.support.choice_cases import ADA, AMX, B200, CPU, EXPERTS, HOPPER, RTX_50, TURING, with_nets
 from tests.support.engines import LLAMA
 from tests.support.native import directory, native
-
-CPU = DeviceInfo("cpu", "a processor", 2, ("avx2",))
-AMX = DeviceInfo("cpu", "another", 2, ("amx_bf16", "amx_tile"))
-HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
-ADA = DeviceInfo("gpu", "NVIDIA L4", 58, compute_capability=(8, 9))
-B200 = DeviceInfo("gpu", "NVIDIA B200", 148, compute_capability=(10, 0))
-RTX_50 = DeviceInfo("gpu", "NVIDIA GeForce RTX 5090", 170, compute_capability=(12, 0))
-TURING = DeviceInfo("gpu", "Tesla T4", 40, compute_capability=(7, 5))
-
 
 RIGHT = Verdict(otherwise=Finding("right"))
 
@@ -99,12 +86,6 @@ def test_a_model_has_the_parts_for_its_dtype_and_its_formats(formats: Sequence[A
     weights = tuple((f"layers.{number}", form) for number, form in enumerate(formats))
     model = replace(LLAMA, dtype="bfloat16", weight_formats=weights)
     assert native_parts(model) == {ELEMENTS, "bfloat16"} | parts
-
-
-def with_nets(value_dim: int) -> DecoderConfig:
-    """A model with gated delta nets."""
-    nets = GatedDeltaConfig(key_heads=1, heads=2, key_dim=8, value_dim=value_dim, taps=4)
-    return replace(LLAMA, layer_kinds=("delta", "attention"), delta=nets)
 
 
 def test_gated_delta_nets_have_parts_of_their_own() -> None:
@@ -289,91 +270,6 @@ def test_a_cache_of_codes_has_the_kernels_of_hopper() -> None:
     on_ampere = choice.made_for(replace(HOPPER, compute_capability=(8, 0)), model, 64).choices
     assert on_ampere["attention"].reason == "a cache of 8 bits is read on compute capability 9.0 only"
     assert on_ampere["copies"].implementation == "Ampere"
-
-
-DOWN = "layers.mlp.experts.down.weight"
-EXPERTS = replace(
-    LLAMA, dtype="bfloat16", head_dim=64, hidden_size=128, moe=MoEConfig(experts=8, per_token=2, inner=64)
-)
-
-
-def test_experts_on_hopper_have_a_kernel_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose(HOPPER, EXPERTS, 64, directory(), RIGHT) == choice.hopper(132)
-    assert choice.hopper(132).expert_product != REFERENCE_GPU.expert_product
-    assert "because" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "form",
-    [WeightFormat(8, None), WeightFormat(4, 32), WeightFormat(8, None, floats=True), WeightFormat(4, 32, floats=True)],
-)
-def test_experts_of_few_bits_on_hopper_have_it_too(form: WeightFormat) -> None:
-    model = replace(EXPERTS, weight_formats=((DOWN, form),))
-    assert choose(HOPPER, model, 64, directory(), RIGHT) == choice.hopper(132)
-    kernels = choice.hopper(132)
-    product = kernels.floats if form.floats else kernels.quantized
-    assert product is not None
-    assert product.expert_product != plain_expert_product
-
-
-@pytest.mark.parametrize(
-    ("device", "model", "reason"),
-    [
-        (HOPPER, replace(EXPERTS, hidden_size=136), "136 inputs and 128 outputs are not multiples of 64 and 64"),
-        (HOPPER, replace(EXPERTS, moe=MoEConfig(experts=8, per_token=2, inner=72)), "144 outputs"),
-        (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32, zeros=True)),)), "zero points"),
-        (HOPPER, replace(EXPERTS, weight_formats=((DOWN, WeightFormat(8, 48)),)), "groups of 48 inputs"),
-        (ADA, EXPERTS, "the others are for Hopper"),
-        (B200, EXPERTS, "the others are for Hopper"),
-    ],
-)
-def test_where_experts_have_xlas_loop(
-    device: DeviceInfo, model: DecoderConfig, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = choose(device, model, 64, directory(), RIGHT)
-    operation = "codes" if any(model.weight_formats) else "experts"
-    assert all(getattr(found, field) is getattr(REFERENCE_GPU, field) for field in FIELDS[operation])
-    assert found.write_kv is not REFERENCE_GPU.write_kv
-    assert reason in found.choices[operation].reason
-    assert found.reason in caplog.text
-
-
-def test_a_model_has_the_part_for_experts_whose_weights_are_numbers() -> None:
-    up = "layers.mlp.experts.gate_up.weight"
-    plain, half, whole = (
-        native_parts(replace(EXPERTS, weight_formats=formats))
-        for formats in ((), ((DOWN, INT8),), ((DOWN, INT8), (up, INT8)))
-    )
-    assert plain == {ELEMENTS, "bfloat16", "bfloat16-experts"}
-    assert half == plain | {"8-bits"}
-    assert whole == {ELEMENTS, "bfloat16", "8-bits"}
-
-
-def test_shapes_of_experts() -> None:
-    shapes = ExpertShapes.of(EXPERTS)
-    assert shapes == ExpertShapes(8, 2, 128, 64)
-    assert shapes.products == ((128, 128), (64, 128))
-    few_bits = replace(EXPERTS, weight_formats=((DOWN, WeightFormat(4, 32)),))
-    assert ExpertShapes.of(few_bits) == replace(shapes, formats=(None, WeightFormat(4, 32)))
-    assert ExpertShapes.of(LLAMA) is None
-
-
-def test_experts_of_several_stacks_have_the_formats_of_all() -> None:
-    stacks = replace(with_nets(32), dtype=EXPERTS.dtype, hidden_size=EXPERTS.hidden_size, moe=EXPERTS.moe)
-    nets, attention = ((f"layers.{kind}.mlp.experts.down.weight", INT8) for kind in ("delta", "attention"))
-    both, one = (replace(stacks, weight_formats=formats) for formats in ((nets, attention), (nets,)))
-    shapes = ExpertShapes.of(both)
-    assert shapes is not None
-    assert shapes.formats == (None, INT8)
-    mixed = ExpertShapes.of(one)
-    assert mixed == replace(shapes, formats=(None, None))
-    reason = "experts' layers have different formats"
-    assert experts_trouble(one, made=True) == {"experts": reason, "codes": reason}
-    assert "bfloat16-experts" in native_parts(both)
-    dense = replace(stacks, weight_formats=(attention,), dense_layers=(0,))
-    assert ExpertShapes.of(dense) == shapes
-    whole = [(path.replace("down", "gate_up"), form) for path, form in (nets, attention)]
-    assert "bfloat16-experts" not in native_parts(replace(both, weight_formats=(nets, attention, *whole)))
 
 
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
